@@ -1,0 +1,70 @@
+# Everything a developer does here. Each target makes its own virtual
+# environment when there is none, and installs what it needs into it.
+#
+#   PYTHON=python3.12 make test     another interpreter than python3
+#   VENV=/somewhere make test       another place for the environment
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format bench soak docs clean
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
+	@$(BIN)/python -m slotwise.cli.demo $(ARGS)
+
+test: $(VENV)/.installed-test  ## all tests (ARGS="-k word" for some of them)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all:  ## all tests on every Python >= 3.11 that can be found
+	@found=; for version in 3.11 3.12 3.13 3.14; do \
+		python=python$$version; \
+		$$python -c 'import sys' >/dev/null 2>&1 || continue; \
+		found=1; echo "== Python $$version"; \
+		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done; \
+	[ -n "$$found" ] || { echo "no python3.11 or later found"; exit 1; }
+
+lint: $(VENV)/.installed-lint  ## format, rules, types, and the direction of imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-lint  ## put the code into shape
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(VENV)/.installed-bench  ## the figures of the README, against rivals in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed-test  ## the slow tests: long storms, many waiters
+	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
+
+docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+clean:  ## remove what the other targets made
+	rm -rf .venv .venv-* docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment for all; a stamp for each set of packages in it.
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+	@echo "installing what 'make' needs for $* ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "There is no '$(PYTHON)' here. Install Python 3.11 or later, or name one: make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "slotwise needs Python 3.11 or later, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "'$(PYTHON)' has no venv module. On Debian: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,62 @@
+"""Checks of what callers pass in: one sentence that names the argument and what was given."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final, Literal
+
+
+class _Unset(Enum):
+    UNSET = "the semaphore's own"
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNSET: Final = _Unset.UNSET
+"""Stands for an argument that was left out, where None already means something."""
+
+Unset = Literal[_Unset.UNSET]
+
+
+def check_count(what: str, given: object) -> int:
+    """An int of at least 1."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{what} must be an int, not {given!r}")
+    if given < 1:
+        raise ValueError(f"{what} must be at least 1, not {given}")
+    return given
+
+
+def check_seconds(what: str, given: object, *, zero: bool = False) -> float | None:
+    """A finite number of seconds above 0 (or 0, with ``zero``), or None for no limit."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{what} must be a number of seconds or None, not {given!r}")
+    try:
+        seconds = float(given)
+    except OverflowError:  # an int beyond the largest float
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
+        least = "0 or more" if zero else "above 0"
+        raise ValueError(f"{what} must be finite and {least}, not {given!r}")
+    return seconds
+
+
+def check_name(given: object) -> str | None:
+    """A non-empty str, or None for a private semaphore."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"name must be a str or None, not {given!r}")
+    if not given:
+        raise ValueError("name must not be empty; leave it out for a private semaphore")
+    return given
+
+
+def check_flag(what: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"{what} must be True or False, not {given!r}")
+    return given

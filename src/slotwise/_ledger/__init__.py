@@ -1,0 +1,10 @@
+"""The pure state machine of a semaphore: who holds, who waits, who is next.
+
+No clock, no lock, no I/O, no task and no logging: drivers bring those. Every
+driver asks the same ledger, so that a rule about slots stands in one place.
+"""
+
+from slotwise._ledger.deadlines import NEVER, Deadlines
+from slotwise._ledger.ledger import Claim, Ledger
+
+__all__ = ["NEVER", "Claim", "Deadlines", "Ledger"]

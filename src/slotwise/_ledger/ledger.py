@@ -1,0 +1,381 @@
+"""The rules of a semaphore: strict FIFO, never over the value, nothing lost.
+
+Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
+told which claims are granted.
+
+Most verbs must not run at the same time as any other. The exception is the
+*quick lane*, for one slot on a ledger that nobody waits for. Its steps are
+single operations on a list or dict, each atomic in CPython:
+
+    take    if not ledger.attention:
+                number = heappop(ledger.free)       # IndexError: ask `request`
+                ledger.holders[claim.key] = claim   # or remember the number
+    give    claim = ledger.holders.pop(key, None)   # None: has ended already
+            heappush(ledger.free, number)
+            if ledger.attention:
+                ledger.settle(now)                  # under the lock
+
+It is safe because the two sides look in opposite order. `request` raises
+``attention`` before it looks at ``free`` a last time, and the giver fills
+``free`` before it looks at ``attention``: whatever the interleaving, at least
+one of them sees the other, so a slot is never free while somebody waits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Hashable
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+from slotwise._ledger.deadlines import NEVER, Deadlines
+from slotwise.errors import SemaphoreClosed
+from slotwise.values import AcquisitionResult
+
+# Elsewhere list and heap operations are not atomic: there `attention` never
+# falls, and every caller takes its lock.
+QUICK_LANE = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Claim(AcquisitionResult):
+    """One request for slots, from its arrival to its end.
+
+    Once it is granted it is also what the caller gets: the AcquisitionResult.
+    Drivers subclass it to keep a waker, a task or a label beside it.
+    """
+
+    __slots__ = ("further_numbers", "key", "slots", "ttl")
+
+    key: Hashable  # what the ledger files it under
+    slots: int
+    ttl: float | None
+    further_numbers: tuple[int, ...]
+
+    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
+        self.key = key
+        self.slots = slots
+        self.ttl = ttl
+
+    @property
+    def acquisition_id(self) -> str:
+        return str(self.key)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The slot numbers it was granted, lowest first."""
+        return (self._slot_number, *(self.further_numbers if self.slots > 1 else ()))
+
+
+C = TypeVar("C", bound=Claim)
+
+# What a ledger starts with, since most semaphores never queue anybody and are
+# never shrunk. Shared and therefore never changed, only replaced.
+_NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
+_NO_NUMBERS: list[int] = []
+
+
+class Ledger(Generic[C]):
+    """Who holds which slot numbers, and who waits, in the order of arrival."""
+
+    __slots__ = (
+        "attention",
+        "circulating",
+        "closed",
+        "deadlines",
+        "free",
+        "holders",
+        "reserve",
+        "top",
+        "value",
+        "waiting",
+    )
+
+    # Between any two calls:
+    #   I1  circulating - len(free) slots are held, in_use
+    #   I2  if anyone waits, the first waiter does not fit
+    #   I3  in_use exceeds value only after a shrink, and nothing is granted then
+    #   I4  free, reserve and the held numbers are disjoint parts of 1..top
+    #   I5  attention is up if anyone waits, if closed, and while a shrink is not done
+    #   I6  nobody waits on a closed ledger
+    #   I7  only holders and waiters have deadlines
+    # `invariants.check` is these, as code.
+
+    def __init__(self, value: int, holders: dict[Hashable, C] | None = None) -> None:
+        """A ledger of ``value`` slots, all free.
+
+        ``holders``: a table to keep the holders in. Drivers with very many
+        ledgers share one between them; keys are unique, and no rule here goes
+        through the table.
+        """
+        self.value = value
+        self.free: list[int] = [1]
+        self.circulating = 1
+        self.top = 1
+        self.reserve = _NO_NUMBERS
+        self.holders: dict[Hashable, C] = {} if holders is None else holders
+        self.waiting: OrderedDict[Hashable, C] = _NOBODY
+        self.deadlines: Deadlines | None = None
+        self.closed = False
+        self.attention = not QUICK_LANE
+
+    @property
+    def in_use(self) -> int:
+        """How many slots are held."""
+        return self.circulating - len(self.free)
+
+    # ------------------------------------------------------------ the verbs
+
+    def request(self, claim: C, now: float = 0.0, *, wait_until: float | None = None) -> list[C]:
+        """Grant ``claim`` its slots, or queue it; who is granted now is returned.
+
+        ``wait_until`` is the deadline of a claim that has to queue.
+
+        Raises:
+            ValueError: it asks for more slots than there are.
+            SemaphoreClosed: nothing is granted any more.
+        """
+        if self.try_request(claim, now):
+            return [claim]
+        if self.waiting is _NOBODY:
+            self.waiting = OrderedDict()
+        self.waiting[claim.key] = claim
+        if wait_until is not None:
+            self.timed().set(claim.key, wait_until)
+        self.attention = True
+        # A quick giver may have come between the look at `free` and the flag.
+        return self.settle(now) if self.free else []
+
+    def try_request(self, claim: C, now: float = 0.0) -> bool:
+        """Grant ``claim`` its slots if that passes nobody; else change nothing."""
+        if self.closed:
+            raise SemaphoreClosed("the ledger is closed")
+        if claim.slots > self.value:
+            raise ValueError(f"{claim.slots} slots asked of {self.value}: that can never be granted")
+        return not self.waiting and self._seat(claim, now)
+
+    def release(self, key: Hashable, now: float = 0.0) -> list[C]:
+        """End a holder's claim; an ended or unknown one is left alone."""
+        claim = self.holders.pop(key, None)
+        if claim is None:
+            return []
+        if self.deadlines is not None:
+            self.deadlines.discard(key)
+        return self.give(claim, now)
+
+    def give(self, claim: C, now: float = 0.0) -> list[C]:
+        """Take back the slots of a claim that the caller took out of ``holders``."""
+        heappush(self.free, claim._slot_number)
+        if claim.slots > 1:
+            for number in claim.further_numbers:
+                heappush(self.free, number)
+        return self.settle(now)
+
+    def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
+        """Take a waiter out of the queue; one that does not wait is left alone."""
+        if key not in self.waiting:
+            return []
+        del self.waiting[key]
+        if self.deadlines is not None:
+            self.deadlines.discard(key)
+        return self.settle(now)
+
+    def renew(self, key: Hashable, deadline: float) -> bool:
+        """Move the deadline of a holder or waiter; False if it is neither."""
+        if key not in self.holders and key not in self.waiting:
+            return False
+        self.timed().set(key, deadline)
+        return True
+
+    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
+        """End all whose deadline has come: the holders, the waiters, and who is granted now."""
+        holders, waiters = [], []
+        if self.deadlines is not None:
+            for key in self.deadlines.pop_due(now):
+                claim = self.holders.pop(key, None)
+                if claim is not None:
+                    holders.append(claim)
+                elif key in self.waiting:
+                    waiters.append(self.waiting.pop(key))
+        # Only now, when no waiter is left whose own time is up, is anything granted.
+        for claim in holders:
+            for number in claim.numbers:
+                heappush(self.free, number)
+        return holders, waiters, self.settle(now)
+
+    def resize(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
+        """Change the value: the waiters that can never fit now, and who is granted now."""
+        self.value = value
+        refused = [claim for claim in self.waiting.values() if claim.slots > value]
+        for claim in refused:
+            del self.waiting[claim.key]
+            if self.deadlines is not None:
+                self.deadlines.discard(claim.key)
+        self._rebalance()
+        return refused, self.settle(now)
+
+    def close(self) -> list[C]:
+        """Refuse newcomers from now on: the waiters, who all fail, are returned.
+
+        Holders stay until they leave; what they give back is granted to nobody.
+        """
+        self.closed = self.attention = True
+        waiters = list(self.waiting.values())
+        self.waiting = _NOBODY
+        if self.deadlines is not None:
+            for claim in waiters:
+                self.deadlines.discard(claim.key)
+        self.settle(0.0)
+        return waiters
+
+    def retire(self) -> bool:
+        """Close for good if nobody holds or waits; False, and no change, otherwise.
+
+        Afterwards the quick lane can't take anything either, so the caller may
+        forget the ledger without anybody being left in it.
+        """
+        if self.waiting or self.closed:
+            return False
+        self.attention = True
+        taken = self._drain()
+        if len(taken) < self.circulating:
+            for number in taken:
+                heappush(self.free, number)
+            self._lower_attention()
+            return False
+        self.circulating = 0
+        self.closed = True
+        return True
+
+    def settle(self, now: float = 0.0) -> list[C]:
+        """Hand what is free to the queue, strictly in order, and return who got it.
+
+        Called by every verb. Call it after a quick give that found ``attention``.
+        """
+        if self.closed:
+            self.circulating -= len(self._drain())
+            return []
+        if self.circulating > self.value or (
+            self.reserve and self.free and max(self.free) > self.reserve[0]
+        ):
+            self._rebalance()
+        granted: list[C] = []
+        while self.waiting and (self.free or self.circulating < self.value):
+            key, claim = self.waiting.popitem(last=False)
+            if not self._seat(claim, now):
+                # The head does not fit, so nobody passes it: a stream of small
+                # requests would otherwise starve a large one for ever.
+                self.waiting[key] = claim
+                self.waiting.move_to_end(key, last=False)
+                break
+            granted.append(claim)
+        self._lower_attention()
+        return granted
+
+    def timed(self) -> Deadlines:
+        """The deadlines, made on first use."""
+        if self.deadlines is None:
+            self.deadlines = Deadlines()
+        return self.deadlines
+
+    def next_deadline(self) -> float:
+        """When `expire` has to be called next; `NEVER` if nobody's time runs."""
+        return NEVER if self.deadlines is None else self.deadlines.earliest()
+
+    # -------------------------------------------------------------- numbers
+
+    def _seat(self, claim: C, now: float) -> bool:
+        """Turn ``claim`` into a holder if its slots are free."""
+        if claim.slots == 1:
+            try:
+                number = heappop(self.free)
+            except IndexError:
+                if not self._mint():
+                    return False
+                return self._seat(claim, now)
+        else:
+            numbers = self._take(claim.slots)
+            if not numbers:
+                return False
+            number, *further = numbers
+            claim.further_numbers = tuple(further)
+        claim._slot_number = number
+        self.holders[claim.key] = claim
+        if claim.ttl is not None:
+            self.timed().set(claim.key, now + claim.ttl)
+        elif self.deadlines is not None:
+            self.deadlines.discard(claim.key)  # the end of its wait, if it had one
+        return True
+
+    def _take(self, slots: int) -> list[int]:
+        """That many numbers, lowest first; none at all if there are not enough."""
+        taken: list[int] = []
+        while len(taken) < slots:
+            try:
+                taken.append(heappop(self.free))
+            except IndexError:
+                if not self._mint():
+                    for number in taken:
+                        heappush(self.free, number)
+                    return []
+        return taken
+
+    def _mint(self) -> bool:
+        """Bring more numbers into circulation, the lowest first, if the value allows.
+
+        Fresh ones come in doubling batches: a semaphore of a million slots
+        does not start with a list of a million numbers.
+        """
+        missing = self.value - self.circulating
+        if missing <= 0:
+            return False
+        if self.reserve:
+            self.circulating += 1
+            heappush(self.free, heappop(self.reserve))
+            return True
+        batch = min(missing, self.circulating or 1)
+        self.circulating += batch
+        for number in range(self.top + 1, self.top + batch + 1):
+            heappush(self.free, number)
+        self.top += batch
+        return True
+
+    def _drain(self) -> list[int]:
+        """Empty ``free``, whatever takers of the quick lane do meanwhile; lowest first."""
+        taken = []
+        while True:
+            try:
+                taken.append(heappop(self.free))
+            except IndexError:
+                return taken
+
+    def _rebalance(self) -> None:
+        """Circulate what is held and, beside it, the lowest numbers that fit the value.
+
+        Numbers left over rest in ``reserve`` until the value grows or a higher
+        number comes back, so that newcomers get numbers from 1 to the value.
+        """
+        self.attention = True
+        spare = self._drain()
+        self.circulating -= len(spare)
+        spare = sorted([*spare, *self.reserve])
+        fitting = max(self.value - self.circulating, 0)
+        self.reserve = spare[fitting:]  # sorted, so it is a heap
+        del spare[fitting:]
+        self.circulating += len(spare)
+        for number in spare:
+            heappush(self.free, number)
+        if self.reserve and self.circulating == self.value and self.reserve[0] > self.value:
+            # 1..value circulate again; a growth mints the numbers above anew.
+            self.reserve = _NO_NUMBERS
+            self.top = self.value
+
+    def _lower_attention(self) -> None:
+        """Let the quick lane run again when nothing needs a careful look."""
+        self.attention = (
+            not QUICK_LANE
+            or self.closed
+            or bool(self.waiting)
+            or bool(self.reserve)
+            or self.circulating > self.value
+        )

@@ -1,0 +1,32 @@
+"""Every exception that slotwise raises on purpose.
+
+Each one is a SlotwiseError and also the builtin a careful caller would expect,
+so that ``except TimeoutError`` works for people who never heard of slotwise.
+Wrong arguments are plain TypeError and ValueError: they are bugs, not weather.
+"""
+
+from __future__ import annotations
+
+
+class SlotwiseError(Exception):
+    """The base of all of slotwise's own exceptions."""
+
+
+class AcquireTimeout(SlotwiseError, TimeoutError):
+    """No slot came free in time; the message tells who was in the way."""
+
+
+class SemaphoreClosed(SlotwiseError, RuntimeError):
+    """The semaphore was closed before or during the wait."""
+
+
+class ValueConflict(SlotwiseError, ValueError):
+    """Two users of one name disagree about its value while it is in use."""
+
+
+class WouldBlockLoop(SlotwiseError, RuntimeError):
+    """A blocking call was made in the thread of a running event loop."""
+
+
+class ContextReused(SlotwiseError, RuntimeError):
+    """A ``cm()`` object was entered twice, or left without being entered."""

@@ -1,0 +1,114 @@
+"""What the memory driver tells the standard library's logging, and when it may skip it.
+
+Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``,
+``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from logging import DEBUG, INFO
+from typing import TYPE_CHECKING
+
+from slotwise import _clock
+
+if TYPE_CHECKING:
+    from slotwise.memory._lease import Lease
+    from slotwise.memory._tracker import Tracker
+
+logger = logging.getLogger("slotwise.memory")
+
+
+def _cached_answers() -> Callable[[int, bool], bool]:
+    """The fastest way to learn that nobody listens.
+
+    A Logger remembers what ``isEnabledFor`` found in a dict that it empties
+    when levels change. Looking in there costs a third of the call; True means
+    "yes, or not known: ask properly".
+    """
+    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
+    if answers is None:
+        return lambda level, _: logger.isEnabledFor(level)
+    return answers.get
+
+
+perhaps_wanted = _cached_answers()
+
+
+def acquiring(lease: Lease, name: str | None) -> None:
+    if logger.isEnabledFor(DEBUG):
+        logger.debug(
+            "acquiring %d of %s",
+            lease.slots,
+            _display(name),
+            extra={"semaphore_name": name, "acquisition_id": lease.acquisition_id},
+        )
+
+
+def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
+    """``started`` is when it began to ask."""
+    if logger.isEnabledFor(INFO):
+        lease.since = _clock.now()
+        acquire_time = lease.since - started
+        logger.info(
+            "acquired slot %d of %s after %.3f s",
+            lease.slot_number,
+            _display(tracker.name),
+            acquire_time,
+            extra={
+                "semaphore_name": tracker.name,
+                "acquisition_id": lease.acquisition_id,
+                "acquire_time": acquire_time,
+                "slot_number": lease.slot_number,
+                "max_slots": tracker.ledger.value,
+            },
+        )
+
+
+def released(lease: Lease, tracker: Tracker) -> None:
+    if logger.isEnabledFor(INFO):
+        # Not known if nobody listened when it was acquired.
+        since: float | None = getattr(lease, "since", None)
+        held_time = None if since is None else _clock.now() - since
+        logger.info(
+            "released slot %d of %s",
+            lease.slot_number,
+            _display(tracker.name),
+            extra=_ending(lease, tracker, held_time),
+        )
+
+
+def expired(lease: Lease, tracker: Tracker, held_time: float) -> None:
+    logger.warning(
+        "slot %d of %s expired: %s held it for %.3f s, its ttl is %g s",
+        lease.slot_number,
+        _display(tracker.name),
+        lease.acquisition_id,
+        held_time,
+        lease.ttl,
+        extra=_ending(lease, tracker, held_time),
+    )
+
+
+def unknown_id(acquisition_id: str, name: str | None) -> None:
+    logger.warning(
+        "release of %r from %s ignored: this process never issued that id",
+        acquisition_id,
+        _display(name),
+        extra={"semaphore_name": name, "acquisition_id": acquisition_id},
+    )
+
+
+def _ending(lease: Lease, tracker: Tracker, held_time: float | None) -> dict[str, object]:
+    return {
+        "semaphore_name": tracker.name,
+        "acquisition_id": lease.acquisition_id,
+        "held_time": held_time,
+        "slot_number": lease.slot_number,
+        "max_slots": tracker.ledger.value,
+    }
+
+
+def _display(name: str | None) -> str:
+    return "a private semaphore" if name is None else repr(name)

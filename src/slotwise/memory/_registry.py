@@ -1,0 +1,163 @@
+"""The names: which tracker stands behind one, and when an idle one is forgotten.
+
+Nothing here is scanned as a whole. Each tracker stands in the wheel under the
+second in which it may be forgotten at the earliest; only those whose second
+has come are looked at, and put back if they were used meanwhile.
+
+All methods want the tracker module's lock held, unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable
+from math import ceil
+
+from slotwise import _clock
+from slotwise._ledger import NEVER, Ledger
+from slotwise.errors import ValueConflict
+from slotwise.memory._lease import Lease
+from slotwise.memory._tracker import Tracker, lock, unlock
+from slotwise.values import SemaphoreStats
+
+# How many idle trackers one call may forget: it pays for itself, and for no pause.
+_AT_ONCE = 64
+
+
+class Registry:
+    """The named semaphores of this process."""
+
+    # Between any two calls:
+    #   R1  no tracker in _trackers is retired
+    #   R2  every tracker in _trackers that is not closed stands in the wheel exactly once
+    #   R3  no second in the wheel is earlier than _next_look
+
+    def __init__(self, empty_queue_max_ttl: float = 60.0) -> None:
+        self.empty_queue_max_ttl = empty_queue_max_ttl
+        self._trackers: dict[str, Tracker] = {}
+        self._wheel: dict[int, list[Tracker]] = {}
+        self._next_look: float = NEVER
+        # One table for the holders of all named semaphores: an empty dict for
+        # each would be a fifth of what an idle one costs.
+        self._holders: dict[Hashable, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._trackers)
+
+    def tracker_for(self, name: str, value: int) -> Tracker:
+        """The tracker of ``name``, made if there is none.
+
+        Raises:
+            ValueConflict: it is in use with another value.
+        """
+        tracker = self._trackers.get(name)
+        if tracker is not None:
+            if value in tracker.values or tracker.ledger.closed:
+                return tracker
+            if not tracker.retire():
+                stats = tracker.snapshot()
+                raise ValueConflict(
+                    f"{name!r} is in use with {stats.max_slots} slots, not {value}:"
+                    f" {stats.acquired_slots} held, {stats.waiting} waiting;"
+                    f" resize() changes the value of a semaphore in use"
+                )
+            del self._trackers[name]
+        _clock.glance.time = now = _clock.now()
+        if self._next_look <= now:
+            self._look_at_due(now, _AT_ONCE)
+        tracker = Tracker(name, Ledger(value, self._holders), self)
+        self._trackers[name] = tracker
+        self._look_again(tracker, now)
+        return tracker
+
+    def get(self, name: str) -> Tracker | None:
+        """The tracker of ``name``, whatever its value, if there is one."""
+        return self._trackers.get(name)
+
+    def forget(self, tracker: Tracker) -> None:
+        """Give the name of a closed tracker free; the last holder has left."""
+        if tracker.name is not None and self._trackers.get(tracker.name) is tracker:
+            del self._trackers[tracker.name]
+
+    def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
+        """Statistics by name, fullest first. Takes the lock itself."""
+        with lock:
+            if names is None:
+                found = {name: tracker.snapshot() for name, tracker in self._trackers.items()}
+            else:
+                found = {
+                    name: self._trackers[name].snapshot()
+                    for name in names
+                    if name in self._trackers
+                }
+        shown = [
+            (name, stats)
+            for name, stats in found.items()
+            if names is not None or stats.acquired_slots or stats.waiting
+        ]
+        shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
+        return dict(shown[:limit])
+
+    # -------------------------------------------------------------- forgetting
+
+    def _look_again(self, tracker: Tracker, idle_since: float) -> None:
+        second = ceil(idle_since + self.empty_queue_max_ttl)
+        self._wheel.setdefault(second, []).append(tracker)
+        if second < self._next_look:
+            self._next_look = second
+            _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
+
+    def _look_at_due(self, now: float, at_most: int) -> None:
+        """Forget those of the due trackers that have been idle for long enough."""
+        for second in sorted(self._wheel):
+            if second > now or at_most <= 0:
+                break
+            due = self._wheel[second]
+            again = []
+            while due and at_most > 0:
+                at_most -= 1
+                tracker = due.pop()
+                if not self._forget_if_idle(tracker, now):
+                    again.append(tracker)
+            if not due:
+                del self._wheel[second]
+            for tracker in again:
+                used = tracker.last_used
+                self._look_again(
+                    tracker, used if used + self.empty_queue_max_ttl > now else now
+                )
+        self._next_look = NEVER
+        if self._wheel:
+            self._next_look = min(self._wheel)
+            _clock.timekeeper.call_at(
+                max(self._next_look, now + 1), self._on_timer, lazily=True
+            )
+
+    def _forget_if_idle(self, tracker: Tracker, now: float) -> bool:
+        """True if ``tracker`` has no business in the wheel any more."""
+        name = tracker.name
+        assert name is not None
+        if self._trackers.get(name) is not tracker or tracker.ledger.closed:
+            return True
+        if tracker.last_used + self.empty_queue_max_ttl > now:
+            return False
+        # Forgetting a resized semaphore would undo the resize.
+        if tracker.ledger.value != tracker.values[0] or not tracker.retire():
+            return False
+        del self._trackers[name]
+        return True
+
+    def _on_timer(self) -> None:
+        """Takes the lock itself, and not for long at a time."""
+        while True:
+            lock.acquire()
+            try:
+                _clock.glance.time = now = _clock.now()
+                if self._next_look > now:
+                    return
+                self._look_at_due(now, _AT_ONCE)
+            finally:
+                unlock()
+
+
+registry = Registry()

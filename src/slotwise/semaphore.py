@@ -1,0 +1,283 @@
+"""Semaphore: the interface that all drivers share, and its context managers.
+
+Nothing here decides who gets a slot, and nothing here waits: drivers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar
+
+from slotwise._arguments import UNSET, Unset
+from slotwise.errors import ContextReused, WouldBlockLoop
+from slotwise.values import AcquisitionResult, SemaphoreStats
+
+
+def refuse_to_block_a_loop(what: str) -> None:
+    """Raise if the calling thread runs an event loop, which a blocking call would stop."""
+    if asyncio._get_running_loop() is not None:
+        raise WouldBlockLoop(
+            f"{what} would block the event loop that runs in this thread;"
+            f" use its async twin, or call it in a thread of its own"
+        )
+
+
+class Semaphore(ABC):
+    """A named limit with a queue.
+
+    Every coroutine has a twin with ``_sync`` behind its name, for plain
+    threads. Slots taken by one may be given back by the other, from any task,
+    thread or event loop.
+    """
+
+    __slots__ = ("__weakref__", "_blocks")
+
+    driver: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        # The acquisitions of `async with semaphore:` blocks, latest last, by who is in them.
+        self._blocks: dict[object, list[AcquisitionResult]] = {}
+
+    @property
+    @abstractmethod
+    def name(self) -> str | None:
+        """The name that instances share, or None."""
+
+    @property
+    @abstractmethod
+    def value(self) -> int:
+        """How many slots there are."""
+
+    # ---------------------------------------------------------------- taking
+
+    @abstractmethod
+    async def acquire(
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival.
+
+        A wait that is cancelled or times out takes no slot.
+
+        Args:
+            slots: how many; all are granted together or none is.
+            timeout: the longest wait in seconds; 0 does not wait, None waits
+                for ever. Left out, it is the semaphore's ``max_acquire_time``.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: the name is in use with another value.
+            ValueError: ``slots`` is more than the semaphore has.
+        """
+
+    @abstractmethod
+    def acquire_sync(
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+    ) -> AcquisitionResult:
+        """Like `acquire`, blocking this thread.
+
+        Raises:
+            WouldBlockLoop: called in the thread of a running event loop.
+        """
+
+    @abstractmethod
+    async def try_acquire(self, slots: int = 1) -> AcquisitionResult | None:
+        """Take ``slots`` slots if that neither waits nor passes anybody, else give None."""
+
+    @abstractmethod
+    def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
+        """Like `try_acquire`; it does not block, so it may be called anywhere."""
+
+    # ---------------------------------------------------------------- giving
+
+    @abstractmethod
+    async def release(self, acquisition: str | AcquisitionResult) -> bool:
+        """Give an acquisition's slots back; False if it had ended before.
+
+        Calling it again does no harm: an ended acquisition stays ended, and
+        nobody else's slot is freed.
+        """
+
+    @abstractmethod
+    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+        """Like `release`; it does not block, so it may be called anywhere."""
+
+    # ------------------------------------------------------ looking, steering
+
+    @abstractmethod
+    async def locked(self) -> bool:
+        """Whether a newcomer would have to wait."""
+
+    @abstractmethod
+    def locked_sync(self) -> bool:
+        """Like `locked`."""
+
+    @abstractmethod
+    async def stats(self) -> SemaphoreStats:
+        """How many slots are held, and how many wait."""
+
+    @abstractmethod
+    def stats_sync(self) -> SemaphoreStats:
+        """Like `stats`."""
+
+    @abstractmethod
+    async def resize(self, value: int) -> None:
+        """Change the value while the semaphore is in use.
+
+        Growing wakes waiters. After a shrink nothing is granted until what is
+        held fits; waiters for more slots than are left fail with ValueError.
+        """
+
+    @abstractmethod
+    def resize_sync(self, value: int) -> None:
+        """Like `resize`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Fail waiters and newcomers with SemaphoreClosed; holders may still release."""
+
+    @abstractmethod
+    def close_sync(self) -> None:
+        """Like `close`."""
+
+    # ------------------------------------------------------ context managers
+
+    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> AcquisitionContext:
+        """A context manager for one acquisition, whose result it gives.
+
+        ``async with`` waits in the event loop; plain ``with`` blocks a thread
+        that has none. The arguments are those of `acquire`.
+        """
+        return HeldWhileInside(self, slots, timeout)
+
+    async def __aenter__(self) -> None:
+        self._enter_block(await self.acquire())
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release(self._latest_block())
+
+    def __enter__(self) -> None:
+        self._enter_block(self.acquire_sync())
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release_sync(self._latest_block())
+
+    def _enter_block(self, acquired: AcquisitionResult) -> None:
+        self._blocks.setdefault(_caller(), []).append(acquired)
+
+    def _leave_block(self) -> AcquisitionResult | None:
+        """The latest acquisition of a block that the calling task or thread is in."""
+        caller = _caller()
+        acquisitions = self._blocks.get(caller)
+        if acquisitions is None:
+            return None
+        latest = acquisitions.pop()
+        if not acquisitions:
+            del self._blocks[caller]
+        return latest
+
+    def _latest_block(self) -> AcquisitionResult:
+        latest = self._leave_block()
+        if latest is None:
+            raise block_not_entered(self)
+        return latest
+
+
+class AcquisitionContext(ABC):
+    """What `Semaphore.cm` returns: good for one ``async with`` or one ``with``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def __aenter__(self) -> AcquisitionResult: ...
+
+    @abstractmethod
+    async def __aexit__(self, *exc_info: Any) -> None: ...
+
+    @abstractmethod
+    def __enter__(self) -> AcquisitionResult: ...
+
+    @abstractmethod
+    def __exit__(self, *exc_info: Any) -> None: ...
+
+
+class HeldWhileInside(AcquisitionContext):
+    """Acquires through the semaphore's own verbs, for drivers with no faster way."""
+
+    __slots__ = ("_acquired", "_entered", "_semaphore", "_slots", "_timeout")
+
+    def __init__(
+        self, semaphore: Semaphore, slots: int, timeout: float | Unset | None
+    ) -> None:
+        self._semaphore = semaphore
+        self._slots = slots
+        self._timeout = timeout
+        self._entered = False
+        self._acquired: AcquisitionResult | None = None
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        self._acquired = await self._semaphore.acquire(self._slots, timeout=self._timeout)
+        return self._acquired
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._semaphore.release(self._leave())
+
+    def __enter__(self) -> AcquisitionResult:
+        self._enter()
+        self._acquired = self._semaphore.acquire_sync(self._slots, timeout=self._timeout)
+        return self._acquired
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._semaphore.release_sync(self._leave())
+
+    def _enter(self) -> None:
+        if self._entered:
+            raise context_reused(self._semaphore)
+        self._entered = True
+
+    def _leave(self) -> AcquisitionResult:
+        if self._acquired is None:
+            raise context_not_entered(self._semaphore)
+        return self._acquired
+
+
+def context_reused(semaphore: Semaphore) -> ContextReused:
+    return ContextReused(
+        f"this cm() of {describe(semaphore)} was entered before;"
+        f" call cm() anew for every 'with' block"
+    )
+
+
+def context_not_entered(semaphore: Semaphore) -> ContextReused:
+    return ContextReused(f"this cm() of {describe(semaphore)} was left without being entered")
+
+
+def block_not_entered(semaphore: Semaphore) -> ContextReused:
+    return ContextReused(f"this task or thread is in no 'with' block of {describe(semaphore)}")
+
+
+def describe(semaphore: Semaphore) -> str:
+    return "a private semaphore" if semaphore.name is None else repr(semaphore.name)
+
+
+def _caller() -> object:
+    """The task that runs this, or else the thread."""
+    if asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.get_ident()
