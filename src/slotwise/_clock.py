@@ -88,9 +88,7 @@ class Timekeeper:
             self._changed.notify()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._run, name="slotwise-timekeeper", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="slotwise-timekeeper", daemon=True)
         # Refused while the interpreter shuts down, when no time is left to keep.
         with contextlib.suppress(RuntimeError):
             self._thread.start()

@@ -219,9 +219,7 @@ class HeldWhileInside(AcquisitionContext):
 
     __slots__ = ("_acquired", "_entered", "_semaphore", "_slots", "_timeout")
 
-    def __init__(
-        self, semaphore: Semaphore, slots: int, timeout: float | Unset | None
-    ) -> None:
+    def __init__(self, semaphore: Semaphore, slots: int, timeout: float | Unset | None) -> None:
         self._semaphore = semaphore
         self._slots = slots
         self._timeout = timeout

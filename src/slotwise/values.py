@@ -40,9 +40,7 @@ class AcquisitionResult:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AcquisitionResult):
             return NotImplemented
-        return (
-            self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
-        )
+        return self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
 
     def __hash__(self) -> int:
         return hash(self.acquisition_id)

@@ -35,7 +35,9 @@ from slotwise.values import AcquisitionResult
 
 # Elsewhere list and heap operations are not atomic: there `attention` never
 # falls, and every caller takes its lock.
-QUICK_LANE = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+QUICK_LANE = (
+    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
 
 
 class Claim(AcquisitionResult):
@@ -151,7 +153,9 @@ class Ledger(Generic[C]):
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
         if claim.slots > self.value:
-            raise ValueError(f"{claim.slots} slots asked of {self.value}: that can never be granted")
+            raise ValueError(
+                f"{claim.slots} slots asked of {self.value}: that can never be granted"
+            )
         return not self.waiting and self._seat(claim, now)
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:

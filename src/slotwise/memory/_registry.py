@@ -9,7 +9,6 @@ All methods want the tracker module's lock held, unless they say otherwise.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable
 from math import ceil
 
@@ -123,15 +122,11 @@ class Registry:
                 del self._wheel[second]
             for tracker in again:
                 used = tracker.last_used
-                self._look_again(
-                    tracker, used if used + self.empty_queue_max_ttl > now else now
-                )
+                self._look_again(tracker, used if used + self.empty_queue_max_ttl > now else now)
         self._next_look = NEVER
         if self._wheel:
             self._next_look = min(self._wheel)
-            _clock.timekeeper.call_at(
-                max(self._next_look, now + 1), self._on_timer, lazily=True
-            )
+            _clock.timekeeper.call_at(max(self._next_look, now + 1), self._on_timer, lazily=True)
 
     def _forget_if_idle(self, tracker: Tracker, now: float) -> bool:
         """True if ``tracker`` has no business in the wheel any more."""

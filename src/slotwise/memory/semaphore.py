@@ -197,7 +197,7 @@ class MemorySemaphore(Semaphore):
         lease.task = None
         if not self._request(lease, closed_door):
             try:
-                cast(LockType, lease.waker).acquire()
+                cast("LockType", lease.waker).acquire()
             except BaseException:
                 self._tracker.withdraw(lease)
                 raise
@@ -334,7 +334,7 @@ class MemorySemaphore(Semaphore):
         """Leave a block: the caller's latest with a claim, or else one without."""
         lease = self._leave_block() if self._blocks else None
         if lease is not None:
-            self._tracker.release(cast(Lease, lease))
+            self._tracker.release(cast("Lease", lease))
             return
         try:
             number = self._numbers.pop()

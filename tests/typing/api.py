@@ -1,0 +1,1 @@
+"""Each documented call, as the type checker sees it; nothing here runs."""
