@@ -1,0 +1,1 @@
+"""Races against rivals: every figure of the README comes from here, by `make bench`."""

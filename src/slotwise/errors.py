@@ -30,3 +30,7 @@ class WouldBlockLoop(SlotwiseError, RuntimeError):
 
 class ContextReused(SlotwiseError, RuntimeError):
     """A ``cm()`` object was entered twice, or left without being entered."""
+
+
+class BackendError(SlotwiseError, ConnectionError):
+    """The server behind a semaphore can't be used; the message names it and the remedy."""

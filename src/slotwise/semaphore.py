@@ -39,7 +39,7 @@ class Semaphore(ABC):
 
     def __init__(self) -> None:
         # The acquisitions of `async with semaphore:` blocks, latest last, by who is in them.
-        self._blocks: dict[object, list[AcquisitionResult]] = {}
+        self._blocks: dict[object, list[AcquisitionResult]] | None = None
 
     @property
     @abstractmethod
@@ -176,14 +176,16 @@ class Semaphore(ABC):
         self.release_sync(self._latest_block())
 
     def _enter_block(self, acquired: AcquisitionResult) -> None:
+        if self._blocks is None:
+            self._blocks = {}
         self._blocks.setdefault(_caller(), []).append(acquired)
 
     def _leave_block(self) -> AcquisitionResult | None:
         """The latest acquisition of a block that the calling task or thread is in."""
         caller = _caller()
-        acquisitions = self._blocks.get(caller)
-        if acquisitions is None:
+        if self._blocks is None or caller not in self._blocks:
             return None
+        acquisitions = self._blocks[caller]
         latest = acquisitions.pop()
         if not acquisitions:
             del self._blocks[caller]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
+
+from slotwise._lost import Lost
+
+# Held while a `lost` is made, so that two threads that ask get the same one.
+# Re-entrant: a garbage collection in there may ask for another.
+_making = threading.RLock()
 
 
 class AcquisitionResult:
@@ -17,15 +24,21 @@ class AcquisitionResult:
 
     # Not a frozen dataclass: drivers make one of these per acquisition, and a
     # frozen dataclass's __init__ costs as much as a whole uncontended acquire.
-    __slots__ = ("_acquisition_id", "_slot_number")
+    # For the same reason the last two are filled only by who has a use for them.
+    __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number")
     __match_args__ = ("acquisition_id", "slot_number")
 
     _acquisition_id: str
     _slot_number: int
+    _fencing_token: int | None
+    _lost: Lost
 
-    def __init__(self, acquisition_id: str, slot_number: int) -> None:
+    def __init__(
+        self, acquisition_id: str, slot_number: int, fencing_token: int | None = None
+    ) -> None:
         self._acquisition_id = acquisition_id
         self._slot_number = slot_number
+        self._fencing_token = fencing_token
 
     @property
     def acquisition_id(self) -> str:
@@ -36,6 +49,26 @@ class AcquisitionResult:
     def slot_number(self) -> int:
         """The lowest of this acquisition's slot numbers."""
         return self._slot_number
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number larger than that of every earlier grant of the same semaphore.
+
+        A resource that refuses smaller numbers than it has seen is safe from
+        holders that lost their slot without knowing. None where the driver has none.
+        """
+        return getattr(self, "_fencing_token", None)
+
+    @property
+    def lost(self) -> Lost:
+        """Tells when this acquisition was lost, or expired, before its release."""
+        try:
+            return self._lost
+        except AttributeError:
+            with _making:
+                if not hasattr(self, "_lost"):
+                    self._lost = Lost()
+            return self._lost
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AcquisitionResult):

@@ -35,9 +35,11 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
     held = [number for claim in ledger.holders.values() for number in claim.numbers]
     held += unnamed_numbers
     assert ledger.in_use == len(held), f"I1: {ledger.in_use} in use, but {held} are held"
-    if ledger.waiting and not ledger.closed:
+    if ledger.line:
+        assert ledger.in_use >= ledger.value, "I2: there is a line, and a slot is free"
+    elif ledger.waiting:
         head = next(iter(ledger.waiting.values()))
-        assert ledger.in_use + head.slots > ledger.value, f"I2: {head} fits, and waits"
+        assert ledger.in_use + head.slots > ledger.value, f"I2: {head.key} fits, and waits"
     if not ledger.closed:
         assert len(ledger.free) <= max(ledger.value - len(held), 0), "I3: more free than fit"
     numbers = [*ledger.free, *ledger.reserve, *held]
@@ -53,7 +55,9 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
         or not QUICK_LANE
     )
     assert ledger.attention == careful, f"I5: attention is {ledger.attention}"
-    assert not (ledger.closed and ledger.waiting), "I6: somebody waits on a closed ledger"
+    assert not (ledger.closed and (ledger.line or ledger.waiting)), (
+        "I6: somebody waits on a closed ledger"
+    )
     if ledger.deadlines is not None:
         keys = {*ledger.deadlines.young, *ledger.deadlines._aged}
         strangers = keys - ledger.holders.keys() - ledger.waiting.keys()

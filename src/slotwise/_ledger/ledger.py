@@ -3,31 +3,36 @@
 Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
 told which claims are granted.
 
-Most verbs must not run at the same time as any other. The exception is the
-*quick lane*, for one slot on a ledger that nobody waits for. Its steps are
-single operations on a list or dict, each atomic in CPython:
+Most verbs must not run at the same time as any other: callers take a lock. The
+exception is the *quick lane*, for one slot and no ttl. Its steps are single
+operations on a list, dict or deque, each atomic in CPython:
 
-    take    if not ledger.attention:
+    take    if not ledger.line and not ledger.attention:
                 number = heappop(ledger.free)       # IndexError: ask `request`
                 ledger.holders[claim.key] = claim   # or remember the number
-    give    claim = ledger.holders.pop(key, None)   # None: has ended already
+    queue   if not ledger.attention:                # one thread only, see `line`
+                ledger.line.append(ticket)
+                if ledger.free or ledger.circulating < ledger.value or ledger.attention:
+                    ledger.settle(now)              # under the lock
+    give    ledger.holders.pop(key, None)           # None: has ended already
             heappush(ledger.free, number)
-            if ledger.attention:
+            if ledger.line or ledger.attention:
                 ledger.settle(now)                  # under the lock
 
-It is safe because the two sides look in opposite order. `request` raises
-``attention`` before it looks at ``free`` a last time, and the giver fills
-``free`` before it looks at ``attention``: whatever the interleaving, at least
-one of them sees the other, so a slot is never free while somebody waits.
+It is safe because the sides look in opposite order. Who queues shows itself
+(in ``line``, or by raising ``attention``) before it looks at ``free`` a last
+time, and a giver fills ``free`` before it looks for them: whatever the
+interleaving, at least one of them sees the other, so a slot is never free while
+somebody waits. A taker that looked before somebody queued came before it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from heapq import heappop, heappush
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise.errors import SemaphoreClosed
@@ -49,6 +54,10 @@ class Claim(AcquisitionResult):
 
     __slots__ = ("further_numbers", "key", "slots", "ttl")
 
+    # Whether it stands among the holders while it holds. A driver may have
+    # claims that nobody can name, and remember their numbers by itself.
+    named: ClassVar[bool] = True
+
     key: Hashable  # what the ledger files it under
     slots: int
     ttl: float | None
@@ -69,10 +78,25 @@ class Claim(AcquisitionResult):
         return (self._slot_number, *(self.further_numbers if self.slots > 1 else ()))
 
 
+class Pass(Claim):
+    """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
+
+    __slots__ = ()
+
+    named = False
+    slots = 1
+    ttl = None
+
+    def __init__(self, ticket: Hashable, number: int) -> None:
+        self.key = ticket
+        self._slot_number = number
+
+
 C = TypeVar("C", bound=Claim)
 
 # What a ledger starts with, since most semaphores never queue anybody and are
 # never shrunk. Shared and therefore never changed, only replaced.
+_NO_LINE: deque[Any] = deque(maxlen=0)
 _NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
 _NO_NUMBERS: list[int] = []
 
@@ -87,6 +111,7 @@ class Ledger(Generic[C]):
         "deadlines",
         "free",
         "holders",
+        "line",
         "reserve",
         "top",
         "value",
@@ -95,10 +120,11 @@ class Ledger(Generic[C]):
 
     # Between any two calls:
     #   I1  circulating - len(free) slots are held, in_use
-    #   I2  if anyone waits, the first waiter does not fit
+    #   I2  if anyone waits, in the line or behind it, the first of them does not fit
     #   I3  in_use exceeds value only after a shrink, and nothing is granted then
     #   I4  free, reserve and the held numbers are disjoint parts of 1..top
-    #   I5  attention is up if anyone waits, if closed, and while a shrink is not done
+    #   I5  attention is up if there are waiting claims, if closed, and while a shrink
+    #       is not done
     #   I6  nobody waits on a closed ledger
     #   I7  only holders and waiters have deadlines
     # `invariants.check` is these, as code.
@@ -116,6 +142,11 @@ class Ledger(Generic[C]):
         self.top = 1
         self.reserve = _NO_NUMBERS
         self.holders: dict[Hashable, C] = {} if holders is None else holders
+        # Tickets that want one slot each and come before all waiting claims. A
+        # driver may put anything here; it is opened for one thread at a time,
+        # see `open_line`. Ended tickets are handed out too: the driver gives
+        # their slots back.
+        self.line: deque[Any] = _NO_LINE
         self.waiting: OrderedDict[Hashable, C] = _NOBODY
         self.deadlines: Deadlines | None = None
         self.closed = False
@@ -137,11 +168,15 @@ class Ledger(Generic[C]):
             ValueError: it asks for more slots than there are.
             SemaphoreClosed: nothing is granted any more.
         """
-        if self.try_request(claim, now):
-            return [claim]
-        if self.waiting is _NOBODY:
-            self.waiting = OrderedDict()
-        self.waiting[claim.key] = claim
+        waiting = self.waiting
+        if not waiting:
+            if self.try_request(claim, now):
+                return [claim]
+            if waiting is _NOBODY:
+                self.waiting = waiting = OrderedDict()
+        elif claim.slots > self.value:
+            raise ValueError(_never(claim.slots, self.value))
+        waiting[claim.key] = claim
         if wait_until is not None:
             self.timed().set(claim.key, wait_until)
         self.attention = True
@@ -153,10 +188,8 @@ class Ledger(Generic[C]):
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
         if claim.slots > self.value:
-            raise ValueError(
-                f"{claim.slots} slots asked of {self.value}: that can never be granted"
-            )
-        return not self.waiting and self._seat(claim, now)
+            raise ValueError(_never(claim.slots, self.value))
+        return not self.line and not self.waiting and self._seat(claim, now)
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""
@@ -169,10 +202,13 @@ class Ledger(Generic[C]):
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
-        heappush(self.free, claim._slot_number)
-        if claim.slots > 1:
-            for number in claim.further_numbers:
-                heappush(self.free, number)
+        for number in claim.further_numbers if claim.slots > 1 else ():
+            heappush(self.free, number)
+        return self.give_number(claim._slot_number, now)
+
+    def give_number(self, number: int, now: float = 0.0) -> list[C]:
+        """Take back one slot by its number."""
+        heappush(self.free, number)
         return self.settle(now)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
@@ -229,8 +265,7 @@ class Ledger(Generic[C]):
         if self.deadlines is not None:
             for claim in waiters:
                 self.deadlines.discard(claim.key)
-        self.settle(0.0)
-        return waiters
+        return self.settle() + waiters
 
     def retire(self) -> bool:
         """Close for good if nobody holds or waits; False, and no change, otherwise.
@@ -238,7 +273,7 @@ class Ledger(Generic[C]):
         Afterwards the quick lane can't take anything either, so the caller may
         forget the ledger without anybody being left in it.
         """
-        if self.waiting or self.closed:
+        if self.line or self.waiting or self.closed:
             return False
         self.attention = True
         taken = self._drain()
@@ -252,29 +287,49 @@ class Ledger(Generic[C]):
         return True
 
     def settle(self, now: float = 0.0) -> list[C]:
-        """Hand what is free to the queue, strictly in order, and return who got it.
+        """Hand what is free to those who wait, strictly in order, and return who got it.
 
-        Called by every verb. Call it after a quick give that found ``attention``.
+        Every verb ends with it. On a closed ledger it refuses who is in the line.
         """
+        line = self.line
+        granted: list[Any] = []
         if self.closed:
             self.circulating -= len(self._drain())
-            return []
+            while line:
+                granted.append(Pass(line.popleft(), 0))
+            return granted
         if self.circulating > self.value or (
             self.reserve and self.free and max(self.free) > self.reserve[0]
         ):
             self._rebalance()
-        granted: list[C] = []
-        while self.waiting and (self.free or self.circulating < self.value):
-            key, claim = self.waiting.popitem(last=False)
+        while line and (self.free or self._mint()):
+            # Users of the quick lane may be taking and handing over meanwhile.
+            try:
+                number = heappop(self.free)
+            except IndexError:
+                continue
+            try:
+                granted.append(Pass(line.popleft(), number))
+            except IndexError:
+                heappush(self.free, number)
+        waiting = self.waiting
+        while waiting and not line and (self.free or self.circulating < self.value):
+            key, claim = waiting.popitem(last=False)
             if not self._seat(claim, now):
                 # The head does not fit, so nobody passes it: a stream of small
                 # requests would otherwise starve a large one for ever.
-                self.waiting[key] = claim
-                self.waiting.move_to_end(key, last=False)
+                waiting[key] = claim
+                waiting.move_to_end(key, last=False)
                 break
             granted.append(claim)
-        self._lower_attention()
+        if not waiting:
+            self._lower_attention()
         return granted
+
+    def open_line(self) -> None:
+        """Let one thread use the line without the lock; nobody must be in it."""
+        if self.line is _NO_LINE:
+            self.line = deque()
 
     def timed(self) -> Deadlines:
         """The deadlines, made on first use."""
@@ -304,7 +359,8 @@ class Ledger(Generic[C]):
             number, *further = numbers
             claim.further_numbers = tuple(further)
         claim._slot_number = number
-        self.holders[claim.key] = claim
+        if claim.named:
+            self.holders[claim.key] = claim
         if claim.ttl is not None:
             self.timed().set(claim.key, now + claim.ttl)
         elif self.deadlines is not None:
@@ -375,11 +431,10 @@ class Ledger(Generic[C]):
             self.top = self.value
 
     def _lower_attention(self) -> None:
-        """Let the quick lane run again when nothing needs a careful look."""
-        self.attention = (
-            not QUICK_LANE
-            or self.closed
-            or bool(self.waiting)
-            or bool(self.reserve)
-            or self.circulating > self.value
-        )
+        """Let the quick lane run again, if nothing needs a careful look; no claim waits."""
+        if not self.reserve and self.circulating <= self.value:
+            self.attention = not QUICK_LANE
+
+
+def _never(slots: int, value: int) -> str:
+    return f"{slots} slots asked of {value}: that can never be granted"

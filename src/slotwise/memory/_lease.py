@@ -16,6 +16,7 @@ from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from slotwise import _clock
+from slotwise._clock import glance
 from slotwise._ledger import Claim
 from slotwise.memory._log import perhaps_wanted
 from slotwise.memory._wakers import Waker
@@ -55,25 +56,49 @@ def key_of(acquisition_id: str) -> int | None:
     return key if str(key) == digits and 0 < key < next_key() else None
 
 
-class Lease(Claim, AcquisitionContext):
-    """A claim on a MemorySemaphore, from ``cm()`` or ``acquire()`` to its end."""
+class MemoryClaim(Claim):
+    """A claim with what the driver needs to end its wait."""
 
-    __slots__ = ("failure", "semaphore", "since", "task", "timeout", "waker")
+    __slots__ = ("failure", "semaphore", "timeout", "waker")
 
-    key: int | None  # None until it is entered
     semaphore: MemorySemaphore
     timeout: float | None  # the longest wait
-    since: float  # when it was granted; read only with a ttl or a log
-    task: asyncio.Task[Any] | None  # whom to cancel at the end of the ttl
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 
-    def __init__(self, semaphore: MemorySemaphore, slots: int, timeout: float | None) -> None:
-        self.key = None
+
+class Turn(MemoryClaim):
+    """The wait of a block, which holds its slot without a claim, outside the line."""
+
+    __slots__ = ()
+
+    named = False
+    slots = 1
+    ttl = None
+
+    def __init__(self, semaphore: MemorySemaphore, timeout: float | None) -> None:
+        self.key = next_key()
         self.semaphore = semaphore
-        self.slots = slots
-        self.ttl = semaphore._ttl
         self.timeout = timeout
+        self._slot_number = 0  # until it is granted
+
+
+class Lease(MemoryClaim, AcquisitionContext):
+    """One slot of a MemorySemaphore without a ttl, from ``cm()`` or ``acquire()`` to its end.
+
+    Made by `MemorySemaphore.cm` alone, which also fills in what all leases have:
+    a call of ``__init__`` would be a tenth of an uncontended acquisition.
+    """
+
+    __slots__ = ("since",)
+
+    slots = 1
+    ttl: float | None = None
+
+    key: int | None  # None until it is entered
+    since: float  # when it was granted, if it has a ttl or was logged
+
+    __init__ = object.__init__
 
     @property
     def acquisition_id(self) -> str:
@@ -86,42 +111,29 @@ class Lease(Claim, AcquisitionContext):
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         ledger = self.semaphore._ledger
-        if ledger.attention or self.slots > 1 or perhaps_wanted(INFO, True):
+        if ledger.attention or ledger.line or perhaps_wanted(INFO, True):
             return False
         try:
             self._slot_number = heappop(ledger.free)
         except IndexError:
             return False
         ledger.holders[self.key] = self
-        if self.ttl is not None:
-            self.start_ttl()
         return True
 
-    def start_ttl(self) -> None:
-        """Note when a quickly taken slot has to be given back, and by whom."""
-        semaphore = self.semaphore
-        self.since = since = _clock.now()
-        self.task = semaphore._task_to_cancel() if semaphore._cancel_task_after_ttl else None
-        deadline = since + self.ttl  # type: ignore[operator]  # only called with a ttl
-        semaphore._ledger.deadlines.young[self.key] = deadline  # type: ignore[union-attr]
-        tracker = semaphore._tracker
-        if deadline < tracker.alarm:
-            tracker.arm(deadline)
-
     def give(self) -> bool:
-        """Give a quickly taken slot back; False if the semaphore has to be asked."""
+        """Give back what it holds; False if it has ended before."""
         semaphore = self.semaphore
+        tracker = semaphore._tracker
         ledger = semaphore._ledger
-        if self.slots > 1 or perhaps_wanted(INFO, True):
-            return False
+        if perhaps_wanted(INFO, True):
+            return tracker.release(self)
+        # The pop decides between this caller, others that release the same
+        # lease, and the end of its ttl: exactly one of them frees the slot.
         if ledger.holders.pop(self.key, None) is None:
             return False
-        if self.ttl is not None and ledger.deadlines.young.pop(self.key, None) is None:  # type: ignore[union-attr]
-            semaphore._tracker.forget_deadline(self.key)
+        tracker.last_used = glance.time
         heappush(ledger.free, self._slot_number)
-        tracker = semaphore._tracker
-        tracker.last_used = _clock.glance.time
-        if ledger.attention:
+        if ledger.attention or ledger.line:
             tracker.settle()
         return True
 
@@ -130,14 +142,32 @@ class Lease(Claim, AcquisitionContext):
     async def __aenter__(self) -> Lease:
         if self.key is not None:
             raise context_reused(self.semaphore)
-        self.key = next_key()
-        if not self.take():
-            await self.semaphore._acquire(self)
+        self.key = key = next_key()
+        # `take`, written out: the call would cost a tenth of the whole.
+        ledger = self.semaphore._ledger
+        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
+            try:
+                self._slot_number = heappop(ledger.free)
+            except IndexError:
+                pass
+            else:
+                ledger.holders[key] = self
+                return self
+        await self.semaphore._acquire(self)
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        if not self.give():
-            self._give_slowly()
+        # `give`, written out for the same reason.
+        semaphore = self.semaphore
+        ledger = semaphore._ledger
+        if not perhaps_wanted(INFO, True) and ledger.holders.pop(self.key, None) is not None:
+            tracker = semaphore._tracker
+            tracker.last_used = glance.time
+            heappush(ledger.free, self._slot_number)
+            if ledger.attention or ledger.line:
+                tracker.settle()
+        else:
+            self._leave()
 
     def __enter__(self) -> Lease:
         refuse_to_block_a_loop("'with'")
@@ -149,10 +179,97 @@ class Lease(Claim, AcquisitionContext):
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        if not self.give():
-            self._give_slowly()
+        self._leave()
 
-    def _give_slowly(self) -> None:
+    def _leave(self) -> None:
         if self.key is None:
             raise context_not_entered(self.semaphore)
-        self.semaphore._tracker.release(self)
+        self.give()
+
+
+class TimedLease(Lease):
+    """One slot of a MemorySemaphore with a ttl."""
+
+    __slots__ = ("task", "ttl")
+
+    ttl: float | None
+    task: asyncio.Task[Any] | None  # whom to cancel at the end; not set if nobody
+
+    def take(self) -> bool:
+        if not super().take():
+            return False
+        semaphore = self.semaphore
+        if semaphore._cancel_task_after_ttl:
+            self.task = running_task()
+        self.since = since = _clock.now()
+        tracker = semaphore._tracker
+        tracker.young_deadlines[self.key] = deadline = since + self.ttl  # type: ignore[operator]
+        if deadline < tracker.alarm:
+            tracker.arm(deadline)
+        return True
+
+    def give(self) -> bool:
+        return self.semaphore._tracker.release(self)
+
+    async def __aenter__(self) -> Lease:
+        if self.key is not None:
+            raise context_reused(self.semaphore)
+        self.key = key = next_key()
+        semaphore = self.semaphore
+        ledger = semaphore._ledger
+        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
+            try:
+                self._slot_number = heappop(ledger.free)
+            except IndexError:
+                pass
+            else:
+                ledger.holders[key] = self
+                if semaphore._cancel_task_after_ttl:
+                    self.task = running_task()
+                self.since = since = _clock.now()
+                tracker = semaphore._tracker
+                tracker.young_deadlines[key] = deadline = since + self.ttl  # type: ignore[operator]
+                if deadline < tracker.alarm:
+                    tracker.arm(deadline)
+                return self
+        await semaphore._acquire(self)
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        semaphore = self.semaphore
+        ledger = semaphore._ledger
+        if not perhaps_wanted(INFO, True) and ledger.holders.pop(self.key, None) is not None:
+            tracker = semaphore._tracker
+            if tracker.young_deadlines.pop(self.key, None) is None:
+                tracker.forget_deadline(self.key)
+            tracker.last_used = glance.time
+            heappush(ledger.free, self._slot_number)
+            if ledger.attention or ledger.line:
+                tracker.settle()
+        else:
+            self._leave()
+
+
+class WideLease(TimedLease):
+    """Several slots of a MemorySemaphore, with or without a ttl; never by the quick lane."""
+
+    __slots__ = ("slots",)
+
+    slots: int
+
+    def take(self) -> bool:
+        return False
+
+    async def __aenter__(self) -> Lease:
+        if self.key is not None:
+            raise context_reused(self.semaphore)
+        self.key = next_key()
+        await self.semaphore._acquire(self)
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self._leave()
+
+
+def running_task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()

@@ -34,6 +34,7 @@ def _cached_answers() -> Callable[[int, bool], bool]:
 
 
 perhaps_wanted = _cached_answers()
+logger.isEnabledFor(INFO)  # so that there is an answer from the start
 
 
 def acquiring(lease: Lease, name: str | None) -> None:
@@ -48,7 +49,7 @@ def acquiring(lease: Lease, name: str | None) -> None:
 
 def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
-    if logger.isEnabledFor(INFO):
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
         lease.since = _clock.now()
         acquire_time = lease.since - started
         logger.info(
@@ -67,7 +68,7 @@ def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
 
 
 def released(lease: Lease, tracker: Tracker) -> None:
-    if logger.isEnabledFor(INFO):
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
         # Not known if nobody listened when it was acquired.
         since: float | None = getattr(lease, "since", None)
         held_time = None if since is None else _clock.now() - since

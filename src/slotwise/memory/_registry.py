@@ -10,17 +10,18 @@ All methods want the tracker module's lock held, unless they say otherwise.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from math import ceil
 
 from slotwise import _clock
+from slotwise._clock import glance
 from slotwise._ledger import NEVER, Ledger
-from slotwise.errors import ValueConflict
-from slotwise.memory._lease import Lease
+from slotwise.memory._lease import MemoryClaim
 from slotwise.memory._tracker import Tracker, lock, unlock
 from slotwise.values import SemaphoreStats
 
-# How many idle trackers one call may forget: it pays for itself, and for no pause.
-_AT_ONCE = 64
+# How many due trackers are looked at in one go: by somebody who makes a new
+# one, who must not notice, and by the timer's thread, which must not keep the lock.
+_AT_ONCE_IN_PASSING = 64
+_AT_ONCE_BY_TIMER = 1000
 
 
 class Registry:
@@ -36,35 +37,27 @@ class Registry:
         self._trackers: dict[str, Tracker] = {}
         self._wheel: dict[int, list[Tracker]] = {}
         self._next_look: float = NEVER
+        self._peak = 0  # how many names there have been since memory was given back
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
-        self._holders: dict[Hashable, Lease] = {}
+        self._holders: dict[Hashable, MemoryClaim] = {}
 
     def __len__(self) -> int:
         return len(self._trackers)
 
-    def tracker_for(self, name: str, value: int) -> Tracker:
-        """The tracker of ``name``, made if there is none.
-
-        Raises:
-            ValueConflict: it is in use with another value.
-        """
+    def tracker_for(self, name: str, value: int) -> Tracker | None:
+        """The tracker of ``name``, made if there is none; None if another value is in use."""
         tracker = self._trackers.get(name)
         if tracker is not None:
-            if value in tracker.values or tracker.ledger.closed:
+            if tracker.accepts(value) or tracker.ledger.closed:
                 return tracker
             if not tracker.retire():
-                stats = tracker.snapshot()
-                raise ValueConflict(
-                    f"{name!r} is in use with {stats.max_slots} slots, not {value}:"
-                    f" {stats.acquired_slots} held, {stats.waiting} waiting;"
-                    f" resize() changes the value of a semaphore in use"
-                )
+                return None
             del self._trackers[name]
-        _clock.glance.time = now = _clock.now()
+        glance.time = now = _clock.now()
         if self._next_look <= now:
-            self._look_at_due(now, _AT_ONCE)
-        tracker = Tracker(name, Ledger(value, self._holders), self)
+            self._look_at_due(now, _AT_ONCE_IN_PASSING)
+        tracker = Tracker(Ledger(value, self._holders), name, self)
         self._trackers[name] = tracker
         self._look_again(tracker, now)
         return tracker
@@ -100,33 +93,40 @@ class Registry:
     # -------------------------------------------------------------- forgetting
 
     def _look_again(self, tracker: Tracker, idle_since: float) -> None:
-        second = ceil(idle_since + self.empty_queue_max_ttl)
-        self._wheel.setdefault(second, []).append(tracker)
-        if second < self._next_look:
-            self._next_look = second
-            _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
+        second = int(idle_since + self.empty_queue_max_ttl) + 1
+        due = self._wheel.get(second)
+        if due is None:
+            self._wheel[second] = due = []
+            if second < self._next_look:
+                self._set_timer(second)
+        due.append(tracker)
+
+    def _set_timer(self, second: float) -> None:
+        self._next_look = second
+        _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
 
     def _look_at_due(self, now: float, at_most: int) -> None:
         """Forget those of the due trackers that have been idle for long enough."""
+        self._peak = max(self._peak, len(self._trackers))
         for second in sorted(self._wheel):
             if second > now or at_most <= 0:
                 break
             due = self._wheel[second]
-            again = []
-            while due and at_most > 0:
-                at_most -= 1
-                tracker = due.pop()
-                if not self._forget_if_idle(tracker, now):
-                    again.append(tracker)
+            looked_at = due[-at_most:]
+            del due[-at_most:]
+            at_most -= len(looked_at)
             if not due:
                 del self._wheel[second]
-            for tracker in again:
-                used = tracker.last_used
-                self._look_again(tracker, used if used + self.empty_queue_max_ttl > now else now)
+            for tracker in looked_at:
+                if not self._forget_if_idle(tracker, now):
+                    used = tracker.last_used
+                    self._look_again(
+                        tracker, used if used + self.empty_queue_max_ttl > now else now
+                    )
+        self._give_memory_back()
         self._next_look = NEVER
         if self._wheel:
-            self._next_look = min(self._wheel)
-            _clock.timekeeper.call_at(max(self._next_look, now + 1), self._on_timer, lazily=True)
+            self._set_timer(min(self._wheel))
 
     def _forget_if_idle(self, tracker: Tracker, now: float) -> bool:
         """True if ``tracker`` has no business in the wheel any more."""
@@ -137,20 +137,26 @@ class Registry:
         if tracker.last_used + self.empty_queue_max_ttl > now:
             return False
         # Forgetting a resized semaphore would undo the resize.
-        if tracker.ledger.value != tracker.values[0] or not tracker.retire():
+        if tracker.is_resized or not tracker.retire():
             return False
         del self._trackers[name]
         return True
+
+    def _give_memory_back(self) -> None:
+        """A dict never shrinks by itself: copy it when most of it is empty."""
+        if len(self._trackers) * 8 < self._peak:
+            self._trackers = dict(self._trackers)
+            self._peak = len(self._trackers)
 
     def _on_timer(self) -> None:
         """Takes the lock itself, and not for long at a time."""
         while True:
             lock.acquire()
             try:
-                _clock.glance.time = now = _clock.now()
+                glance.time = now = _clock.now()
                 if self._next_look > now:
                     return
-                self._look_at_due(now, _AT_ONCE)
+                self._look_at_due(now, _AT_ONCE_BY_TIMER)
             finally:
                 unlock()
 

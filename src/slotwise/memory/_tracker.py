@@ -1,24 +1,29 @@
 """Tracker: what all instances of one name share. A ledger, under the lock, with its alarm.
 
-Every verb here decides under the lock and acts after it: wakers are collected
-inside and woken outside. A wake that cannot be delivered hands the slot on.
+Every verb here decides under the lock and acts after it: those whose wait has
+ended are collected inside and woken outside. A grant that cannot be delivered
+goes to the next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from asyncio import _get_running_loop
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable
+from heapq import heappush
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakMethod
 
 from slotwise import _clock
-from slotwise._ledger import NEVER, Ledger
+from slotwise._clock import glance
+from slotwise._ledger import NEVER, Ledger, Pass
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
-from slotwise.memory._lease import Lease
-from slotwise.memory._wakers import Waker, wake
+from slotwise.memory._lease import Lease, MemoryClaim
+from slotwise.memory._wakers import Parcel, Waker, wake
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -38,9 +43,14 @@ if hasattr(os, "register_at_fork"):
 # Who leaves the block or releases before that is taken out, and stays uncancelled.
 condemned: dict[int | None, Lease] = {}
 
-# Waits that ended inside a garbage collection, which may have interrupted
-# somebody who has the lock. They are cleaned up by whoever leaves it next.
-abandoned: deque[Lease] = deque()
+# What a garbage collection left to do. It may have interrupted somebody who has
+# the lock, so it can't wait for it: whoever leaves the lock next does it.
+abandoned: deque[tuple[Tracker, MemoryClaim | Pass]] = deque()
+
+# A line is tidied when more than half of it, and more than this, has ended.
+_FEW_ENDED = 32
+
+_NO_DEADLINES: dict[Hashable, float] = {}
 
 
 class Tracker:
@@ -49,93 +59,107 @@ class Tracker:
     __slots__ = (
         "__weakref__",
         "alarm",
+        "ended_tickets",
+        "former_values",
+        "home",
         "last_used",
         "ledger",
         "name",
         "registry",
         "retired",
-        "values",
+        "young_deadlines",
     )
 
     def __init__(
-        self, name: str | None, ledger: Ledger[Lease], registry: Registry | None = None
+        self, ledger: Ledger[MemoryClaim], name: str | None, registry: Registry | None
     ) -> None:
-        self.name = name
         self.ledger = ledger
+        self.name = name
         self.registry = registry
         self.retired = False
-        # The values that instances may have been made with; the first is the
-        # one it was made with itself, the others came by resizing.
-        self.values: tuple[int, ...] = (ledger.value,)
-        self.last_used = _clock.glance.time
+        # What it was made with and has been resized from, the oldest first.
+        self.former_values: tuple[int, ...] = ()
+        self.last_used = glance.time
         self.alarm = NEVER  # when `_ring` is called next
+        # The ledger's, for the quick lane of semaphores with a ttl.
+        self.young_deadlines = _NO_DEADLINES
+        # The one event loop that may use the ledger's line without the lock.
+        self.home: asyncio.AbstractEventLoop | None = None
+        self.ended_tickets = 0  # about how many futures in the line are done
+
+    def accepts(self, value: int) -> bool:
+        """Whether an instance made with ``value`` is one of ours."""
+        return value == self.ledger.value or value in self.former_values
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether it has another value than the one it was made with."""
+        return bool(self.former_values) and self.former_values[0] != self.ledger.value
 
     # ---------------------------------------------------------------- taking
 
-    def request(self, lease: Lease, make_waker: Callable[[], Waker]) -> list[Lease]:
-        """Ask for a lease, *with the lock held*: who is granted now, the lease last if it is.
+    def request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
+        """Ask for slots, *with the lock held*: who is granted now, the claim last if it is.
 
-        A lease that was not granted waits, and has a waker.
+        A claim that is not granted waits, and has a waker.
         """
         ledger = self.ledger
-        if ledger.closed:
-            raise self.closed_error()
-        if lease.slots > ledger.value:
-            raise self.never_fits_error(lease)
-        timeout = lease.timeout
-        now = 0.0 if timeout is None and ledger.deadlines is None else _clock.now()
+        if ledger.closed or claim.slots > ledger.value:
+            raise self._refusal(claim)
+        timeout = claim.timeout
         if timeout is None:
-            granted = ledger.request(lease, now)
-        elif timeout == 0:
-            granted = [lease] if ledger.try_request(lease, now) else []
-            if not granted:
-                raise self.timeout_error(0.0)
+            now = 0.0 if ledger.deadlines is None else _clock.now()
+            granted = ledger.request(claim, now)
         else:
-            granted = ledger.request(lease, now, wait_until=now + timeout)
-        if not granted or granted[-1] is not lease:
-            lease.failure = None
-            lease.waker = make_waker()
-            if timeout is not None and now + timeout < self.alarm:
-                self._set_alarm(now + timeout)
+            now = _clock.now()
+            if timeout == 0:
+                if not ledger.try_request(claim, now):
+                    raise self._timeout_error(0.0)
+                granted = [claim]
+            else:
+                granted = ledger.request(claim, now, wait_until=now + timeout)
         if granted and ledger.deadlines is not None:
             self._start_ttls(granted, now)
+        if not granted or granted[-1] is not claim:
+            claim.failure = None
+            claim.waker = make_waker()
+            if timeout is not None and now + timeout < self.alarm:
+                self._set_alarm(now + timeout)
         return granted
 
-    def try_request(self, lease: Lease) -> bool:
-        """Ask for a lease that will not wait, *with the lock held*."""
+    def try_request(self, claim: MemoryClaim) -> bool:
+        """Ask for slots without waiting, *with the lock held*."""
         ledger = self.ledger
-        if ledger.closed:
-            raise self.closed_error()
-        if lease.slots > ledger.value:
-            raise self.never_fits_error(lease)
-        now = _clock.now()
-        if not ledger.try_request(lease, now):
+        if ledger.closed or claim.slots > ledger.value:
+            raise self._refusal(claim)
+        now = self._now()
+        if not ledger.try_request(claim, now):
             return False
-        self._start_ttls([lease], now)
+        self._start_ttls([claim], now)
         return True
 
-    def withdraw(self, lease: Lease) -> None:
+    def withdraw(self, claim: MemoryClaim | Pass) -> None:
         """End a wait whose outcome nobody will see: leave the queue, or hand the grant on."""
         lock.acquire()
         try:
-            granted = self._withdraw(lease)
+            ended = self._withdraw(claim)
         finally:
             unlock()
-        deliver(granted)
+        self.deliver(ended)
 
-    def abandon(self, lease: Lease) -> None:
+    def abandon(self, claim: MemoryClaim | Pass) -> None:
         """`withdraw`, from inside a garbage collection: don't wait for the lock."""
-        abandoned.append(lease)
+        abandoned.append((self, claim))
         clean_up()
 
-    def _withdraw(self, lease: Lease) -> list[Lease]:
-        key, now = lease.key, self._now()
-        if key in self.ledger.waiting:
-            granted = self.ledger.cancel(key, now)
+    def _withdraw(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
+        key, now, ledger = claim.key, self._now(), self.ledger
+        if claim.named or not claim._slot_number:
+            ended = ledger.cancel(key, now) if key in ledger.waiting else ledger.release(key, now)
         else:
-            granted = self.ledger.release(key, now)
-        self._after_change(granted, now)
-        return granted
+            ended = ledger.give_number(claim._slot_number, now)
+        self._after_change(ended, now)
+        return ended
 
     # ---------------------------------------------------------------- giving
 
@@ -143,87 +167,185 @@ class Tracker:
         """Free what a lease holds; False if it has ended before."""
         condemned.pop(lease.key, None)
         ledger = self.ledger
-        # The pop decides between this caller, others that release the same
-        # lease, and the end of its ttl: exactly one of them frees the slot.
         if ledger.holders.pop(lease.key, None) is None:
             return False
-        self.last_used = _clock.glance.time
+        self.last_used = glance.time
         lock.acquire()
         try:
             now = self._now()
             if ledger.deadlines is not None:
                 ledger.deadlines.discard(lease.key)
-            granted = ledger.give(lease, now)
-            self._after_change(granted, now)
+            ended = ledger.give(lease, now)
+            self._after_change(ended, now)
         finally:
             unlock()
-        deliver(granted)
+        self.deliver(ended)
         _log.released(lease, self)
         return True
 
+    def give_number(self, number: int) -> None:
+        """Take back a slot that has no claim, whoever waits."""
+        ledger = self.ledger
+        line, home = ledger.line, self.home
+        if not ledger.attention and _get_running_loop() is home:
+            # The quick lane, continued: straight to the first in the line.
+            while line:
+                try:
+                    future = line.popleft()
+                except IndexError:
+                    break
+                if future.done():  # cancelled, and left standing there
+                    self.ended_tickets -= 1
+                elif future.get_loop() is home:
+                    future.set_result(number)
+                    return
+                else:  # it came while the home was about to change
+                    self.deliver([Pass(future, number)])
+                    return
+        heappush(ledger.free, number)
+        if line or ledger.attention:
+            self.settle()
+
     def settle(self) -> None:
-        """Look after a quick give that found the ledger's attention up."""
+        """Look after those who wait, when somebody on the quick lane saw them."""
         lock.acquire()
         try:
             now = self._now()
-            granted = self.ledger.settle(now)
-            self._after_change(granted, now)
+            ended = self.ledger.settle(now)
+            self._after_change(ended, now)
         finally:
             unlock()
-        deliver(granted)
+        self.deliver(ended)
 
-    def forget_deadline(self, key: int) -> None:
+    def forget_deadline(self, key: int | None) -> None:
         """Take back the deadline of a quickly given lease that was not young any more."""
         with lock:
             if self.ledger.deadlines is not None:
                 self.ledger.deadlines.discard(key)
 
-    def _after_change(self, granted: list[Lease], now: float) -> None:
-        if granted:
-            if self.ledger.deadlines is not None:
-                self._start_ttls(granted, now)
-        elif self.ledger.closed and self.ledger.circulating == 0 and self.registry is not None:
+    def _after_change(self, ended: list[MemoryClaim], now: float) -> None:
+        if ended and self.ledger.deadlines is not None:
+            self._start_ttls(ended, now)
+        if self.ledger.closed and self.ledger.circulating == 0 and self.registry is not None:
             self.registry.forget(self)
 
-    # ------------------------------------------------------ looking, steering
+    # -------------------------------------------------------------- the line
 
-    def stats(self) -> SemaphoreStats:
+    def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
         with lock:
-            return self.snapshot()
+            ledger = self.ledger
+            if not ledger.line and not ledger.waiting and not ledger.closed:
+                self.home = loop
+                ledger.open_line()
+            return self.home is loop
+
+    def settle_newcomer(self, future: asyncio.Future[int]) -> None:
+        """`settle`, for a future whose loop saw the quick lane close while it queued."""
+        with lock:
+            # If the home changed in that very moment, the new one may have
+            # tidied the line and missed it. To stand there twice does no harm.
+            if not future.done() and future not in self.ledger.line:
+                self.ledger.line.append(future)
+        self.settle()
+
+    def leave_line(self, future: asyncio.Future[int], reason: BaseException) -> None:
+        """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
+        if future.done() and not future.cancelled():
+            if future.exception() is None:
+                grant = Pass(future, future.result())
+                if isinstance(reason, GeneratorExit):
+                    self.abandon(grant)
+                else:
+                    self.withdraw(grant)
+            return
+        try:
+            future.cancel()  # collected with its loop, it may be pending still
+        except RuntimeError:
+            pass  # cancelled all the same; the closed loop can't tell anybody
+        self.ended_tickets += 1
+        if self.ended_tickets > _FEW_ENDED and not isinstance(reason, GeneratorExit):
+            self._tidy_line()
+
+    def _tidy_line(self) -> None:
+        line = self.ledger.line
+        if self.ended_tickets * 2 < len(line) or _get_running_loop() is not self.home:
+            return
+        # Nobody else is in the line now: all others take the lock, and home is here.
+        with lock:
+            waiting = [future for future in line if not future.done()]
+            line.clear()
+            line.extend(waiting)
+            self.ended_tickets = 0
+
+    # ------------------------------------------------------ looking, steering
 
     def snapshot(self) -> SemaphoreStats:
         """The statistics, *with the lock held*."""
         ledger = self.ledger
-        return SemaphoreStats(ledger.in_use, ledger.value, len(ledger.waiting))
+        return SemaphoreStats(ledger.in_use, ledger.value, self._waiting())
 
-    def resize(self, value: int, declared: int) -> list[Lease]:
+    def _waiting(self) -> int:
+        line = list(self.ledger.line)
+        if self.ended_tickets:
+            line = [future for future in line if not future.done()]
+        return len(line) + len(self.ledger.waiting)
+
+    def resize(self, value: int, declared: int) -> list[MemoryClaim]:
         """Change the value, *with the lock held*: those whose wait this ends.
 
         ``declared`` is the value that the instance was made with that asks.
         """
         ledger = self.ledger
         if ledger.closed:
-            raise self.closed_error()
+            raise self._closed_error()
         now = self._now()
-        self.values = (*dict.fromkeys((*self.values, declared, value)),)
+        self.former_values = (*dict.fromkeys((*self.former_values, ledger.value, declared)),)
         refused, granted = ledger.resize(value, now)
-        for lease in refused:
-            lease.failure = self.never_fits_error(lease)
+        for claim in refused:
+            claim.failure = self._refusal(claim)
         self._after_change(granted, now)
         return refused + granted
 
-    def close(self) -> list[Lease]:
+    def close(self) -> list[MemoryClaim]:
         """Close, *with the lock held*: those whose wait this ends."""
-        waiters = self.ledger.close()
-        for lease in waiters:
-            lease.failure = self.closed_error()
+        ended = self.ledger.close()
+        for claim in ended:
+            if not isinstance(claim, Pass):
+                claim.failure = self._closed_error()
         self._after_change([], 0.0)
-        return waiters
+        return ended
 
     def retire(self) -> bool:
         """Stop for good if nobody is here, *with the lock held*; False otherwise."""
         self.retired = self.ledger.retire()
         return self.retired
+
+    # --------------------------------------------------------------- waking
+
+    def deliver(self, claims: Iterable[MemoryClaim | Pass]) -> None:
+        """Wake those whose wait has ended, without the lock."""
+        for claim in claims:
+            if isinstance(claim, Pass):
+                self._deliver_pass(claim)
+            elif not wake(claim.waker):
+                # Its event loop is closed. If this was a grant, the next one gets it.
+                self.withdraw(claim)
+
+    def _deliver_pass(self, granted: Pass) -> None:
+        future: asyncio.Future[int] = cast("Any", granted.key)
+        failure = None
+        if not granted._slot_number and not self.retired:
+            failure = self._closed_error()
+        parcel = Parcel(self, granted, failure)
+        loop = future.get_loop()
+        if loop is _get_running_loop():
+            parcel.open()
+            return
+        try:
+            loop.call_soon_threadsafe(parcel.open)
+        except RuntimeError:  # closed: the parcel goes back when it is dropped, here
+            pass
 
     # ------------------------------------------------------------------ time
 
@@ -233,12 +355,12 @@ class Tracker:
             if when < self.alarm:
                 self._set_alarm(when)
 
-    def _start_ttls(self, leases: Iterable[Lease], now: float) -> None:
-        for lease in leases:
-            if lease.ttl is not None:
-                lease.since = now
-                if now + lease.ttl < self.alarm:
-                    self._set_alarm(now + lease.ttl)
+    def _start_ttls(self, claims: Iterable[MemoryClaim], now: float) -> None:
+        for claim in claims:
+            if claim.ttl is not None:
+                cast("Lease", claim).since = now
+                if now + claim.ttl < self.alarm:
+                    self._set_alarm(now + claim.ttl)
 
     def _set_alarm(self, when: float) -> None:
         self.alarm = when
@@ -262,12 +384,12 @@ class Tracker:
             # comes too late for this look finds no alarm set, and sets one.
             self.alarm = NEVER
             now = _clock.now()
-            holders, waiters, granted = self.ledger.expire(now)
-            for lease in waiters:
-                lease.failure = self.timeout_error(lease.timeout or 0.0)
-            for lease in holders:
-                if lease.task is not None:
-                    condemned[lease.key] = lease
+            expired, waiters, granted = self.ledger.expire(now)
+            for claim in waiters:
+                claim.failure = self._timeout_error(claim.timeout or 0.0)
+            holders = cast("list[Lease]", expired)  # other claims have no ttl
+            to_cancel = [(lease, task) for lease in holders if (task := _task_to_cancel(lease))]
+            condemned.update((lease.key, lease) for lease, _ in to_cancel)
             self._after_change(granted, now)
             next_deadline = self.ledger.next_deadline()
             if next_deadline < self.alarm:
@@ -275,11 +397,11 @@ class Tracker:
         finally:
             unlock()
         for lease in holders:
-            _log.expired(lease, self, now - (lease.since or now))
-            if lease.task is not None:
-                _cancel_in_its_loop(lease)
-        deliver(waiters)
-        deliver(granted)
+            _log.expired(lease, self, now - lease.since)
+        for lease, task in to_cancel:
+            _cancel_in_its_loop(lease, task)
+        self.deliver(waiters)
+        self.deliver(granted)
 
     def _now(self) -> float:
         """The time, if anybody's runs here."""
@@ -287,24 +409,27 @@ class Tracker:
 
     # ---------------------------------------------------------------- errors
 
-    def timeout_error(self, waited: float) -> AcquireTimeout:
+    def _timeout_error(self, waited: float) -> AcquireTimeout:
         ledger = self.ledger
         return AcquireTimeout(
-            f"no slot of {self.display_name} in {waited:g} s: {ledger.in_use} of {ledger.value}"
-            f" held, {len(ledger.waiting)} others waiting"
+            f"no slot of {self._display_name} in {waited:g} s: {ledger.in_use} of {ledger.value}"
+            f" held, {self._waiting()} others waiting"
         )
 
-    def closed_error(self) -> SemaphoreClosed:
-        return SemaphoreClosed(f"{self.display_name} is closed")
+    def _closed_error(self) -> SemaphoreClosed:
+        return SemaphoreClosed(f"{self._display_name} is closed")
 
-    def never_fits_error(self, lease: Lease) -> ValueError:
+    def _refusal(self, claim: MemoryClaim) -> Exception:
+        """Why ``claim`` will never be granted."""
+        if self.ledger.closed:
+            return self._closed_error()
         return ValueError(
-            f"{lease.slots} slots asked of {self.display_name}, which has"
+            f"{claim.slots} slots asked of {self._display_name}, which has"
             f" {self.ledger.value}: that can never be granted"
         )
 
     @property
-    def display_name(self) -> str:
+    def _display_name(self) -> str:
         return "a private semaphore" if self.name is None else repr(self.name)
 
 
@@ -316,29 +441,25 @@ def unlock() -> None:
 
 
 def clean_up() -> None:
+    """Withdraw what was abandoned, unless somebody has the lock, who then will."""
     while abandoned and lock.acquire(blocking=False):
-        granted: list[Lease] = []
+        ended = []
         try:
             while abandoned:
-                lease = abandoned.popleft()
-                granted += lease.semaphore._tracker._withdraw(lease)
+                tracker, claim = abandoned.popleft()
+                ended.append((tracker, tracker._withdraw(claim)))
         finally:
             lock.release()
-        deliver(granted)
+        for tracker, claims in ended:
+            tracker.deliver(claims)
 
 
-def deliver(leases: Iterable[Lease]) -> None:
-    """Wake those whose wait has ended, without the lock."""
-    for lease in leases:
-        if not wake(lease.waker):
-            # Its event loop is closed. If this was a grant, the next one gets it.
-            lease.semaphore._tracker.withdraw(lease)
+def _task_to_cancel(lease: Lease) -> asyncio.Task[Any] | None:
+    return getattr(lease, "task", None)
 
 
-def _cancel_in_its_loop(lease: Lease) -> None:
+def _cancel_in_its_loop(lease: Lease, task: asyncio.Task[Any]) -> None:
     """Cancel the task of an expired lease, unless it is done with it when its loop gets there."""
-    task = lease.task
-    assert task is not None
 
     def cancel() -> None:
         if condemned.pop(lease.key, None) is not None:

@@ -1,41 +1,46 @@
 """MemorySemaphore: the public face of the memory driver.
 
 It finds the tracker behind its name, and waits. Who gets a slot is decided by
-the ledger in the tracker; the way past everything, the quick lane, is here for
-``async with semaphore:`` and in `_lease` for everything else.
+the ledger in the tracker; the way past all that, the ledger's quick lane, is
+here for ``async with semaphore:`` and in `_lease` for everything else.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-from _thread import LockType
+from asyncio import get_running_loop
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from logging import INFO
 from types import TracebackType
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from slotwise import _clock
-from slotwise._arguments import (
-    UNSET,
-    Unset,
-    check_count,
-    check_flag,
-    check_name,
-    check_seconds,
-)
+from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
+from slotwise._clock import glance
 from slotwise._ledger import Ledger
+from slotwise.errors import ValueConflict
 from slotwise.memory import _log
-from slotwise.memory._lease import Lease, key_of, next_key
+from slotwise.memory._lease import (
+    Lease,
+    MemoryClaim,
+    TimedLease,
+    Turn,
+    WideLease,
+    key_of,
+    next_key,
+    running_task,
+)
 from slotwise.memory._log import perhaps_wanted
 from slotwise.memory._registry import registry
-from slotwise.memory._tracker import Tracker, condemned, deliver, lock, unlock
+from slotwise.memory._tracker import Tracker, condemned, lock, unlock
 from slotwise.memory._wakers import Waker, closed_door
 from slotwise.semaphore import Semaphore, block_not_entered, describe, refuse_to_block_a_loop
 from slotwise.values import AcquisitionResult, SemaphoreStats
 
-# What an instance has that is not attached to its name: nothing can be taken from it.
-_DETACHED = Tracker(None, Ledger(1))
+# What an instance has while it is not attached to its name: nothing can be taken from it.
+_DETACHED = Tracker(Ledger(1), None, None)
 _DETACHED.retire()
 
 
@@ -82,45 +87,56 @@ class MemorySemaphore(Semaphore):
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        # The slot numbers of `async with` blocks of this instance that took the
-        # quick lane. Nobody sees which block has which, so they need no claims.
+        # The slot numbers of `async with` blocks of this instance that need no
+        # claim. Nobody sees which block has which, so a stack will do.
         self._numbers: list[int] = []
-        if self._name is None:
-            self._attach(Tracker(None, Ledger(self._value)))
-        else:
-            self._attach(_DETACHED)
-            lock.acquire()
-            try:
-                known = registry.get(self._name)
-                if known is None or self._value in known.values:
-                    self._attach(registry.tracker_for(self._name, self._value))
-            finally:
-                unlock()
+        if name is None:
+            self._attach(Tracker(Ledger(value), None, None))
+            return
+        lock.acquire()
+        try:
+            self._attach(registry.tracker_for(name, value) or _DETACHED)
+        finally:
+            unlock()
 
     def _attach(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._ledger = tracker.ledger
+        self._ledger = self._lane = tracker.ledger
         if self._ttl is not None:
-            tracker.ledger.timed()
-        # A block with a ttl needs a claim that can expire.
-        self._lane = tracker.ledger if self._ttl is None else _DETACHED.ledger
+            tracker.young_deadlines = tracker.ledger.timed().young
+            # A block with a ttl needs a claim that can expire.
+            self._lane = _DETACHED.ledger
 
     def _attached(self) -> Tracker:
         """The living tracker behind the name, *with the lock held*.
 
         Look-up and request are one step under the lock: a tracker cannot be
         forgotten in between.
+
+        Raises:
+            ValueConflict: it is in use with another value.
         """
         if self._tracker.retired:
             assert self._name is not None  # private trackers never retire
-            self._attach(registry.tracker_for(self._name, self._value))
+            tracker = registry.tracker_for(self._name, self._value)
+            if tracker is None:
+                raise self._value_conflict()
+            self._attach(tracker)
         return self._tracker
 
     def _known(self) -> Tracker | None:
-        """The tracker behind the name, whatever its value, if there is one; lock held."""
+        """The tracker behind the name, whatever its value, if there is one; *lock held*."""
         if self._name is not None and self._tracker.retired:
             return registry.get(self._name)
         return self._tracker
+
+    def _value_conflict(self) -> ValueConflict:
+        stats = self._stats()
+        return ValueConflict(
+            f"{self._name!r} is in use with {stats.max_slots} slots, not {self._value}:"
+            f" {stats.acquired_slots} held, {stats.waiting} waiting;"
+            f" resize() changes the value of a semaphore in use"
+        )
 
     def __repr__(self) -> str:
         return f"<MemorySemaphore {describe(self)} value={self.value}>"
@@ -135,6 +151,26 @@ class MemorySemaphore(Semaphore):
 
     # ---------------------------------------------------------------- taking
 
+    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> Lease:
+        lease: Lease
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        else:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        if slots != 1 or slots is True:
+            lease = wide = WideLease()
+            wide.slots = check_count("slots", slots)
+            wide.ttl = self._ttl
+        elif self._ttl is not None:
+            lease = timed = TimedLease()
+            timed.ttl = self._ttl
+        else:
+            lease = Lease()
+        lease.key = None
+        lease.semaphore = self
+        lease.timeout = timeout
+        return lease
+
     async def acquire(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET
     ) -> AcquisitionResult:
@@ -147,6 +183,7 @@ class MemorySemaphore(Semaphore):
     def acquire_sync(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET
     ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
         return self.cm(slots, timeout=timeout).__enter__()
 
     async def try_acquire(self, slots: int = 1) -> AcquisitionResult | None:
@@ -158,7 +195,6 @@ class MemorySemaphore(Semaphore):
         if lease.take():
             return lease
         started = self._begin(lease)
-        lease.task = self._task_to_cancel()
         with lock:
             granted = self._attached().try_request(lease)
         if not granted:
@@ -166,71 +202,67 @@ class MemorySemaphore(Semaphore):
         _log.acquired(lease, self._tracker, started)
         return lease
 
-    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> Lease:
-        if slots != 1 or timeout is not UNSET:
-            check_count("slots", slots)
-        if timeout is UNSET:
-            return Lease(self, slots, self._max_acquire_time)
-        return Lease(self, slots, check_seconds("timeout", timeout, zero=True))
-
     async def _acquire(self, lease: Lease) -> None:
         """Get what the quick lane did not give, waiting if need be."""
-        started = self._begin(lease) if perhaps_wanted(INFO, True) else None
-        lease.task = self._task_to_cancel()
-        if not self._request(lease, asyncio.get_running_loop().create_future):
-            try:
-                await cast("asyncio.Future[None]", lease.waker)
-            except GeneratorExit:  # collected together with its event loop
-                self._tracker.abandon(lease)
-                raise
-            except BaseException:
-                self._tracker.withdraw(lease)
-                raise
-            if lease.failure is not None:
-                raise lease.failure
-        if started is not None:
-            _log.acquired(lease, self._tracker, started)
+        started = self._begin(lease)
+        if not self._request(lease, get_running_loop().create_future):
+            await self._wait(lease)
+        _log.acquired(lease, self._tracker, started)
 
     def _acquire_sync(self, lease: Lease) -> None:
         """Like `_acquire`, for a thread."""
-        started = self._begin(lease) if perhaps_wanted(INFO, True) else None
-        lease.task = None
+        started = self._begin(lease)
         if not self._request(lease, closed_door):
-            try:
-                cast("LockType", lease.waker).acquire()
-            except BaseException:
-                self._tracker.withdraw(lease)
-                raise
-            if lease.failure is not None:
-                raise lease.failure
-        if started is not None:
-            _log.acquired(lease, self._tracker, started)
-
-    def _request(self, lease: Lease, make_waker: Callable[[], Waker]) -> bool:
-        """Ask the ledger; True if the lease has its slots, False if it has to wait."""
-        lock.acquire()
-        try:
-            granted = self._attached().request(lease, make_waker)
-        finally:
-            unlock()
-        if not granted:
-            return False
-        if granted[-1] is lease:
-            granted.pop()
-            deliver(granted)
-            return True
-        deliver(granted)
-        return False
+            self._wait_sync(lease)
+        _log.acquired(lease, self._tracker, started)
 
     def _begin(self, lease: Lease) -> float:
+        """What comes before asking the ledger; the time, if anybody wants to know it."""
+        if self._cancel_task_after_ttl and lease.ttl is not None:
+            cast("TimedLease", lease).task = running_task()
+        if not perhaps_wanted(INFO, True):
+            return 0.0
         _log.acquiring(lease, self._name)
         return _clock.now()
 
-    def _task_to_cancel(self) -> asyncio.Task[Any] | None:
-        """Whom the end of the ttl concerns: the running task, if that was asked for."""
-        if self._cancel_task_after_ttl and asyncio._get_running_loop() is not None:
-            return asyncio.current_task()
-        return None
+    def _request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
+        """Ask the ledger; True if the claim has its slots, False if it has to wait."""
+        lock.acquire()
+        try:
+            tracker = self._attached()
+            ended = tracker.request(claim, make_waker)
+        finally:
+            unlock()
+        its_own = bool(ended) and ended[-1] is claim
+        if its_own:
+            ended.pop()
+        tracker.deliver(ended)
+        return its_own
+
+    async def _wait(self, claim: MemoryClaim) -> None:
+        try:
+            await cast("asyncio.Future[None]", claim.waker)
+        except BaseException as reason:
+            self._give_up(claim, reason)
+            raise
+        if claim.failure is not None:
+            raise claim.failure
+
+    def _give_up(self, claim: MemoryClaim, reason: BaseException) -> None:
+        """Leave no trace of a wait that was cancelled, or collected with its event loop."""
+        if isinstance(reason, GeneratorExit):
+            self._tracker.abandon(claim)
+        else:
+            self._tracker.withdraw(claim)
+
+    def _wait_sync(self, claim: MemoryClaim) -> None:
+        try:
+            cast("_thread.LockType", claim.waker).acquire()
+        except BaseException:  # KeyboardInterrupt, in the main thread
+            self._tracker.withdraw(claim)
+            raise
+        if claim.failure is not None:
+            raise claim.failure
 
     # ---------------------------------------------------------------- giving
 
@@ -248,34 +280,53 @@ class MemorySemaphore(Semaphore):
         if key is None:
             _log.unknown_id(acquisition, self._name)
             return False
+        ledger = self._ledger
         if self._tracker.retired:
             with lock:
                 known = self._known()
-            ledger = self._ledger if known is None else known.ledger
-        else:
-            ledger = self._ledger
+            if known is not None:
+                ledger = known.ledger
         lease = ledger.holders.get(key)
         # Named semaphores share their table of holders: is this one of ours?
         if lease is None or lease.semaphore._ledger is not ledger:
             condemned.pop(key, None)
             return False
-        return lease.semaphore._tracker.release(lease)
+        return cast("Lease", lease).give()
 
     # ------------------------------------------------- `async with semaphore:`
 
     async def __aenter__(self) -> None:
         ledger = self._lane
         if not ledger.attention and not perhaps_wanted(INFO, True):
-            try:
-                self._numbers.append(heappop(ledger.free))
-            except IndexError:
-                pass
-            else:
-                return
-        lease = Lease(self, 1, self._max_acquire_time)
-        lease.key = next_key()
-        await self._acquire(lease)
-        self._enter_slowly(lease)
+            if not ledger.line:
+                try:
+                    self._numbers.append(heappop(ledger.free))
+                except IndexError:
+                    pass
+                else:
+                    return
+            loop = get_running_loop()
+            tracker = self._tracker
+            if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
+                future = loop.create_future()
+                ledger.line.append(future)
+                # The last look of who queues, see Ledger.
+                if (
+                    ledger.free
+                    or ledger.circulating < ledger.value
+                    or loop is not tracker.home
+                    or ledger.attention
+                ):
+                    tracker.settle_newcomer(future)
+                try:
+                    number = await future
+                except BaseException as reason:
+                    tracker.leave_line(future, reason)
+                    raise
+                if number:
+                    self._numbers.append(number)
+                    return
+        await self._enter_slowly()
 
     async def __aexit__(
         self,
@@ -283,35 +334,42 @@ class MemorySemaphore(Semaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # `_exit`, written out: the call would cost a tenth of the whole.
         if not self._blocks:
             try:
                 number = self._numbers.pop()
             except IndexError:
                 pass
             else:
-                ledger = self._ledger
-                heappush(ledger.free, number)
                 tracker = self._tracker
-                tracker.last_used = _clock.glance.time
-                if ledger.attention:
-                    tracker.settle()
+                tracker.last_used = glance.time
+                ledger = self._ledger
+                if ledger.line:
+                    tracker.give_number(number)
+                else:
+                    heappush(ledger.free, number)
+                    if ledger.attention or ledger.line:
+                        tracker.settle()
                 return
-        self._exit_slowly()
+        self._exit()
 
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
         ledger = self._lane
-        if not ledger.attention and not perhaps_wanted(INFO, True):
+        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
             try:
                 self._numbers.append(heappop(ledger.free))
             except IndexError:
                 pass
             else:
                 return
-        lease = Lease(self, 1, self._max_acquire_time)
-        lease.key = next_key()
-        self._acquire_sync(lease)
-        self._enter_slowly(lease)
+        if self._blocks_have_claims():
+            self._enter_block(self.acquire_sync())
+        else:
+            turn = Turn(self, self._max_acquire_time)
+            if not self._request(turn, closed_door):
+                self._wait_sync(turn)
+            self._numbers.append(turn._slot_number)
 
     def __exit__(
         self,
@@ -319,31 +377,34 @@ class MemorySemaphore(Semaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._exit_slowly()
+        self._exit()
 
-    def _enter_slowly(self, lease: Lease) -> None:
-        """Remember a block that had to ask for its slot."""
-        if lease.ttl is None and not perhaps_wanted(INFO, True):
-            # The slot stays, its claim goes: nobody knows an id to release it by.
-            del self._ledger.holders[lease.key]
-            self._numbers.append(lease._slot_number)
+    async def _enter_slowly(self) -> None:
+        """Enter a block that can neither take the quick lane nor stand in its line."""
+        if self._blocks_have_claims():
+            self._enter_block(await self.acquire())
         else:
-            self._enter_block(lease)
+            turn = Turn(self, self._max_acquire_time)
+            if not self._request(turn, get_running_loop().create_future):
+                await self._wait(turn)
+            self._numbers.append(turn._slot_number)
 
-    def _exit_slowly(self) -> None:
+    def _blocks_have_claims(self) -> bool:
+        """Whether a block must be known by an id: to expire, or to be logged."""
+        return self._ttl is not None or perhaps_wanted(INFO, True)
+
+    def _exit(self) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
         lease = self._leave_block() if self._blocks else None
         if lease is not None:
-            self._tracker.release(cast("Lease", lease))
+            cast("Lease", lease).give()
             return
         try:
             number = self._numbers.pop()
         except IndexError:
             raise block_not_entered(self) from None
-        heappush(self._ledger.free, number)
-        self._tracker.last_used = _clock.glance.time
-        if self._ledger.attention:
-            self._tracker.settle()
+        self._tracker.last_used = glance.time
+        self._tracker.give_number(number)
 
     # ------------------------------------------------------ looking, steering
 
@@ -356,15 +417,23 @@ class MemorySemaphore(Semaphore):
             if tracker is None:
                 return False
             ledger = tracker.ledger
-            return ledger.closed or bool(ledger.waiting) or ledger.in_use >= ledger.value
+            return (
+                ledger.closed
+                or bool(ledger.line)
+                or bool(ledger.waiting)
+                or ledger.in_use >= ledger.value
+            )
 
     async def stats(self) -> SemaphoreStats:
         return self.stats_sync()
 
     def stats_sync(self) -> SemaphoreStats:
         with lock:
-            tracker = self._known()
-            return SemaphoreStats(0, self._value) if tracker is None else tracker.snapshot()
+            return self._stats()
+
+    def _stats(self) -> SemaphoreStats:
+        tracker = self._known()
+        return SemaphoreStats(0, self._value) if tracker is None else tracker.snapshot()
 
     @classmethod
     async def get_acquired_stats(
@@ -394,26 +463,22 @@ class MemorySemaphore(Semaphore):
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value)
-        lock.acquire()
-        try:
-            tracker = self._known() or self._attached()
-            ended = tracker.resize(value, self._value)
-            if tracker is not self._tracker:
-                self._attach(tracker)
-        finally:
-            unlock()
-        deliver(ended)
+        self._steer(lambda tracker: tracker.resize(value, self._value))
 
     async def close(self) -> None:
         self.close_sync()
 
     def close_sync(self) -> None:
+        self._steer(Tracker.close)
+
+    def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
+        """Change what all instances share, whatever value this one was made with."""
         lock.acquire()
         try:
             tracker = self._known() or self._attached()
-            ended = tracker.close()
+            ended = change(tracker)
             if tracker is not self._tracker:
                 self._attach(tracker)
         finally:
             unlock()
-        deliver(ended)
+        tracker.deliver(ended)

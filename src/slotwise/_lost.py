@@ -1,0 +1,98 @@
+"""Lost: how a holder learns that it holds nothing any more.
+
+A flag that is raised at most once, and that threads and tasks of any event
+loop can wait for. Nothing here decides when: drivers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Generator
+
+# One for all: it is held for a few instructions, and only when somebody waits or loses.
+_lock = threading.Lock()
+
+
+class Lost:
+    """Set once an acquisition was lost, or its ttl has ended; never by a release.
+
+    ``await acquired.lost`` waits for it in an event loop, ``wait`` in a thread.
+    """
+
+    __slots__ = ("_event", "_futures", "_reason")
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._event: threading.Event | None = None
+        self._futures: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """What happened, in words; None while it has not."""
+        return self._reason
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until the acquisition is lost; False after ``timeout`` seconds."""
+        with _lock:
+            if self._reason is not None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(timeout)
+
+    def __await__(self) -> Generator[object, None, None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with _lock:
+            if self._reason is not None:
+                return
+            self._futures.append(future)
+        try:
+            yield from future
+        finally:
+            with _lock:
+                if future in self._futures:
+                    self._futures.remove(future)
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    def __repr__(self) -> str:
+        return f"<Lost: {'not set' if self._reason is None else self._reason}>"
+
+    def set(self, reason: str) -> bool:
+        """Raise the flag, for drivers; False if it was up."""
+        with _lock:
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            event, futures = self._event, self._futures
+            self._futures = []
+        if event is not None:
+            event.set()
+        for future in futures:
+            try:
+                future.get_loop().call_soon_threadsafe(_open, future)
+            except RuntimeError:  # that loop is closed: nobody waits there any more
+                pass
+        return True
+
+
+def _open(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _new_lock() -> None:
+    """After a fork: it may have been held by a thread that does not exist here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
