@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
 import time
@@ -104,7 +105,11 @@ class Timekeeper:
                     self._changed.wait(min(delay, _LONGEST_NAP))
                     continue
                 call = heappop(self._timers)[2]
-            call()
+            try:
+                call()
+            except Exception:
+                # A bug, but other people's timers must ring all the same.
+                logging.getLogger("slotwise").exception("a timer failed")
             del call  # a timer's owner is not kept alive until the next one rings
 
     def before_fork(self) -> None:

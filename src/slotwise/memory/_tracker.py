@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from _thread import LockType
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -23,7 +24,7 @@ from slotwise._ledger import NEVER, Ledger, Pass
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._lease import Lease, MemoryClaim
-from slotwise.memory._wakers import Parcel, Waker, wake
+from slotwise.memory._wakers import Parcel, Waker, send
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -140,12 +141,14 @@ class Tracker:
 
     def withdraw(self, claim: MemoryClaim | Pass) -> None:
         """End a wait whose outcome nobody will see: leave the queue, or hand the grant on."""
+        self.deliver(self._withdraw_locked(claim))
+
+    def _withdraw_locked(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
         lock.acquire()
         try:
-            ended = self._withdraw(claim)
+            return self._withdraw(claim)
         finally:
             unlock()
-        self.deliver(ended)
 
     def abandon(self, claim: MemoryClaim | Pass) -> None:
         """`withdraw`, from inside a garbage collection: don't wait for the lock."""
@@ -325,27 +328,28 @@ class Tracker:
 
     def deliver(self, claims: Iterable[MemoryClaim | Pass]) -> None:
         """Wake those whose wait has ended, without the lock."""
-        for claim in claims:
-            if isinstance(claim, Pass):
-                self._deliver_pass(claim)
-            elif not wake(claim.waker):
+        ended: list[MemoryClaim | Pass] = [*claims]
+        for claim in ended:  # which may grow meanwhile
+            if not self._wake(claim):
                 # Its event loop is closed. If this was a grant, the next one gets it.
-                self.withdraw(claim)
+                ended += self._withdraw_locked(claim)
 
-    def _deliver_pass(self, granted: Pass) -> None:
-        future: asyncio.Future[int] = cast("Any", granted.key)
-        failure = None
-        if not granted._slot_number and not self.retired:
-            failure = self._closed_error()
-        parcel = Parcel(self, granted, failure)
-        loop = future.get_loop()
-        if loop is _get_running_loop():
-            parcel.open()
-            return
-        try:
-            loop.call_soon_threadsafe(parcel.open)
-        except RuntimeError:  # closed: the parcel goes back when it is dropped, here
-            pass
+    def _wake(self, claim: MemoryClaim | Pass) -> bool:
+        if isinstance(claim, Pass):
+            future = cast("asyncio.Future[int]", claim.key)
+            refused = not claim._slot_number and not self.retired
+            failure = self._closed_error() if refused else None
+            return send(future, Parcel(self, claim, future, claim._slot_number, failure))
+        waker = claim.waker
+        if isinstance(waker, LockType):
+            waker.release()
+            return True
+        return send(waker, Parcel(self, claim, waker, None))
+
+    def refused(self, claim: MemoryClaim | Pass) -> None:
+        """Nobody waits any more for what was brought: see to it, unless its task does."""
+        if isinstance(claim, Pass):
+            self.withdraw(claim)
 
     # ------------------------------------------------------------------ time
 
@@ -397,6 +401,7 @@ class Tracker:
         finally:
             unlock()
         for lease in holders:
+            lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
             _log.expired(lease, self, now - lease.since)
         for lease, task in to_cancel:
             _cancel_in_its_loop(lease, task)

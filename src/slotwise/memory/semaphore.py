@@ -43,6 +43,9 @@ from slotwise.values import AcquisitionResult, SemaphoreStats
 _DETACHED = Tracker(Ledger(1), None, None)
 _DETACHED.retire()
 
+# Compared by identity, which is quick and tells it from True and 1.0.
+_ONE = 1
+
 
 class MemorySemaphore(Semaphore):
     """A semaphore for the tasks and threads of this process.
@@ -157,9 +160,9 @@ class MemorySemaphore(Semaphore):
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        if slots != 1 or slots is True:
+        if slots is not _ONE and check_count("slots", slots) != 1:
             lease = wide = WideLease()
-            wide.slots = check_count("slots", slots)
+            wide.slots = slots
             wide.ttl = self._ttl
         elif self._ttl is not None:
             lease = timed = TimedLease()

@@ -1,0 +1,35 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+import slotwise.testing
+from slotwise.testing import FakeClock, no_leaked_slots
+
+__all__ = ["no_leaked_slots"]
+
+
+@pytest.fixture
+def settle() -> Callable[[], Awaitable[None]]:
+    return slotwise.testing.settle
+
+
+@pytest.fixture
+def clock() -> Iterator[FakeClock]:
+    with FakeClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def collect() -> Callable[[], None]:
+    """Collect garbage, twice: finalizers make garbage themselves."""
+
+    def twice() -> None:
+        gc.collect()
+        gc.collect()
+
+    return twice

@@ -1,0 +1,319 @@
+"""Waits that end in every other way than by a grant, and grants that cannot be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
+from slotwise._ledger import invariants
+from slotwise.testing import FakeClock, settle
+
+
+async def block(semaphore: MemorySemaphore) -> None:
+    async with semaphore:
+        pass
+
+
+async def cm(semaphore: MemorySemaphore) -> None:
+    async with semaphore.cm():
+        pass
+
+
+async def wide(semaphore: MemorySemaphore) -> None:
+    async with semaphore.cm(semaphore.value):
+        pass
+
+
+async def timed(semaphore: MemorySemaphore) -> None:
+    async with semaphore.cm(timeout=1000):
+        pass
+
+
+WAYS = [block, cm, wide, timed]
+Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
+
+
+def check(semaphore: MemorySemaphore) -> None:
+    invariants.check(semaphore._ledger, semaphore._numbers)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_cancelled_while_waiting_takes_nothing(way: Way) -> None:
+    semaphore = MemorySemaphore(value=2)
+    held = [await semaphore.acquire() for _ in range(2)]
+    tasks = [asyncio.create_task(way(semaphore)) for _ in range(3)]
+    await settle()
+    tasks[1].cancel()
+    await settle()
+    assert tasks[1].cancelled()
+    assert (await semaphore.stats()).waiting == 2
+    for acquired in held:
+        await semaphore.release(acquired)
+    await asyncio.gather(tasks[0], tasks[2])
+    check(semaphore)
+    assert await semaphore.stats() == SemaphoreStats(0, 2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_cancelled_in_the_tick_of_the_grant_hands_it_on(way: Way) -> None:
+    semaphore = MemorySemaphore(value=1)
+    first = await semaphore.acquire()
+    cancelled = asyncio.create_task(way(semaphore))
+    await settle()
+    patient = asyncio.create_task(way(semaphore))
+    await settle()
+    await semaphore.release(first)  # granted, not yet delivered
+    cancelled.cancel()
+    await settle()
+    assert cancelled.cancelled()
+    assert patient.done()
+    check(semaphore)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("step", range(6))
+async def test_cancelled_at_every_await_point(way: Way, step: int) -> None:
+    semaphore = MemorySemaphore(value=1)
+
+    async def hold_a_while() -> None:
+        async with semaphore:
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    holding = asyncio.create_task(hold_a_while())
+    await asyncio.sleep(0)
+    task = asyncio.create_task(way(semaphore))
+    for _ in range(step):
+        await asyncio.sleep(0)
+    task.cancel()
+    await settle()
+    assert task.done()
+    assert holding.done()
+    check(semaphore)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_grant_to_a_waiter_of_a_closed_loop_goes_to_the_next(way: Way) -> None:
+    semaphore = MemorySemaphore(value=1)
+    held = semaphore.acquire_sync()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(way(semaphore))
+    loop.run_until_complete(settle())
+    loop.close()
+    granted = threading.Event()
+
+    def wait() -> None:
+        with semaphore.cm():
+            granted.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while semaphore.stats_sync().waiting < 2:
+        pass
+    semaphore.release_sync(held)
+    thread.join(60)
+    assert granted.is_set()
+    assert semaphore.stats_sync() == SemaphoreStats(0, 1)
+    discard(task)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_grant_under_way_when_its_loop_is_closed_is_handed_on(way: Way) -> None:
+    semaphore = MemorySemaphore(value=1)
+    held = semaphore.acquire_sync()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(way(semaphore))
+    loop.run_until_complete(settle())
+    semaphore.release_sync(held)  # posted to the loop, which never runs again
+    loop.close()
+    discard(task)
+    del task, loop
+    gc.collect()
+    assert semaphore.try_acquire_sync() is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ten_thousand_waiters_of_closed_loops_are_passed_over(way: Way) -> None:
+    semaphore = MemorySemaphore(value=1)
+    held = semaphore.acquire_sync()
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(way(semaphore)) for _ in range(10_000)]
+    loop.run_until_complete(settle())
+    loop.close()
+    semaphore.release_sync(held)
+    assert semaphore.stats_sync() == SemaphoreStats(0, 1)
+    for task in tasks:
+        discard(task)
+
+
+def discard(task: asyncio.Task[None]) -> None:
+    """Forget a task of a closed loop without asyncio's complaint."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def test_a_collection_in_the_middle_of_anything_does_not_deadlock() -> None:
+    """A waiter that is collected cleans up wherever the collector happens to run."""
+    semaphore = MemorySemaphore(value=1)
+    held = await semaphore.acquire()
+    threshold = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for way in WAYS * 5:
+            coroutine = way(semaphore)
+            coroutine.send(None)  # it waits
+            cycle: list[object] = [coroutine]
+            cycle.append(cycle)
+            del coroutine, cycle
+            waiting = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await settle()
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    await semaphore.release(held)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+async def test_a_hundred_thousand_waiters_of_which_every_second_is_cancelled() -> None:
+    semaphore = MemorySemaphore(value=1)
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        async with semaphore:
+            order.append(number)
+
+    async with semaphore:
+        tasks = [asyncio.create_task(wait(number)) for number in range(100_000)]
+        await settle()
+        assert (await semaphore.stats()).waiting == 100_000
+        for task in tasks[::2]:
+            task.cancel()
+        await settle()
+        assert (await semaphore.stats()).waiting == 50_000
+        # What has ended does not stay in the line for long.
+        assert len(semaphore._ledger.line) < 110_000
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == [*range(1, 100_000, 2)]
+    check(semaphore)
+
+
+async def test_waiters_that_come_and_go_do_not_pile_up_behind_a_stuck_holder() -> None:
+    semaphore = MemorySemaphore(value=1)
+    async with semaphore:
+        for _ in range(2_000):
+            task = asyncio.create_task(block(semaphore))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+        await settle()
+        assert len(semaphore._ledger.line) < 100
+
+
+async def test_time_outs_are_driven_by_the_clock(clock: FakeClock) -> None:
+    semaphore = MemorySemaphore(name="timed", value=1, max_acquire_time=5)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(block(semaphore))
+    longer = asyncio.create_task(semaphore.acquire(timeout=6))
+    await settle()
+    clock.advance(4.9)
+    await settle()
+    assert not waiting.done()
+    clock.advance(0.1)
+    with pytest.raises(
+        AcquireTimeout, match=r"no slot of 'timed' in 5 s: 1 of 1 held, 1 others waiting"
+    ):
+        await waiting
+    clock.advance(1)
+    with pytest.raises(AcquireTimeout):
+        await longer
+    await semaphore.release(held)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+async def test_a_time_out_and_a_cancel_in_one_tick_leave_nothing(clock: FakeClock) -> None:
+    semaphore = MemorySemaphore(value=1, max_acquire_time=5)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await settle()
+    clock.advance(5)
+    waiting.cancel()
+    await settle()
+    assert waiting.cancelled()
+    await semaphore.release(held)
+    check(semaphore)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+async def test_blocks_of_two_loops_and_threads_stand_in_one_queue() -> None:
+    semaphore = MemorySemaphore(value=1)
+    order: list[str] = []
+    held = await semaphore.acquire()
+
+    async def here(name: str) -> None:
+        async with semaphore:
+            order.append(name)
+
+    def elsewhere(name: str) -> None:
+        asyncio.run(here(name))
+
+    def thread(name: str) -> None:
+        with semaphore:
+            order.append(name)
+
+    async def queue(count: int) -> None:
+        async with asyncio.timeout(60):
+            while (await semaphore.stats()).waiting < count:
+                await asyncio.sleep(0)
+
+    waiting: list[asyncio.Future[None] | asyncio.Task[None]] = []
+    for count, name in enumerate(["home 1", "loop", "home 2", "thread", "loop", "home 3"], 1):
+        if name.startswith("home"):
+            waiting.append(asyncio.create_task(here(name)))
+        else:
+            target = elsewhere if name == "loop" else thread
+            waiting.append(asyncio.ensure_future(asyncio.to_thread(target, name)))
+        await queue(count)
+    await semaphore.release(held)
+    await asyncio.gather(*waiting)
+    assert order == ["home 1", "loop", "home 2", "thread", "loop", "home 3"]
+    check(semaphore)
+
+
+async def test_a_line_moves_to_another_loop_when_nobody_waits() -> None:
+    semaphore = MemorySemaphore(value=1)
+
+    async def contend() -> None:
+        async def work() -> None:
+            for _ in range(5):
+                async with semaphore:
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*[work() for _ in range(3)])
+
+    await contend()
+    home = semaphore._tracker.home
+    assert home is asyncio.get_running_loop()
+    await asyncio.to_thread(asyncio.run, contend())
+    assert semaphore._tracker.home is not home
+    await contend()
+    check(semaphore)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+async def test_closing_reaches_those_in_the_line_from_another_thread() -> None:
+    semaphore = MemorySemaphore(name="closing-line", value=1)
+    async with semaphore:
+        waiting = [asyncio.create_task(block(semaphore)) for _ in range(3)]
+        await settle()
+        await asyncio.to_thread(semaphore.close_sync)
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome).__name__ for outcome in outcomes] == ["SemaphoreClosed"] * 3
+    assert not await MemorySemaphore(name="closing-line", value=1).locked()
