@@ -12,6 +12,8 @@ from slotwise.testing import FakeClock, no_leaked_slots
 
 __all__ = ["no_leaked_slots"]
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture
 def settle() -> Callable[[], Awaitable[None]]:
