@@ -56,7 +56,7 @@ class Race:
             mark = ""
             if name == self.ours:
                 mark = f"  <- bar {self.bar:g}: {'passed' if passed else 'MISSED'}"
-            print(f"  {name:<38} {ratio:6.2f}   {self.medians[name] * 1e6:10.2f} {self.unit}{mark}")
+            print(f"  {name:<38} {ratio:7.3f}   {self.medians[name] * 1e6:10.2f} {self.unit}{mark}")
         sys.stdout.flush()
         return passed
 

@@ -299,7 +299,7 @@ def main() -> int:
             "10,000 names": names_once_each(10_000, ours=True),
             "100,000 names": names_once_each(100_000, ours=True),
         },
-        1.3,
+        2.0,
         base="10,000 names",
         ours="100,000 names",
         repeats=3,

@@ -111,7 +111,7 @@ def leaked_slots() -> dict[str, str]:
             stats = tracker.snapshot()
             holders = [
                 claim.acquisition_id
-                for claim in list(tracker.ledger.holders.values())
+                for claim in list(tracker.holders.values())
                 if claim.semaphore._tracker is tracker
             ]
         if stats.acquired_slots or stats.waiting:

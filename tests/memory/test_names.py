@@ -170,4 +170,4 @@ def test_a_semaphore_of_a_billion_slots_is_cheap() -> None:
     semaphore = MemorySemaphore(value=10**9)
     held = [semaphore.try_acquire_sync() for _ in range(100)]
     assert [acquired.slot_number for acquired in held if acquired] == [*range(1, 101)]
-    assert len(semaphore._ledger.free) < 200
+    assert len(semaphore._tracker.free) < 200

@@ -39,7 +39,7 @@ Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
 
 
 def check(semaphore: MemorySemaphore) -> None:
-    invariants.check(semaphore._ledger, semaphore._numbers)
+    invariants.check(semaphore._tracker, semaphore._numbers)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -199,7 +199,7 @@ async def test_a_hundred_thousand_waiters_of_which_every_second_is_cancelled() -
         await settle()
         assert (await semaphore.stats()).waiting == 50_000
         # What has ended does not stay in the line for long.
-        assert len(semaphore._ledger.line) < 110_000
+        assert len(semaphore._tracker.line) < 110_000
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order == [*range(1, 100_000, 2)]
     check(semaphore)
@@ -214,7 +214,7 @@ async def test_waiters_that_come_and_go_do_not_pile_up_behind_a_stuck_holder() -
             task.cancel()
             await asyncio.sleep(0)
         await settle()
-        assert len(semaphore._ledger.line) < 100
+        assert len(semaphore._tracker.line) < 100
 
 
 async def test_time_outs_are_driven_by_the_clock(clock: FakeClock) -> None:

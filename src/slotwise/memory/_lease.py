@@ -110,31 +110,29 @@ class Lease(MemoryClaim, AcquisitionContext):
 
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
-        ledger = self.semaphore._ledger
-        if ledger.attention or ledger.line or perhaps_wanted(INFO, True):
+        tracker = self.semaphore._tracker
+        if tracker.attention or tracker.line or perhaps_wanted(INFO, True):
             return False
         try:
-            self._slot_number = heappop(ledger.free)
+            self._slot_number = heappop(tracker.free)
         except IndexError:
             return False
-        ledger.holders[self.key] = self
+        tracker.holders[self.key] = self
         return True
 
     def give(self) -> bool:
         """Give back what it holds; False if it has ended before."""
-        semaphore = self.semaphore
-        tracker = semaphore._tracker
-        ledger = semaphore._ledger
+        tracker = self.semaphore._tracker
         if perhaps_wanted(INFO, True):
-            return tracker.release(self)
+            return tracker.take_back(self)
         # The pop decides between this caller, others that release the same
         # lease, and the end of its ttl: exactly one of them frees the slot.
-        if ledger.holders.pop(self.key, None) is None:
+        if tracker.holders.pop(self.key, None) is None:
             return False
         tracker.last_used = glance.time
-        heappush(ledger.free, self._slot_number)
-        if ledger.attention or ledger.line:
-            tracker.settle()
+        heappush(tracker.free, self._slot_number)
+        if tracker.attention or tracker.line:
+            tracker.look_after_waiters()
         return True
 
     # --------------------------------------------------- the context manager
@@ -144,14 +142,14 @@ class Lease(MemoryClaim, AcquisitionContext):
             raise context_reused(self.semaphore)
         self.key = key = next_key()
         # `take`, written out: the call would cost a tenth of the whole.
-        ledger = self.semaphore._ledger
-        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
+        tracker = self.semaphore._tracker
+        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
             try:
-                self._slot_number = heappop(ledger.free)
+                self._slot_number = heappop(tracker.free)
             except IndexError:
                 pass
             else:
-                ledger.holders[key] = self
+                tracker.holders[key] = self
                 return self
         await self.semaphore._acquire(self)
         return self
@@ -159,13 +157,12 @@ class Lease(MemoryClaim, AcquisitionContext):
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         # `give`, written out for the same reason.
         semaphore = self.semaphore
-        ledger = semaphore._ledger
-        if not perhaps_wanted(INFO, True) and ledger.holders.pop(self.key, None) is not None:
-            tracker = semaphore._tracker
+        tracker = semaphore._tracker
+        if not perhaps_wanted(INFO, True) and tracker.holders.pop(self.key, None) is not None:
             tracker.last_used = glance.time
-            heappush(ledger.free, self._slot_number)
-            if ledger.attention or ledger.line:
-                tracker.settle()
+            heappush(tracker.free, self._slot_number)
+            if tracker.attention or tracker.line:
+                tracker.look_after_waiters()
         else:
             self._leave()
 
@@ -209,25 +206,24 @@ class TimedLease(Lease):
         return True
 
     def give(self) -> bool:
-        return self.semaphore._tracker.release(self)
+        return self.semaphore._tracker.take_back(self)
 
     async def __aenter__(self) -> Lease:
         if self.key is not None:
             raise context_reused(self.semaphore)
         self.key = key = next_key()
         semaphore = self.semaphore
-        ledger = semaphore._ledger
-        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
+        tracker = semaphore._tracker
+        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
             try:
-                self._slot_number = heappop(ledger.free)
+                self._slot_number = heappop(tracker.free)
             except IndexError:
                 pass
             else:
-                ledger.holders[key] = self
+                tracker.holders[key] = self
                 if semaphore._cancel_task_after_ttl:
                     self.task = running_task()
                 self.since = since = _clock.now()
-                tracker = semaphore._tracker
                 tracker.young_deadlines[key] = deadline = since + self.ttl  # type: ignore[operator]
                 if deadline < tracker.alarm:
                     tracker.arm(deadline)
@@ -237,15 +233,14 @@ class TimedLease(Lease):
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         semaphore = self.semaphore
-        ledger = semaphore._ledger
-        if not perhaps_wanted(INFO, True) and ledger.holders.pop(self.key, None) is not None:
-            tracker = semaphore._tracker
+        tracker = semaphore._tracker
+        if not perhaps_wanted(INFO, True) and tracker.holders.pop(self.key, None) is not None:
             if tracker.young_deadlines.pop(self.key, None) is None:
                 tracker.forget_deadline(self.key)
             tracker.last_used = glance.time
-            heappush(ledger.free, self._slot_number)
-            if ledger.attention or ledger.line:
-                tracker.settle()
+            heappush(tracker.free, self._slot_number)
+            if tracker.attention or tracker.line:
+                tracker.look_after_waiters()
         else:
             self._leave()
 

@@ -62,7 +62,7 @@ def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
                 "acquisition_id": lease.acquisition_id,
                 "acquire_time": acquire_time,
                 "slot_number": lease.slot_number,
-                "max_slots": tracker.ledger.value,
+                "max_slots": tracker.value,
             },
         )
 
@@ -107,7 +107,7 @@ def _ending(lease: Lease, tracker: Tracker, held_time: float | None) -> dict[str
         "acquisition_id": lease.acquisition_id,
         "held_time": held_time,
         "slot_number": lease.slot_number,
-        "max_slots": tracker.ledger.value,
+        "max_slots": tracker.value,
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 
 from slotwise import _clock
 from slotwise._clock import glance
-from slotwise._ledger import NEVER, Ledger
+from slotwise._ledger import NEVER
 from slotwise.memory._lease import MemoryClaim
 from slotwise.memory._tracker import Tracker, lock, unlock
 from slotwise.values import SemaphoreStats
@@ -49,15 +49,15 @@ class Registry:
         """The tracker of ``name``, made if there is none; None if another value is in use."""
         tracker = self._trackers.get(name)
         if tracker is not None:
-            if tracker.accepts(value) or tracker.ledger.closed:
+            if tracker.accepts(value) or tracker.closed:
                 return tracker
-            if not tracker.retire():
+            if not tracker.retire_if_idle():
                 return None
             del self._trackers[name]
         glance.time = now = _clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
-        tracker = Tracker(Ledger(value, self._holders), name, self)
+        tracker = Tracker(value, name, self, self._holders)
         self._trackers[name] = tracker
         self._look_again(tracker, now)
         return tracker
@@ -132,12 +132,12 @@ class Registry:
         """True if ``tracker`` has no business in the wheel any more."""
         name = tracker.name
         assert name is not None
-        if self._trackers.get(name) is not tracker or tracker.ledger.closed:
+        if self._trackers.get(name) is not tracker or tracker.closed:
             return True
         if tracker.last_used + self.empty_queue_max_ttl > now:
             return False
         # Forgetting a resized semaphore would undo the resize.
-        if tracker.is_resized or not tracker.retire():
+        if tracker.is_resized or not tracker.retire_if_idle():
             return False
         del self._trackers[name]
         return True

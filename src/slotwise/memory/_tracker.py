@@ -54,8 +54,13 @@ _FEW_ENDED = 32
 _NO_DEADLINES: dict[Hashable, float] = {}
 
 
-class Tracker:
-    """The shared state behind a name, or behind one private semaphore."""
+class Tracker(Ledger[MemoryClaim]):
+    """The shared state behind a name, or behind one private semaphore.
+
+    It is a ledger and not only has one: a name costs one object less that way,
+    and the quick lane a look-up less. The verbs of the ledger want the lock held;
+    those defined here take it themselves unless they say otherwise.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -64,7 +69,6 @@ class Tracker:
         "former_values",
         "home",
         "last_used",
-        "ledger",
         "name",
         "registry",
         "retired",
@@ -72,9 +76,13 @@ class Tracker:
     )
 
     def __init__(
-        self, ledger: Ledger[MemoryClaim], name: str | None, registry: Registry | None
+        self,
+        value: int,
+        name: str | None = None,
+        registry: Registry | None = None,
+        holders: dict[Hashable, MemoryClaim] | None = None,
     ) -> None:
-        self.ledger = ledger
+        super().__init__(value, holders)
         self.name = name
         self.registry = registry
         self.retired = False
@@ -90,36 +98,35 @@ class Tracker:
 
     def accepts(self, value: int) -> bool:
         """Whether an instance made with ``value`` is one of ours."""
-        return value == self.ledger.value or value in self.former_values
+        return value == self.value or value in self.former_values
 
     @property
     def is_resized(self) -> bool:
         """Whether it has another value than the one it was made with."""
-        return bool(self.former_values) and self.former_values[0] != self.ledger.value
+        return bool(self.former_values) and self.former_values[0] != self.value
 
     # ---------------------------------------------------------------- taking
 
-    def request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
+    def ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
         """Ask for slots, *with the lock held*: who is granted now, the claim last if it is.
 
         A claim that is not granted waits, and has a waker.
         """
-        ledger = self.ledger
-        if ledger.closed or claim.slots > ledger.value:
+        if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
         timeout = claim.timeout
         if timeout is None:
-            now = 0.0 if ledger.deadlines is None else _clock.now()
-            granted = ledger.request(claim, now)
+            now = 0.0 if self.deadlines is None else _clock.now()
+            granted = self.request(claim, now)
         else:
             now = _clock.now()
             if timeout == 0:
-                if not ledger.try_request(claim, now):
+                if not self.try_request(claim, now):
                     raise self._timeout_error(0.0)
                 granted = [claim]
             else:
-                granted = ledger.request(claim, now, wait_until=now + timeout)
-        if granted and ledger.deadlines is not None:
+                granted = self.request(claim, now, wait_until=now + timeout)
+        if granted and self.deadlines is not None:
             self._start_ttls(granted, now)
         if not granted or granted[-1] is not claim:
             claim.failure = None
@@ -128,13 +135,12 @@ class Tracker:
                 self._set_alarm(now + timeout)
         return granted
 
-    def try_request(self, claim: MemoryClaim) -> bool:
+    def ask_now(self, claim: MemoryClaim) -> bool:
         """Ask for slots without waiting, *with the lock held*."""
-        ledger = self.ledger
-        if ledger.closed or claim.slots > ledger.value:
+        if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
         now = self._now()
-        if not ledger.try_request(claim, now):
+        if not self.try_request(claim, now):
             return False
         self._start_ttls([claim], now)
         return True
@@ -156,29 +162,28 @@ class Tracker:
         clean_up()
 
     def _withdraw(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
-        key, now, ledger = claim.key, self._now(), self.ledger
+        key, now = claim.key, self._now()
         if claim.named or not claim._slot_number:
-            ended = ledger.cancel(key, now) if key in ledger.waiting else ledger.release(key, now)
+            ended = self.cancel(key, now) if key in self.waiting else self.release(key, now)
         else:
-            ended = ledger.give_number(claim._slot_number, now)
+            ended = self.give_number(claim._slot_number, now)
         self._after_change(ended, now)
         return ended
 
     # ---------------------------------------------------------------- giving
 
-    def release(self, lease: Lease) -> bool:
+    def take_back(self, lease: Lease) -> bool:
         """Free what a lease holds; False if it has ended before."""
         condemned.pop(lease.key, None)
-        ledger = self.ledger
-        if ledger.holders.pop(lease.key, None) is None:
+        if self.holders.pop(lease.key, None) is None:
             return False
         self.last_used = glance.time
         lock.acquire()
         try:
             now = self._now()
-            if ledger.deadlines is not None:
-                ledger.deadlines.discard(lease.key)
-            ended = ledger.give(lease, now)
+            if self.deadlines is not None:
+                self.deadlines.discard(lease.key)
+            ended = self.give(lease, now)
             self._after_change(ended, now)
         finally:
             unlock()
@@ -186,11 +191,10 @@ class Tracker:
         _log.released(lease, self)
         return True
 
-    def give_number(self, number: int) -> None:
+    def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
-        ledger = self.ledger
-        line, home = ledger.line, self.home
-        if not ledger.attention and _get_running_loop() is home:
+        line, home = self.line, self.home
+        if not self.attention and _get_running_loop() is home:
             # The quick lane, continued: straight to the first in the line.
             while line:
                 try:
@@ -205,16 +209,16 @@ class Tracker:
                 else:  # it came while the home was about to change
                     self.deliver([Pass(future, number)])
                     return
-        heappush(ledger.free, number)
-        if line or ledger.attention:
-            self.settle()
+        heappush(self.free, number)
+        if line or self.attention:
+            self.look_after_waiters()
 
-    def settle(self) -> None:
+    def look_after_waiters(self) -> None:
         """Look after those who wait, when somebody on the quick lane saw them."""
         lock.acquire()
         try:
             now = self._now()
-            ended = self.ledger.settle(now)
+            ended = self.settle(now)
             self._after_change(ended, now)
         finally:
             unlock()
@@ -223,13 +227,13 @@ class Tracker:
     def forget_deadline(self, key: int | None) -> None:
         """Take back the deadline of a quickly given lease that was not young any more."""
         with lock:
-            if self.ledger.deadlines is not None:
-                self.ledger.deadlines.discard(key)
+            if self.deadlines is not None:
+                self.deadlines.discard(key)
 
     def _after_change(self, ended: list[MemoryClaim], now: float) -> None:
-        if ended and self.ledger.deadlines is not None:
+        if ended and self.deadlines is not None:
             self._start_ttls(ended, now)
-        if self.ledger.closed and self.ledger.circulating == 0 and self.registry is not None:
+        if self.closed and self.circulating == 0 and self.registry is not None:
             self.registry.forget(self)
 
     # -------------------------------------------------------------- the line
@@ -237,10 +241,9 @@ class Tracker:
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
         with lock:
-            ledger = self.ledger
-            if not ledger.line and not ledger.waiting and not ledger.closed:
+            if not self.line and not self.waiting and not self.closed:
                 self.home = loop
-                ledger.open_line()
+                self.open_line()
             return self.home is loop
 
     def settle_newcomer(self, future: asyncio.Future[int]) -> None:
@@ -248,9 +251,9 @@ class Tracker:
         with lock:
             # If the home changed in that very moment, the new one may have
             # tidied the line and missed it. To stand there twice does no harm.
-            if not future.done() and future not in self.ledger.line:
-                self.ledger.line.append(future)
-        self.settle()
+            if not future.done() and future not in self.line:
+                self.line.append(future)
+        self.look_after_waiters()
 
     def leave_line(self, future: asyncio.Future[int], reason: BaseException) -> None:
         """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
@@ -271,7 +274,7 @@ class Tracker:
             self._tidy_line()
 
     def _tidy_line(self) -> None:
-        line = self.ledger.line
+        line = self.line
         if self.ended_tickets * 2 < len(line) or _get_running_loop() is not self.home:
             return
         # Nobody else is in the line now: all others take the lock, and home is here.
@@ -285,43 +288,41 @@ class Tracker:
 
     def snapshot(self) -> SemaphoreStats:
         """The statistics, *with the lock held*."""
-        ledger = self.ledger
-        return SemaphoreStats(ledger.in_use, ledger.value, self._waiting())
+        return SemaphoreStats(self.in_use, self.value, self._waiting())
 
     def _waiting(self) -> int:
-        line = list(self.ledger.line)
+        line = list(self.line)
         if self.ended_tickets:
             line = [future for future in line if not future.done()]
-        return len(line) + len(self.ledger.waiting)
+        return len(line) + len(self.waiting)
 
-    def resize(self, value: int, declared: int) -> list[MemoryClaim]:
+    def change_value(self, value: int, declared: int) -> list[MemoryClaim]:
         """Change the value, *with the lock held*: those whose wait this ends.
 
         ``declared`` is the value that the instance was made with that asks.
         """
-        ledger = self.ledger
-        if ledger.closed:
+        if self.closed:
             raise self._closed_error()
         now = self._now()
-        self.former_values = (*dict.fromkeys((*self.former_values, ledger.value, declared)),)
-        refused, granted = ledger.resize(value, now)
+        self.former_values = (*dict.fromkeys((*self.former_values, self.value, declared)),)
+        refused, granted = self.resize(value, now)
         for claim in refused:
             claim.failure = self._refusal(claim)
         self._after_change(granted, now)
         return refused + granted
 
-    def close(self) -> list[MemoryClaim]:
+    def shut(self) -> list[MemoryClaim]:
         """Close, *with the lock held*: those whose wait this ends."""
-        ended = self.ledger.close()
+        ended = self.close()
         for claim in ended:
             if not isinstance(claim, Pass):
                 claim.failure = self._closed_error()
         self._after_change([], 0.0)
         return ended
 
-    def retire(self) -> bool:
+    def retire_if_idle(self) -> bool:
         """Stop for good if nobody is here, *with the lock held*; False otherwise."""
-        self.retired = self.ledger.retire()
+        self.retired = self.retire()
         return self.retired
 
     # --------------------------------------------------------------- waking
@@ -388,14 +389,14 @@ class Tracker:
             # comes too late for this look finds no alarm set, and sets one.
             self.alarm = NEVER
             now = _clock.now()
-            expired, waiters, granted = self.ledger.expire(now)
+            expired, waiters, granted = self.expire(now)
             for claim in waiters:
                 claim.failure = self._timeout_error(claim.timeout or 0.0)
             holders = cast("list[Lease]", expired)  # other claims have no ttl
             to_cancel = [(lease, task) for lease in holders if (task := _task_to_cancel(lease))]
             condemned.update((lease.key, lease) for lease, _ in to_cancel)
             self._after_change(granted, now)
-            next_deadline = self.ledger.next_deadline()
+            next_deadline = self.next_deadline()
             if next_deadline < self.alarm:
                 self._set_alarm(next_deadline)
         finally:
@@ -410,14 +411,13 @@ class Tracker:
 
     def _now(self) -> float:
         """The time, if anybody's runs here."""
-        return 0.0 if self.ledger.deadlines is None else _clock.now()
+        return 0.0 if self.deadlines is None else _clock.now()
 
     # ---------------------------------------------------------------- errors
 
     def _timeout_error(self, waited: float) -> AcquireTimeout:
-        ledger = self.ledger
         return AcquireTimeout(
-            f"no slot of {self._display_name} in {waited:g} s: {ledger.in_use} of {ledger.value}"
+            f"no slot of {self._display_name} in {waited:g} s: {self.in_use} of {self.value}"
             f" held, {self._waiting()} others waiting"
         )
 
@@ -426,11 +426,11 @@ class Tracker:
 
     def _refusal(self, claim: MemoryClaim) -> Exception:
         """Why ``claim`` will never be granted."""
-        if self.ledger.closed:
+        if self.closed:
             return self._closed_error()
         return ValueError(
             f"{claim.slots} slots asked of {self._display_name}, which has"
-            f" {self.ledger.value}: that can never be granted"
+            f" {self.value}: that can never be granted"
         )
 
     @property

@@ -19,7 +19,6 @@ from typing import ClassVar, cast
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
 from slotwise._clock import glance
-from slotwise._ledger import Ledger
 from slotwise.errors import ValueConflict
 from slotwise.memory import _log
 from slotwise.memory._lease import (
@@ -40,8 +39,8 @@ from slotwise.semaphore import Semaphore, block_not_entered, describe, refuse_to
 from slotwise.values import AcquisitionResult, SemaphoreStats
 
 # What an instance has while it is not attached to its name: nothing can be taken from it.
-_DETACHED = Tracker(Ledger(1), None, None)
-_DETACHED.retire()
+_DETACHED = Tracker(1)
+_DETACHED.retire_if_idle()
 
 # Compared by identity, which is quick and tells it from True and 1.0.
 _ONE = 1
@@ -64,7 +63,6 @@ class MemorySemaphore(Semaphore):
     __slots__ = (
         "_cancel_task_after_ttl",
         "_lane",
-        "_ledger",
         "_max_acquire_time",
         "_name",
         "_numbers",
@@ -84,17 +82,29 @@ class MemorySemaphore(Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
     ) -> None:
-        super().__init__()
-        self._value = check_count("value", value)
-        self._name = check_name(name)
-        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
-        self._ttl = check_seconds("ttl", ttl)
-        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        # Names come and go by the hundred thousand, so what is as it should be
+        # is not looked at twice.
+        if type(value) is not int or value < 1:
+            check_count("value", value)
+        if name is not None and (type(name) is not str or not name):
+            check_name(name)
+        self._value = value
+        self._name = name
+        self._max_acquire_time = max_acquire_time
+        if max_acquire_time is not None:
+            self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = ttl
+        if ttl is not None:
+            self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = cancel_task_after_ttl
+        if cancel_task_after_ttl is not False:
+            check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         # The slot numbers of `async with` blocks of this instance that need no
         # claim. Nobody sees which block has which, so a stack will do.
         self._numbers: list[int] = []
+        self._blocks = None
         if name is None:
-            self._attach(Tracker(Ledger(value), None, None))
+            self._attach(Tracker(value))
             return
         lock.acquire()
         try:
@@ -103,12 +113,11 @@ class MemorySemaphore(Semaphore):
             unlock()
 
     def _attach(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._ledger = self._lane = tracker.ledger
+        self._tracker = self._lane = tracker
         if self._ttl is not None:
-            tracker.young_deadlines = tracker.ledger.timed().young
+            tracker.young_deadlines = tracker.timed().young
             # A block with a ttl needs a claim that can expire.
-            self._lane = _DETACHED.ledger
+            self._lane = _DETACHED
 
     def _attached(self) -> Tracker:
         """The living tracker behind the name, *with the lock held*.
@@ -150,7 +159,7 @@ class MemorySemaphore(Semaphore):
 
     @property
     def value(self) -> int:
-        return self._value if self._tracker.retired else self._ledger.value
+        return self._value if self._tracker.retired else self._tracker.value
 
     # ---------------------------------------------------------------- taking
 
@@ -199,7 +208,7 @@ class MemorySemaphore(Semaphore):
             return lease
         started = self._begin(lease)
         with lock:
-            granted = self._attached().try_request(lease)
+            granted = self._attached().ask_now(lease)
         if not granted:
             return None
         _log.acquired(lease, self._tracker, started)
@@ -233,7 +242,7 @@ class MemorySemaphore(Semaphore):
         lock.acquire()
         try:
             tracker = self._attached()
-            ended = tracker.request(claim, make_waker)
+            ended = tracker.ask(claim, make_waker)
         finally:
             unlock()
         its_own = bool(ended) and ended[-1] is claim
@@ -283,15 +292,13 @@ class MemorySemaphore(Semaphore):
         if key is None:
             _log.unknown_id(acquisition, self._name)
             return False
-        ledger = self._ledger
-        if self._tracker.retired:
+        tracker = self._tracker
+        if tracker.retired:
             with lock:
-                known = self._known()
-            if known is not None:
-                ledger = known.ledger
-        lease = ledger.holders.get(key)
+                tracker = self._known() or tracker
+        lease = tracker.holders.get(key)
         # Named semaphores share their table of holders: is this one of ours?
-        if lease is None or lease.semaphore._ledger is not ledger:
+        if lease is None or lease.semaphore._tracker is not tracker:
             condemned.pop(key, None)
             return False
         return cast("Lease", lease).give()
@@ -299,26 +306,25 @@ class MemorySemaphore(Semaphore):
     # ------------------------------------------------- `async with semaphore:`
 
     async def __aenter__(self) -> None:
-        ledger = self._lane
-        if not ledger.attention and not perhaps_wanted(INFO, True):
-            if not ledger.line:
+        tracker = self._lane
+        if not tracker.attention and not perhaps_wanted(INFO, True):
+            if not tracker.line:
                 try:
-                    self._numbers.append(heappop(ledger.free))
+                    self._numbers.append(heappop(tracker.free))
                 except IndexError:
                     pass
                 else:
                     return
             loop = get_running_loop()
-            tracker = self._tracker
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
-                ledger.line.append(future)
+                tracker.line.append(future)
                 # The last look of who queues, see Ledger.
                 if (
-                    ledger.free
-                    or ledger.circulating < ledger.value
+                    tracker.free
+                    or tracker.circulating < tracker.value
                     or loop is not tracker.home
-                    or ledger.attention
+                    or tracker.attention
                 ):
                     tracker.settle_newcomer(future)
                 try:
@@ -346,22 +352,21 @@ class MemorySemaphore(Semaphore):
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                ledger = self._ledger
-                if ledger.line:
-                    tracker.give_number(number)
+                if tracker.line:
+                    tracker.hand_over(number)
                 else:
-                    heappush(ledger.free, number)
-                    if ledger.attention or ledger.line:
-                        tracker.settle()
+                    heappush(tracker.free, number)
+                    if tracker.attention or tracker.line:
+                        tracker.look_after_waiters()
                 return
         self._exit()
 
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
-        ledger = self._lane
-        if not ledger.attention and not ledger.line and not perhaps_wanted(INFO, True):
+        tracker = self._lane
+        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
             try:
-                self._numbers.append(heappop(ledger.free))
+                self._numbers.append(heappop(tracker.free))
             except IndexError:
                 pass
             else:
@@ -407,7 +412,7 @@ class MemorySemaphore(Semaphore):
         except IndexError:
             raise block_not_entered(self) from None
         self._tracker.last_used = glance.time
-        self._tracker.give_number(number)
+        self._tracker.hand_over(number)
 
     # ------------------------------------------------------ looking, steering
 
@@ -419,12 +424,11 @@ class MemorySemaphore(Semaphore):
             tracker = self._known()
             if tracker is None:
                 return False
-            ledger = tracker.ledger
             return (
-                ledger.closed
-                or bool(ledger.line)
-                or bool(ledger.waiting)
-                or ledger.in_use >= ledger.value
+                tracker.closed
+                or bool(tracker.line)
+                or bool(tracker.waiting)
+                or tracker.in_use >= tracker.value
             )
 
     async def stats(self) -> SemaphoreStats:
@@ -466,13 +470,13 @@ class MemorySemaphore(Semaphore):
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value)
-        self._steer(lambda tracker: tracker.resize(value, self._value))
+        self._steer(lambda tracker: tracker.change_value(value, self._value))
 
     async def close(self) -> None:
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._steer(Tracker.close)
+        self._steer(Tracker.shut)
 
     def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
         """Change what all instances share, whatever value this one was made with."""
