@@ -439,9 +439,11 @@ async def test_a_name_is_free_again_when_the_last_holder_has_left(make: Make, sp
     closed = make(1)
     held = await speak.acquire(closed)
     await speak.close(closed)
+    newcomer = make(1)
     with pytest.raises(SemaphoreClosed):
-        await speak.acquire(make(1))
-    await speak.release(closed, held)
+        await speak.acquire(newcomer)
+    assert await speak.release(newcomer, held) is True
+    await speak.release(make(1), await speak.acquire(newcomer))
     await speak.acquire(make(1))
     with pytest.raises(SemaphoreClosed):
         await speak.acquire(closed)

@@ -302,7 +302,7 @@ class Tracker(Ledger[MemoryClaim]):
         ``declared`` is the value that the instance was made with that asks.
         """
         if self.closed:
-            raise self._closed_error()
+            raise self.closed_error()
         now = self._now()
         self.former_values = (*dict.fromkeys((*self.former_values, self.value, declared)),)
         refused, granted = self.resize(value, now)
@@ -316,7 +316,7 @@ class Tracker(Ledger[MemoryClaim]):
         ended = self.close()
         for claim in ended:
             if not isinstance(claim, Pass):
-                claim.failure = self._closed_error()
+                claim.failure = self.closed_error()
         self._after_change([], 0.0)
         return ended
 
@@ -339,7 +339,7 @@ class Tracker(Ledger[MemoryClaim]):
         if isinstance(claim, Pass):
             future = cast("asyncio.Future[int]", claim.key)
             refused = not claim._slot_number and not self.retired
-            failure = self._closed_error() if refused else None
+            failure = self.closed_error() if refused else None
             return send(future, Parcel(self, claim, future, claim._slot_number, failure))
         waker = claim.waker
         if isinstance(waker, LockType):
@@ -421,13 +421,13 @@ class Tracker(Ledger[MemoryClaim]):
             f" held, {self._waiting()} others waiting"
         )
 
-    def _closed_error(self) -> SemaphoreClosed:
+    def closed_error(self) -> SemaphoreClosed:
         return SemaphoreClosed(f"{self._display_name} is closed")
 
     def _refusal(self, claim: MemoryClaim) -> Exception:
         """Why ``claim`` will never be granted."""
         if self.closed:
-            return self._closed_error()
+            return self.closed_error()
         return ValueError(
             f"{claim.slots} slots asked of {self._display_name}, which has"
             f" {self.value}: that can never be granted"

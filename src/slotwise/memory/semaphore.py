@@ -108,7 +108,9 @@ class MemorySemaphore(Semaphore):
             return
         lock.acquire()
         try:
-            self._attach(registry.tracker_for(name, value) or _DETACHED)
+            tracker = registry.tracker_for(name, value)
+            # In conflict, or while the name is closing, it asks again when it needs a slot.
+            self._attach(_DETACHED if tracker is None or tracker.closed else tracker)
         finally:
             unlock()
 
@@ -127,12 +129,15 @@ class MemorySemaphore(Semaphore):
 
         Raises:
             ValueConflict: it is in use with another value.
+            SemaphoreClosed: it is closed, and its last holder has not left.
         """
         if self._tracker.retired:
             assert self._name is not None  # private trackers never retire
             tracker = registry.tracker_for(self._name, self._value)
             if tracker is None:
                 raise self._value_conflict()
+            if tracker.closed:
+                raise tracker.closed_error()
             self._attach(tracker)
         return self._tracker
 
