@@ -11,20 +11,27 @@ left.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Any
+from weakref import WeakMethod
+
+from slotwise._section import lock
 
 # Read as `_clock.now()`, never imported by name: FakeClock puts another in its place.
 now: Callable[[], float] = time.monotonic
 
 # The thread looks up at least this often, so no deadline is too far for a lock's time-out.
 _LONGEST_NAP = 3600.0
+
+# Timers whose owner is gone are swept out when they are more than half, and more than this.
+_FEW_DEAD = 64
 
 
 class _Glance:
@@ -40,41 +47,52 @@ glance = _Glance()
 
 
 class Timekeeper:
-    """Calls functions when their time has come, in the order of the times."""
+    """Calls methods when their time has come, in the order of the times."""
 
     # Between any two calls:
     #   T1  while there are timers, a thread runs that will wake for the earliest,
     #       unless the clock is stopped, or all of them can wait for somebody to look
 
     def __init__(self) -> None:
-        # Re-entrant, since a garbage collection in here may run code that sets a timer.
-        self._changed = threading.Condition(threading.RLock())
-        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        # The lock of everything else too: who sets a timer may be in a section,
+        # and two locks could be taken in two orders.
+        self._changed = threading.Condition(lock)
+        self._timers: list[tuple[float, int, WeakMethod[Any]]] = []
+        self._dead = 0
         self._tickets = itertools.count()
         self._thread: threading.Thread | None = None
         self.stopped = False
 
-    def call_at(self, when: float, call: Callable[[], object], *, lazily: bool = False) -> None:
-        """Call ``call`` in the keeper's thread at ``when``; there is no cancelling.
+    def call_at(
+        self, when: float, method: Callable[[float], None], *, lazily: bool = False
+    ) -> None:
+        """Call the bound ``method`` with ``when`` at that time; there is no cancelling.
 
-        With ``lazily`` no thread is started for it: it runs when one is there
-        anyway, or not at all.
+        It does not keep its owner alive. With ``lazily`` no thread is started
+        for it: it is called when one is there anyway.
         """
         with self._changed:
-            heappush(self._timers, (when, next(self._tickets), call))
+            if self._dead > _FEW_DEAD and self._dead * 2 > len(self._timers):
+                self._sweep()
+            ticket = next(self._tickets)
+            heappush(self._timers, (when, ticket, WeakMethod[Any](method, self._owner_died)))
             if self._thread is None:
                 if not lazily and not self.stopped:
                     self._start()
-            elif self._timers[0][2] is call:
+            elif self._timers[0][1] == ticket:
                 self._changed.notify()
 
-    def pop_due(self, by: float) -> tuple[float, Callable[[], object]] | None:
-        """Take out the earliest timer that is due ``by`` then."""
-        with self._changed:
-            if not self._timers or self._timers[0][0] > by:
-                return None
-            when, _, call = heappop(self._timers)
-            return when, call
+    def run_due(self, by: float, move_to: Callable[[float], None]) -> None:
+        """Call what falls due ``by`` then, in this thread, each at its own time."""
+        while True:
+            with self._changed:
+                if not self._timers or self._timers[0][0] > by:
+                    return
+                when, _, weak = heappop(self._timers)
+            move_to(when)
+            method = weak()
+            if method is not None:
+                method(when)
 
     def stop(self) -> None:
         """Let nothing fall due by itself any more."""
@@ -88,11 +106,22 @@ class Timekeeper:
                 self._start()
             self._changed.notify()
 
+    def _owner_died(self, _: WeakMethod[Any]) -> None:
+        self._dead += 1  # inside a garbage collection: no more than that
+
+    def _sweep(self) -> None:
+        self._timers = [timer for timer in self._timers if timer[2]() is not None]
+        heapify(self._timers)
+        self._dead = 0
+
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="slotwise-timekeeper", daemon=True)
-        # Refused while the interpreter shuts down, when no time is left to keep.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._thread.start()
+        except RuntimeError:
+            self._thread = None  # the next timer tries again
+            if not sys.is_finalizing():
+                _log.exception("no thread for timers: ttls and time-outs are late")
 
     def _run(self) -> None:
         while True:
@@ -104,34 +133,28 @@ class Timekeeper:
                 if delay > 0:
                     self._changed.wait(min(delay, _LONGEST_NAP))
                     continue
-                call = heappop(self._timers)[2]
+                when, _, weak = heappop(self._timers)
+            method = weak()
+            if method is None:
+                continue
             try:
-                call()
+                method(when)
             except Exception:
                 # A bug, but other people's timers must ring all the same.
-                logging.getLogger("slotwise").exception("a timer failed")
-            del call  # a timer's owner is not kept alive until the next one rings
-
-    def before_fork(self) -> None:
-        """Let no other thread be in the middle of a change while the process is copied."""
-        self._changed.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        self._changed.release()
+                _log.exception("a timer failed")
+            del method  # its owner is not kept alive until the next one rings
 
     def after_fork_in_child(self) -> None:
         """The timers were copied, the thread was not."""
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition(lock)
         self._thread = None
         if self._timers and not self.stopped:
             self._start()
 
 
+_log = logging.getLogger("slotwise")
+
 timekeeper = Timekeeper()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=timekeeper.before_fork,
-        after_in_parent=timekeeper.after_fork_in_parent,
-        after_in_child=timekeeper.after_fork_in_child,
-    )
+    os.register_at_fork(after_in_child=timekeeper.after_fork_in_child)

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Generator
 
 # One for all: it is held for a few instructions, and only when somebody waits or loses.
-_lock = threading.Lock()
+# Re-entrant: a garbage collection in there may end another wait.
+_lock = threading.RLock()
 
 
 class Lost:
@@ -91,7 +92,7 @@ def _open(future: asyncio.Future[None]) -> None:
 def _new_lock() -> None:
     """After a fork: it may have been held by a thread that does not exist here."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

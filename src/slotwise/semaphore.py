@@ -162,7 +162,7 @@ class Semaphore(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.release(self._latest_block())
+        await self.release(self._leave_block())
 
     def __enter__(self) -> None:
         self._enter_block(self.acquire_sync())
@@ -173,28 +173,41 @@ class Semaphore(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.release_sync(self._latest_block())
+        self.release_sync(self._leave_block())
 
     def _enter_block(self, acquired: AcquisitionResult) -> None:
         if self._blocks is None:
             self._blocks = {}
         self._blocks.setdefault(_caller(), []).append(acquired)
 
-    def _leave_block(self) -> AcquisitionResult | None:
+    def _leave_block(self) -> AcquisitionResult:
         """The latest acquisition of a block that the calling task or thread is in."""
+        acquired = self._own_block() or self._others_block()
+        if acquired is None:
+            raise block_not_entered(self)
+        return acquired
+
+    def _own_block(self) -> AcquisitionResult | None:
         caller = _caller()
-        if self._blocks is None or caller not in self._blocks:
+        return self._pop_block(caller) if self._blocks and caller in self._blocks else None
+
+    def _others_block(self) -> AcquisitionResult | None:
+        """A block that another task entered: its generator is closed here, or its stack.
+
+        That of a task that has ended, if there is one, else the latest.
+        """
+        if not self._blocks:
             return None
+        callers = [*self._blocks]
+        ended = (who for who in callers if isinstance(who, asyncio.Task) and who.done())
+        return self._pop_block(next(ended, callers[-1]))
+
+    def _pop_block(self, caller: object) -> AcquisitionResult:
+        assert self._blocks is not None
         acquisitions = self._blocks[caller]
         latest = acquisitions.pop()
         if not acquisitions:
             del self._blocks[caller]
-        return latest
-
-    def _latest_block(self) -> AcquisitionResult:
-        latest = self._leave_block()
-        if latest is None:
-            raise block_not_entered(self)
         return latest
 
 
@@ -257,21 +270,28 @@ class HeldWhileInside(AcquisitionContext):
 
 def context_reused(semaphore: Semaphore) -> ContextReused:
     return ContextReused(
-        f"this cm() of {describe(semaphore)} was entered before;"
+        f"this cm() of {display(semaphore.name)} was entered before;"
         f" call cm() anew for every 'with' block"
     )
 
 
+def context_not_yet_entered(semaphore: Semaphore) -> ContextReused:
+    return ContextReused(
+        f"this cm() of {display(semaphore.name)} has no acquisition: it was not entered yet"
+    )
+
+
 def context_not_entered(semaphore: Semaphore) -> ContextReused:
-    return ContextReused(f"this cm() of {describe(semaphore)} was left without being entered")
+    return ContextReused(f"this cm() of {display(semaphore.name)} was left without being entered")
 
 
 def block_not_entered(semaphore: Semaphore) -> ContextReused:
-    return ContextReused(f"this task or thread is in no 'with' block of {describe(semaphore)}")
+    return ContextReused(f"this task or thread is in no 'with' block of {display(semaphore.name)}")
 
 
-def describe(semaphore: Semaphore) -> str:
-    return "a private semaphore" if semaphore.name is None else repr(semaphore.name)
+def display(name: str | None) -> str:
+    """A semaphore's name, as messages say it."""
+    return "a private semaphore" if name is None else repr(name)
 
 
 def _caller() -> object:

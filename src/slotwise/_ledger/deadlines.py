@@ -28,7 +28,8 @@ class Deadlines:
     # Between any two calls:
     #   D1  a key is in young or in _aged, never in both
     #   D2  every (key, when) of _aged has its entry in _heap
-    #   D3  _heap is at most twice as long as _aged, and a little
+    #   D3  after `earliest` or `pop_due`, _heap is at most twice as long as _aged,
+    #       and a little
 
     def __init__(self) -> None:
         self.young: dict[Hashable, float] = {}

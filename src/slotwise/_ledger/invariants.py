@@ -15,7 +15,7 @@ from slotwise._ledger.ledger import QUICK_LANE, Ledger
 LIFE_CYCLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("new", "request"): ("holding", "waiting", "refused"),
     ("waiting", "release"): ("waiting", "holding"),
-    ("waiting", "cancel"): ("ended",),
+    ("waiting", "cancel"): ("waiting", "holding", "ended"),
     ("waiting", "expire"): ("waiting", "holding", "ended"),
     ("waiting", "resize"): ("waiting", "holding", "refused"),
     ("waiting", "close"): ("refused",),

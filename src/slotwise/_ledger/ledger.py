@@ -12,18 +12,25 @@ operations on a list, dict or deque, each atomic in CPython:
                 ledger.holders[claim.key] = claim   # or remember the number
     queue   if not ledger.attention:                # one thread only, see `line`
                 ledger.line.append(ticket)
-                if ledger.free or ledger.circulating < ledger.value or ledger.attention:
+                if (somebody has the lock or ledger.free or ledger.attention
+                        or ledger.circulating < ledger.value):
                     ledger.settle(now)              # under the lock
     give    ledger.holders.pop(key, None)           # None: has ended already
-            heappush(ledger.free, number)
-            if ledger.line or ledger.attention:
-                ledger.settle(now)                  # under the lock
+            if ledger.attention:
+                ledger.give_number(number, now)     # under the lock
+            else:
+                heappush(ledger.free, number)
+                if ledger.line or ledger.attention:
+                    ledger.settle(now)              # under the lock
 
 It is safe because the sides look in opposite order. Who queues shows itself
 (in ``line``, or by raising ``attention``) before it looks at ``free`` a last
 time, and a giver fills ``free`` before it looks for them: whatever the
 interleaving, at least one of them sees the other, so a slot is never free while
-somebody waits. A taker that looked before somebody queued came before it.
+somebody waits. A taker that looked before somebody queued came before it. Who
+has the lock may have numbers in hand that it will put back, so who queues also
+looks at the lock; and a giver looks at ``attention`` beforehand, so that what
+comes back after a shrink or a close is never shown to a taker that looked long ago.
 """
 
 from __future__ import annotations
@@ -71,6 +78,10 @@ class Claim(AcquisitionResult):
     @property
     def acquisition_id(self) -> str:
         return str(self.key)
+
+    def __reduce__(self) -> tuple[type[AcquisitionResult], tuple[str, int]]:
+        # A copy, or what another process gets, is the result and not the claim.
+        return AcquisitionResult, (self.acquisition_id, self.slot_number)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -203,13 +214,25 @@ class Ledger(Generic[C]):
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
         for number in claim.further_numbers if claim.slots > 1 else ():
-            heappush(self.free, number)
+            self._put_back(number)
         return self.give_number(claim._slot_number, now)
 
     def give_number(self, number: int, now: float = 0.0) -> list[C]:
         """Take back one slot by its number."""
-        heappush(self.free, number)
+        self._put_back(number)
         return self.settle(now)
+
+    def _put_back(self, number: int) -> None:
+        """To ``free``, unless nobody may have it now: a late quick taker could pop it there."""
+        if self.closed:
+            self.circulating -= 1
+        elif self.circulating > self.value:
+            self.circulating -= 1
+            if self.reserve is _NO_NUMBERS:
+                self.reserve = []
+            heappush(self.reserve, number)
+        else:
+            heappush(self.free, number)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take a waiter out of the queue; one that does not wait is left alone."""
@@ -240,7 +263,7 @@ class Ledger(Generic[C]):
         # Only now, when no waiter is left whose own time is up, is anything granted.
         for claim in holders:
             for number in claim.numbers:
-                heappush(self.free, number)
+                self._put_back(number)
         return holders, waiters, self.settle(now)
 
     def resize(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
@@ -298,10 +321,8 @@ class Ledger(Generic[C]):
             while line:
                 granted.append(Pass(line.popleft(), 0))
             return granted
-        if self.circulating > self.value or (
-            self.reserve and self.free and max(self.free) > self.reserve[0]
-        ):
-            self._rebalance()
+        if self.reserve or self.circulating > self.value:
+            self._rebalance_if_needed()
         while line and (self.free or self._mint()):
             # Users of the quick lane may be taking and handing over meanwhile.
             try:
@@ -408,6 +429,15 @@ class Ledger(Generic[C]):
                 taken.append(heappop(self.free))
             except IndexError:
                 return taken
+
+    def _rebalance_if_needed(self) -> None:
+        """Look, while a shrink is not done, whether numbers have to change places."""
+        if (
+            self.circulating > self.value
+            or max(self.free, default=0) > self.reserve[0]
+            or (self.circulating == self.value and self.reserve[0] > self.value)
+        ):
+            self._rebalance()
 
     def _rebalance(self) -> None:
         """Circulate what is held and, beside it, the lowest numbers that fit the value.

@@ -23,7 +23,9 @@ from slotwise.memory._wakers import Waker
 from slotwise.semaphore import (
     AcquisitionContext,
     context_not_entered,
+    context_not_yet_entered,
     context_reused,
+    display,
     refuse_to_block_a_loop,
 )
 
@@ -32,28 +34,33 @@ if TYPE_CHECKING:
 
 # Acquisition ids are a number behind a prefix of this process. The number is
 # what the ledger files a lease under; the text is made when somebody reads it.
+# A forked child has a prefix of its own from the number on where it began.
 next_key = itertools.count(1).__next__
-_prefix = f"m{secrets.token_hex(4)}-"
 
 
-def _new_prefix() -> None:
-    """After a fork: ids of parent and child must not be mistaken for each other."""
-    global _prefix
-    _prefix = f"m{secrets.token_hex(4)}-"
+def _new_prefix() -> str:
+    return f"m{secrets.token_hex(4)}-"
 
+
+_prefixes: list[tuple[int, str]] = [(0, _new_prefix())]  # the newest first
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_prefix)
+    os.register_at_fork(after_in_child=lambda: _prefixes.insert(0, (next_key(), _new_prefix())))
+
+
+def id_of(key: int) -> str:
+    """The acquisition id behind a key."""
+    return next(f"{prefix}{key}" for first, prefix in _prefixes if key >= first)
 
 
 def key_of(acquisition_id: str) -> int | None:
     """The key behind an id; None if this process never issued it."""
-    digits = acquisition_id.removeprefix(_prefix)
-    if digits == acquisition_id or not (digits.isascii() and digits.isdecimal()):
+    digits = acquisition_id.rpartition("-")[2]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
         return None
-    key = int(digits) if len(digits) < 20 else 0
+    key = int(digits)
     # Asking the counter uses up a number, which is no loss.
-    return key if str(key) == digits and 0 < key < next_key() else None
+    return key if 0 < key < next_key() and id_of(key) == acquisition_id else None
 
 
 class MemoryClaim(Claim):
@@ -103,15 +110,32 @@ class Lease(MemoryClaim, AcquisitionContext):
     @property
     def acquisition_id(self) -> str:
         if self.key is None:
-            raise context_not_entered(self.semaphore)
-        return f"{_prefix}{self.key}"
+            raise context_not_yet_entered(self.semaphore)
+        return id_of(self.key)
+
+    @property
+    def slot_number(self) -> int:
+        if self.key is None:
+            raise context_not_yet_entered(self.semaphore)
+        return self._slot_number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (self.key is not None and super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.key is None else super().__hash__()
+
+    def __repr__(self) -> str:
+        if self.key is None:
+            return f"<cm() of {display(self.semaphore.name)}, not entered yet>"
+        return super().__repr__()
 
     # -------------------------------------------------------- the quick lane
 
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         tracker = self.semaphore._tracker
-        if tracker.attention or tracker.line or perhaps_wanted(INFO, True):
+        if tracker.line or tracker.attention or perhaps_wanted(INFO, True):
             return False
         try:
             self._slot_number = heappop(tracker.free)
@@ -130,17 +154,21 @@ class Lease(MemoryClaim, AcquisitionContext):
         if tracker.holders.pop(self.key, None) is None:
             return False
         tracker.last_used = glance.time
-        heappush(tracker.free, self._slot_number)
-        if tracker.attention or tracker.line:
-            tracker.look_after_waiters()
+        if tracker.attention:
+            tracker.put_back(self._slot_number)
+        else:
+            heappush(tracker.free, self._slot_number)
+            if tracker.line or tracker.attention:
+                tracker.look_after_waiters()
         return True
 
     # --------------------------------------------------- the context manager
 
     async def __aenter__(self) -> Lease:
-        if self.key is not None:
+        key = next_key()
+        if self.key is not None:  # nothing comes between this look and the next line
             raise context_reused(self.semaphore)
-        self.key = key = next_key()
+        self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         tracker = self.semaphore._tracker
         if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
@@ -160,17 +188,21 @@ class Lease(MemoryClaim, AcquisitionContext):
         tracker = semaphore._tracker
         if not perhaps_wanted(INFO, True) and tracker.holders.pop(self.key, None) is not None:
             tracker.last_used = glance.time
-            heappush(tracker.free, self._slot_number)
-            if tracker.attention or tracker.line:
-                tracker.look_after_waiters()
+            if tracker.attention:
+                tracker.put_back(self._slot_number)
+            else:
+                heappush(tracker.free, self._slot_number)
+                if tracker.line or tracker.attention:
+                    tracker.look_after_waiters()
         else:
             self._leave()
 
     def __enter__(self) -> Lease:
         refuse_to_block_a_loop("'with'")
+        key = next_key()
         if self.key is not None:
             raise context_reused(self.semaphore)
-        self.key = next_key()
+        self.key = key
         if not self.take():
             self.semaphore._acquire_sync(self)
         return self
@@ -209,9 +241,10 @@ class TimedLease(Lease):
         return self.semaphore._tracker.take_back(self)
 
     async def __aenter__(self) -> Lease:
-        if self.key is not None:
+        key = next_key()
+        if self.key is not None:  # nothing comes between this look and the next line
             raise context_reused(self.semaphore)
-        self.key = key = next_key()
+        self.key = key
         semaphore = self.semaphore
         tracker = semaphore._tracker
         if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
@@ -238,9 +271,12 @@ class TimedLease(Lease):
             if tracker.young_deadlines.pop(self.key, None) is None:
                 tracker.forget_deadline(self.key)
             tracker.last_used = glance.time
-            heappush(tracker.free, self._slot_number)
-            if tracker.attention or tracker.line:
-                tracker.look_after_waiters()
+            if tracker.attention:
+                tracker.put_back(self._slot_number)
+            else:
+                heappush(tracker.free, self._slot_number)
+                if tracker.line or tracker.attention:
+                    tracker.look_after_waiters()
         else:
             self._leave()
 
@@ -256,9 +292,10 @@ class WideLease(TimedLease):
         return False
 
     async def __aenter__(self) -> Lease:
+        key = next_key()
         if self.key is not None:
             raise context_reused(self.semaphore)
-        self.key = next_key()
+        self.key = key
         await self.semaphore._acquire(self)
         return self
 

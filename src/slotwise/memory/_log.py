@@ -12,6 +12,7 @@ from logging import DEBUG, INFO
 from typing import TYPE_CHECKING
 
 from slotwise import _clock
+from slotwise.semaphore import display
 
 if TYPE_CHECKING:
     from slotwise.memory._lease import Lease
@@ -42,7 +43,7 @@ def acquiring(lease: Lease, name: str | None) -> None:
         logger.debug(
             "acquiring %d of %s",
             lease.slots,
-            _display(name),
+            display(name),
             extra={"semaphore_name": name, "acquisition_id": lease.acquisition_id},
         )
 
@@ -55,7 +56,7 @@ def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
         logger.info(
             "acquired slot %d of %s after %.3f s",
             lease.slot_number,
-            _display(tracker.name),
+            display(tracker.name),
             acquire_time,
             extra={
                 "semaphore_name": tracker.name,
@@ -75,7 +76,7 @@ def released(lease: Lease, tracker: Tracker) -> None:
         logger.info(
             "released slot %d of %s",
             lease.slot_number,
-            _display(tracker.name),
+            display(tracker.name),
             extra=_ending(lease, tracker, held_time),
         )
 
@@ -84,7 +85,7 @@ def expired(lease: Lease, tracker: Tracker, held_time: float) -> None:
     logger.warning(
         "slot %d of %s expired: %s held it for %.3f s, its ttl is %g s",
         lease.slot_number,
-        _display(tracker.name),
+        display(tracker.name),
         lease.acquisition_id,
         held_time,
         lease.ttl,
@@ -96,7 +97,7 @@ def unknown_id(acquisition_id: str, name: str | None) -> None:
     logger.warning(
         "release of %r from %s ignored: this process never issued that id",
         acquisition_id,
-        _display(name),
+        display(name),
         extra={"semaphore_name": name, "acquisition_id": acquisition_id},
     )
 
@@ -109,7 +110,3 @@ def _ending(lease: Lease, tracker: Tracker, held_time: float | None) -> dict[str
         "slot_number": lease.slot_number,
         "max_slots": tracker.value,
     }
-
-
-def _display(name: str | None) -> str:
-    return "a private semaphore" if name is None else repr(name)

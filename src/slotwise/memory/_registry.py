@@ -4,7 +4,7 @@ Nothing here is scanned as a whole. Each tracker stands in the wheel under the
 second in which it may be forgotten at the earliest; only those whose second
 has come are looked at, and put back if they were used meanwhile.
 
-All methods want the tracker module's lock held, unless they say otherwise.
+All methods want to be called in the section, unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterable
 from slotwise import _clock
 from slotwise._clock import glance
 from slotwise._ledger import NEVER
+from slotwise._section import alone, lock
 from slotwise.memory._lease import MemoryClaim
-from slotwise.memory._tracker import Tracker, lock, unlock
+from slotwise.memory._tracker import Tracker
 from slotwise.values import SemaphoreStats
 
 # How many due trackers are looked at in one go: by somebody who makes a new
@@ -37,6 +38,7 @@ class Registry:
         self._trackers: dict[str, Tracker] = {}
         self._wheel: dict[int, list[Tracker]] = {}
         self._next_look: float = NEVER
+        self._timer: float = NEVER  # when `_on_timer` is called, if there is a thread for it
         self._peak = 0  # how many names there have been since memory was given back
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
@@ -72,7 +74,7 @@ class Registry:
             del self._trackers[tracker.name]
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
-        """Statistics by name, fullest first. Takes the lock itself."""
+        """Statistics by name, fullest first. May be called anywhere."""
         with lock:
             if names is None:
                 found = {name: tracker.snapshot() for name, tracker in self._trackers.items()}
@@ -103,7 +105,9 @@ class Registry:
 
     def _set_timer(self, second: float) -> None:
         self._next_look = second
-        _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
+        if second < self._timer:  # else the one that is set rings early enough
+            self._timer = second
+            _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
 
     def _look_at_due(self, now: float, at_most: int) -> None:
         """Forget those of the due trackers that have been idle for long enough."""
@@ -148,17 +152,20 @@ class Registry:
             self._trackers = dict(self._trackers)
             self._peak = len(self._trackers)
 
-    def _on_timer(self) -> None:
-        """Takes the lock itself, and not for long at a time."""
-        while True:
-            lock.acquire()
-            try:
-                glance.time = now = _clock.now()
-                if self._next_look > now:
-                    return
-                self._look_at_due(now, _AT_ONCE_BY_TIMER)
-            finally:
-                unlock()
+    def _on_timer(self, _when: float) -> None:
+        """Called by the timer, outside the section; it goes there for short times only."""
+        self._timer = NEVER
+        while alone(self._look_for_a_while):
+            pass
+
+    def _look_for_a_while(self) -> bool:
+        """Whether there is more to look at now."""
+        glance.time = now = _clock.now()
+        if self._next_look <= now:
+            self._look_at_due(now, _AT_ONCE_BY_TIMER)
+        elif self._wheel:
+            self._set_timer(self._next_look)
+        return self._next_look <= now
 
 
 registry = Registry()

@@ -1,6 +1,6 @@
-"""Tracker: what all instances of one name share. A ledger, under the lock, with its alarm.
+"""Tracker: what all instances of one name share. A ledger, in the section, with its alarm.
 
-Every verb here decides under the lock and acts after it: those whose wait has
+Every verb here decides in the section and acts after it: those whose wait has
 ended are collected inside and woken outside. A grant that cannot be delivered
 goes to the next.
 """
@@ -8,45 +8,30 @@ goes to the next.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from _thread import LockType
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakMethod
 
 from slotwise import _clock
 from slotwise._clock import glance
 from slotwise._ledger import NEVER, Ledger, Pass
+from slotwise._section import alone, alone_or_later, lock
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._lease import Lease, MemoryClaim
 from slotwise.memory._wakers import Parcel, Waker, send
+from slotwise.semaphore import display
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
     from slotwise.memory._registry import Registry
 
-# One lock for all ledgers and the registry. The interpreter runs one thread at
-# a time anyhow and the quick lane needs no lock, so a lock for each semaphore
-# would cost memory and an order in which to take them, and gain nothing.
-lock = threading.Lock()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
-
 # Holders whose ttl has ended and whose task is about to be cancelled for it.
 # Who leaves the block or releases before that is taken out, and stays uncancelled.
-condemned: dict[int | None, Lease] = {}
-
-# What a garbage collection left to do. It may have interrupted somebody who has
-# the lock, so it can't wait for it: whoever leaves the lock next does it.
-abandoned: deque[tuple[Tracker, MemoryClaim | Pass]] = deque()
+condemned: dict[Hashable, Lease] = {}
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
@@ -58,8 +43,9 @@ class Tracker(Ledger[MemoryClaim]):
     """The shared state behind a name, or behind one private semaphore.
 
     It is a ledger and not only has one: a name costs one object less that way,
-    and the quick lane a look-up less. The verbs of the ledger want the lock held;
-    those defined here take it themselves unless they say otherwise.
+    and the quick lane a look-up less. The verbs of the ledger belong in the
+    section; those defined here go there by themselves, unless they say that
+    they want to be called in it.
     """
 
     __slots__ = (
@@ -92,7 +78,7 @@ class Tracker(Ledger[MemoryClaim]):
         self.alarm = NEVER  # when `_ring` is called next
         # The ledger's, for the quick lane of semaphores with a ttl.
         self.young_deadlines = _NO_DEADLINES
-        # The one event loop that may use the ledger's line without the lock.
+        # The one event loop that may use the ledger's line outside the section.
         self.home: asyncio.AbstractEventLoop | None = None
         self.ended_tickets = 0  # about how many futures in the line are done
 
@@ -108,7 +94,7 @@ class Tracker(Ledger[MemoryClaim]):
     # ---------------------------------------------------------------- taking
 
     def ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
-        """Ask for slots, *with the lock held*: who is granted now, the claim last if it is.
+        """Ask for slots, *in the section*: who is granted now, the claim last if it is.
 
         A claim that is not granted waits, and has a waker.
         """
@@ -116,7 +102,7 @@ class Tracker(Ledger[MemoryClaim]):
             raise self._refusal(claim)
         timeout = claim.timeout
         if timeout is None:
-            now = 0.0 if self.deadlines is None else _clock.now()
+            now = self._now()
             granted = self.request(claim, now)
         else:
             now = _clock.now()
@@ -131,12 +117,12 @@ class Tracker(Ledger[MemoryClaim]):
         if not granted or granted[-1] is not claim:
             claim.failure = None
             claim.waker = make_waker()
-            if timeout is not None and now + timeout < self.alarm:
-                self._set_alarm(now + timeout)
+            if timeout is not None:
+                self._ring_by(now + timeout)
         return granted
 
     def ask_now(self, claim: MemoryClaim) -> bool:
-        """Ask for slots without waiting, *with the lock held*."""
+        """Ask for slots without waiting, *in the section*."""
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
         now = self._now()
@@ -145,21 +131,12 @@ class Tracker(Ledger[MemoryClaim]):
         self._start_ttls([claim], now)
         return True
 
+    # ---------------------------------------------------------------- giving
+    # None of these waits or fails: a garbage collection may call them anywhere.
+
     def withdraw(self, claim: MemoryClaim | Pass) -> None:
         """End a wait whose outcome nobody will see: leave the queue, or hand the grant on."""
-        self.deliver(self._withdraw_locked(claim))
-
-    def _withdraw_locked(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
-        lock.acquire()
-        try:
-            return self._withdraw(claim)
-        finally:
-            unlock()
-
-    def abandon(self, claim: MemoryClaim | Pass) -> None:
-        """`withdraw`, from inside a garbage collection: don't wait for the lock."""
-        abandoned.append((self, claim))
-        clean_up()
+        alone_or_later(self._withdraw, claim, then=self.deliver)
 
     def _withdraw(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
         key, now = claim.key, self._now()
@@ -167,29 +144,31 @@ class Tracker(Ledger[MemoryClaim]):
             ended = self.cancel(key, now) if key in self.waiting else self.release(key, now)
         else:
             ended = self.give_number(claim._slot_number, now)
-        self._after_change(ended, now)
-        return ended
-
-    # ---------------------------------------------------------------- giving
+        return self._after_change(ended, now)
 
     def take_back(self, lease: Lease) -> bool:
         """Free what a lease holds; False if it has ended before."""
-        condemned.pop(lease.key, None)
         if self.holders.pop(lease.key, None) is None:
+            self.pardon(lease.key)
             return False
         self.last_used = glance.time
-        lock.acquire()
-        try:
-            now = self._now()
-            if self.deadlines is not None:
-                self.deadlines.discard(lease.key)
-            ended = self.give(lease, now)
-            self._after_change(ended, now)
-        finally:
-            unlock()
-        self.deliver(ended)
+        alone_or_later(self._take_back, lease, then=self.deliver)
         _log.released(lease, self)
         return True
+
+    def _take_back(self, lease: Lease) -> list[MemoryClaim]:
+        now = self._now()
+        if self.deadlines is not None:
+            self.deadlines.discard(lease.key)
+        return self._after_change(self.give(lease, now), now)
+
+    def put_back(self, number: int) -> None:
+        """Take back a slot whose claim has ended, when the ledger's attention is up."""
+        alone_or_later(self._put_back_in_section, number, then=self.deliver)
+
+    def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
+        now = self._now()
+        return self._after_change(self.give_number(number, now), now)
 
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
@@ -209,95 +188,102 @@ class Tracker(Ledger[MemoryClaim]):
                 else:  # it came while the home was about to change
                     self.deliver([Pass(future, number)])
                     return
+        if self.attention:
+            self.put_back(number)
+            return
         heappush(self.free, number)
-        if line or self.attention:
+        if self.line or self.attention:
             self.look_after_waiters()
 
     def look_after_waiters(self) -> None:
-        """Look after those who wait, when somebody on the quick lane saw them."""
-        lock.acquire()
-        try:
-            now = self._now()
-            ended = self.settle(now)
-            self._after_change(ended, now)
-        finally:
-            unlock()
-        self.deliver(ended)
+        """Serve those who wait, when somebody on the quick lane saw them."""
+        alone_or_later(self._look_after_waiters, then=self.deliver)
 
-    def forget_deadline(self, key: int | None) -> None:
+    def _look_after_waiters(self) -> list[MemoryClaim]:
+        now = self._now()
+        return self._after_change(self.settle(now), now)
+
+    def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of a quickly given lease that was not young any more."""
-        with lock:
-            if self.deadlines is not None:
-                self.deadlines.discard(key)
+        if self.deadlines is not None:
+            alone_or_later(self.deadlines.discard, key, then=_nothing)
 
-    def _after_change(self, ended: list[MemoryClaim], now: float) -> None:
+    def pardon(self, key: Hashable) -> None:
+        """Do not cancel the task of an expired lease: it has left, or released."""
+        if self.deadlines is not None:
+            alone_or_later(self._pardon, key, then=_nothing)
+
+    def _pardon(self, key: Hashable) -> None:
+        # In the section, since `_ring` ends a hold and condemns its task in one there.
+        lease = condemned.get(key)
+        if lease is not None and lease.semaphore._tracker is self:
+            del condemned[key]
+
+    def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if ended and self.deadlines is not None:
             self._start_ttls(ended, now)
         if self.closed and self.circulating == 0 and self.registry is not None:
             self.registry.forget(self)
+        return ended
 
     # -------------------------------------------------------------- the line
 
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
-        with lock:
-            if not self.line and not self.waiting and not self.closed:
-                self.home = loop
-                self.open_line()
-            return self.home is loop
+        return alone(self._at_home, loop)
+
+    def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if not self.line and not self.waiting and not self.closed:
+            self.home = loop
+            self.open_line()
+        return self.home is loop
 
     def settle_newcomer(self, future: asyncio.Future[int]) -> None:
-        """`settle`, for a future whose loop saw the quick lane close while it queued."""
-        with lock:
-            # If the home changed in that very moment, the new one may have
-            # tidied the line and missed it. To stand there twice does no harm.
-            if not future.done() and future not in self.line:
-                self.line.append(future)
-        self.look_after_waiters()
+        """Look after a future whose loop saw the quick lane close while it queued."""
+        alone_or_later(self._settle_newcomer, future, then=self.deliver)
 
-    def leave_line(self, future: asyncio.Future[int], reason: BaseException) -> None:
+    def _settle_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
+        # If the home changed in that very moment, the new one may have tidied
+        # the line and missed it. To stand there twice does no harm.
+        if not future.done() and future not in self.line:
+            self.line.append(future)
+        return self._look_after_waiters()
+
+    def leave_line(self, future: asyncio.Future[int]) -> None:
         """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
         if future.done() and not future.cancelled():
             if future.exception() is None:
-                grant = Pass(future, future.result())
-                if isinstance(reason, GeneratorExit):
-                    self.abandon(grant)
-                else:
-                    self.withdraw(grant)
+                self.withdraw(Pass(future, future.result()))
             return
         try:
             future.cancel()  # collected with its loop, it may be pending still
         except RuntimeError:
             pass  # cancelled all the same; the closed loop can't tell anybody
         self.ended_tickets += 1
-        if self.ended_tickets > _FEW_ENDED and not isinstance(reason, GeneratorExit):
-            self._tidy_line()
+        if (
+            self.ended_tickets > _FEW_ENDED
+            and self.ended_tickets * 2 > len(self.line)
+            and _get_running_loop() is self.home
+        ):
+            alone_or_later(self._tidy_line, then=_nothing)
 
     def _tidy_line(self) -> None:
-        line = self.line
-        if self.ended_tickets * 2 < len(line) or _get_running_loop() is not self.home:
-            return
-        # Nobody else is in the line now: all others take the lock, and home is here.
-        with lock:
-            waiting = [future for future in line if not future.done()]
-            line.clear()
-            line.extend(waiting)
-            self.ended_tickets = 0
+        # Home is here and all others are outside the section. A giver that looks
+        # at the line without it finds the old one or the new one, and never none.
+        # A former home that was about to queue may use the old one: see above.
+        self.line = deque(future for future in list(self.line) if not future.done())
+        self.ended_tickets = 0
 
     # ------------------------------------------------------ looking, steering
 
     def snapshot(self) -> SemaphoreStats:
-        """The statistics, *with the lock held*."""
-        return SemaphoreStats(self.in_use, self.value, self._waiting())
-
-    def _waiting(self) -> int:
-        line = list(self.line)
-        if self.ended_tickets:
-            line = [future for future in line if not future.done()]
-        return len(line) + len(self.waiting)
+        """The statistics."""
+        with lock:
+            queued = sum(not future.done() for future in list(self.line))
+            return SemaphoreStats(self.in_use, self.value, queued + len(self.waiting))
 
     def change_value(self, value: int, declared: int) -> list[MemoryClaim]:
-        """Change the value, *with the lock held*: those whose wait this ends.
+        """Change the value, *in the section*: those whose wait this ends.
 
         ``declared`` is the value that the instance was made with that asks.
         """
@@ -308,11 +294,10 @@ class Tracker(Ledger[MemoryClaim]):
         refused, granted = self.resize(value, now)
         for claim in refused:
             claim.failure = self._refusal(claim)
-        self._after_change(granted, now)
-        return refused + granted
+        return refused + self._after_change(granted, now)
 
     def shut(self) -> list[MemoryClaim]:
-        """Close, *with the lock held*: those whose wait this ends."""
+        """Close, *in the section*: those whose wait this ends."""
         ended = self.close()
         for claim in ended:
             if not isinstance(claim, Pass):
@@ -321,23 +306,25 @@ class Tracker(Ledger[MemoryClaim]):
         return ended
 
     def retire_if_idle(self) -> bool:
-        """Stop for good if nobody is here, *with the lock held*; False otherwise."""
+        """Stop for good if nobody is here, *in the section*; False otherwise."""
         self.retired = self.retire()
         return self.retired
 
     # --------------------------------------------------------------- waking
 
     def deliver(self, claims: Iterable[MemoryClaim | Pass]) -> None:
-        """Wake those whose wait has ended, without the lock."""
-        ended: list[MemoryClaim | Pass] = [*claims]
-        for claim in ended:  # which may grow meanwhile
+        """Wake those whose wait has ended, outside the section."""
+        for claim in claims:
             if not self._wake(claim):
                 # Its event loop is closed. If this was a grant, the next one gets it.
-                ended += self._withdraw_locked(claim)
+                _hand_on(self, claim)
 
     def _wake(self, claim: MemoryClaim | Pass) -> bool:
         if isinstance(claim, Pass):
             future = cast("asyncio.Future[int]", claim.key)
+            if future.done():  # cancelled, and left standing in the line
+                self.ended_tickets -= 1
+                return False
             refused = not claim._slot_number and not self.retired
             failure = self.closed_error() if refused else None
             return send(future, Parcel(self, claim, future, claim._slot_number, failure))
@@ -350,64 +337,56 @@ class Tracker(Ledger[MemoryClaim]):
     def refused(self, claim: MemoryClaim | Pass) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""
         if isinstance(claim, Pass):
+            self.ended_tickets -= 1
             self.withdraw(claim)
 
     # ------------------------------------------------------------------ time
 
     def arm(self, when: float) -> None:
         """Have the alarm ring at ``when`` or earlier."""
-        with lock:
-            if when < self.alarm:
-                self._set_alarm(when)
+        alone_or_later(self._ring_by, when, then=_nothing)
 
     def _start_ttls(self, claims: Iterable[MemoryClaim], now: float) -> None:
         for claim in claims:
             if claim.ttl is not None:
                 cast("Lease", claim).since = now
-                if now + claim.ttl < self.alarm:
-                    self._set_alarm(now + claim.ttl)
+                self._ring_by(now + claim.ttl)
 
-    def _set_alarm(self, when: float) -> None:
-        self.alarm = when
-        # Weakly: a semaphore that nobody holds, waits for or refers to may go.
-        ring = WeakMethod(self._ring)
-
-        def ring_if_alive() -> None:
-            method = ring()
-            if method is not None:
-                method(when)
-
-        _clock.timekeeper.call_at(when, ring_if_alive)
+    def _ring_by(self, when: float) -> None:
+        if when < self.alarm:
+            self.alarm = when
+            _clock.timekeeper.call_at(when, self._ring)
 
     def _ring(self, when: float) -> None:
         """End the holds and the waits whose time is up."""
         if when != self.alarm:
             return  # an earlier alarm has been set since and has seen to this
-        lock.acquire()
-        try:
-            # Before the deadlines are looked at: a quick taker whose deadline
-            # comes too late for this look finds no alarm set, and sets one.
-            self.alarm = NEVER
-            now = _clock.now()
-            expired, waiters, granted = self.expire(now)
-            for claim in waiters:
-                claim.failure = self._timeout_error(claim.timeout or 0.0)
-            holders = cast("list[Lease]", expired)  # other claims have no ttl
-            to_cancel = [(lease, task) for lease in holders if (task := _task_to_cancel(lease))]
-            condemned.update((lease.key, lease) for lease, _ in to_cancel)
-            self._after_change(granted, now)
-            next_deadline = self.next_deadline()
-            if next_deadline < self.alarm:
-                self._set_alarm(next_deadline)
-        finally:
-            unlock()
+        alone_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
+
+    def _end_what_is_due(self) -> tuple[float, list[Lease], list[MemoryClaim]]:
+        # Before the deadlines are looked at: a quick taker whose deadline comes
+        # too late for this look finds no alarm set, and sets one.
+        self.alarm = NEVER
+        now = _clock.now()
+        expired, waiters, granted = self.expire(now)
+        for claim in waiters:
+            claim.failure = self._timeout_error(claim.timeout or 0.0)
+        holders = cast("list[Lease]", expired)  # other claims have no ttl
+        condemned.update((lease.key, lease) for lease in holders if task_to_cancel(lease))
+        self._after_change(granted, now)
+        self._ring_by(self.next_deadline())
+        return now, holders, waiters + granted
+
+    def _tell_whose_time_is_up(self, outcome: tuple[float, list[Lease], list[MemoryClaim]]) -> None:
+        now, holders, ended = outcome
+        self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
+            task = task_to_cancel(lease)
+            if task is not None:
+                Sentence(lease, task).pronounce()
             lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+        for lease in holders:
             _log.expired(lease, self, now - lease.since)
-        for lease, task in to_cancel:
-            _cancel_in_its_loop(lease, task)
-        self.deliver(waiters)
-        self.deliver(granted)
 
     def _now(self) -> float:
         """The time, if anybody's runs here."""
@@ -417,60 +396,79 @@ class Tracker(Ledger[MemoryClaim]):
 
     def _timeout_error(self, waited: float) -> AcquireTimeout:
         return AcquireTimeout(
-            f"no slot of {self._display_name} in {waited:g} s: {self.in_use} of {self.value}"
-            f" held, {self._waiting()} others waiting"
+            f"no slot of {display(self.name)} in {waited:g} s: {self.in_use} of {self.value}"
+            f" held, {self._about_waiting()} others waiting"
         )
 
+    def _about_waiting(self) -> int:
+        """How many wait, counted without walking the line: there may be many time-outs."""
+        return max(len(self.line) - max(self.ended_tickets, 0), 0) + len(self.waiting)
+
     def closed_error(self) -> SemaphoreClosed:
-        return SemaphoreClosed(f"{self._display_name} is closed")
+        return SemaphoreClosed(f"{display(self.name)} is closed")
 
     def _refusal(self, claim: MemoryClaim) -> Exception:
         """Why ``claim`` will never be granted."""
         if self.closed:
             return self.closed_error()
         return ValueError(
-            f"{claim.slots} slots asked of {self._display_name}, which has"
+            f"{claim.slots} slots asked of {display(self.name)}, which has"
             f" {self.value}: that can never be granted"
         )
 
-    @property
-    def _display_name(self) -> str:
-        return "a private semaphore" if self.name is None else repr(self.name)
+
+def _nothing(_: object) -> None: ...
 
 
-def unlock() -> None:
-    """Release the lock, and see to what a garbage collection left while it was held."""
-    lock.release()
-    if abandoned:
-        clean_up()
+def _hand_on(tracker: Tracker, claim: MemoryClaim | Pass) -> None:
+    """Withdraw a claim whose loop is closed, and all that get its grant and fare the same.
 
+    A loop instead of a chain of calls: thousands may have waited in that loop.
+    """
+    undelivered: deque[MemoryClaim | Pass] = deque([claim])
+    at_it = False
 
-def clean_up() -> None:
-    """Withdraw what was abandoned, unless somebody has the lock, who then will."""
-    while abandoned and lock.acquire(blocking=False):
-        ended = []
+    def sort_out(ended: list[MemoryClaim]) -> None:
+        undelivered.extend(one for one in ended if not tracker._wake(one))
+        hand_on()  # if this was put off, nobody is at it
+
+    def hand_on() -> None:
+        nonlocal at_it
+        if at_it:
+            return
+        at_it = True
         try:
-            while abandoned:
-                tracker, claim = abandoned.popleft()
-                ended.append((tracker, tracker._withdraw(claim)))
+            while undelivered:
+                alone_or_later(tracker._withdraw, undelivered.popleft(), then=sort_out)
         finally:
-            lock.release()
-        for tracker, claims in ended:
-            tracker.deliver(claims)
+            at_it = False
+
+    hand_on()
 
 
-def _task_to_cancel(lease: Lease) -> asyncio.Task[Any] | None:
+def task_to_cancel(lease: Lease) -> asyncio.Task[Any] | None:
     return getattr(lease, "task", None)
 
 
-def _cancel_in_its_loop(lease: Lease, task: asyncio.Task[Any]) -> None:
-    """Cancel the task of an expired lease, unless it is done with it when its loop gets there."""
+class Sentence:
+    """The cancel of a task whose ttl has ended, on its way to the task's loop."""
 
-    def cancel() -> None:
-        if condemned.pop(lease.key, None) is not None:
-            task.cancel(f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s")
+    __slots__ = ("_key", "_task", "_why")
 
-    try:
-        task.get_loop().call_soon_threadsafe(cancel)
-    except RuntimeError:  # the loop is closed, and the task with it
-        condemned.pop(lease.key, None)
+    def __init__(self, lease: Lease, task: asyncio.Task[Any]) -> None:
+        self._key = lease.key
+        self._task = task
+        self._why = f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s"
+
+    def pronounce(self) -> None:
+        try:
+            self._task.get_loop().call_soon_threadsafe(self.carry_out)
+        except RuntimeError:
+            pass  # the loop is closed, and the task with it
+
+    def carry_out(self) -> None:
+        if condemned.pop(self._key, None) is not None:
+            self._task.cancel(self._why)
+
+    def __del__(self) -> None:
+        condemned.pop(self._key, None)  # its loop was closed before it came there

@@ -83,4 +83,4 @@ class Parcel:
 
     def __del__(self) -> None:
         if self._contents is not None:
-            self._tracker.abandon(self._contents)
+            self._tracker.withdraw(self._contents)

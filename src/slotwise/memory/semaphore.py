@@ -19,6 +19,7 @@ from typing import ClassVar, cast
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
 from slotwise._clock import glance
+from slotwise._section import alone, lock, section
 from slotwise.errors import ValueConflict
 from slotwise.memory import _log
 from slotwise.memory._lease import (
@@ -33,9 +34,9 @@ from slotwise.memory._lease import (
 )
 from slotwise.memory._log import perhaps_wanted
 from slotwise.memory._registry import registry
-from slotwise.memory._tracker import Tracker, condemned, lock, unlock
+from slotwise.memory._tracker import Tracker
 from slotwise.memory._wakers import Waker, closed_door
-from slotwise.semaphore import Semaphore, block_not_entered, describe, refuse_to_block_a_loop
+from slotwise.semaphore import AcquisitionContext, Semaphore, display, refuse_to_block_a_loop
 from slotwise.values import AcquisitionResult, SemaphoreStats
 
 # What an instance has while it is not attached to its name: nothing can be taken from it.
@@ -106,13 +107,9 @@ class MemorySemaphore(Semaphore):
         if name is None:
             self._attach(Tracker(value))
             return
-        lock.acquire()
-        try:
-            tracker = registry.tracker_for(name, value)
-            # In conflict, or while the name is closing, it asks again when it needs a slot.
-            self._attach(_DETACHED if tracker is None or tracker.closed else tracker)
-        finally:
-            unlock()
+        tracker = alone(registry.tracker_for, name, value)
+        # In conflict, or while the name is closing, it asks again when it needs a slot.
+        self._attach(_DETACHED if tracker is None or tracker.closed else tracker)
 
     def _attach(self, tracker: Tracker) -> None:
         self._tracker = self._lane = tracker
@@ -122,10 +119,10 @@ class MemorySemaphore(Semaphore):
             self._lane = _DETACHED
 
     def _attached(self) -> Tracker:
-        """The living tracker behind the name, *with the lock held*.
+        """The living tracker behind the name, *in the section*.
 
-        Look-up and request are one step under the lock: a tracker cannot be
-        forgotten in between.
+        Look-up and request are one step there: a tracker cannot be forgotten
+        in between.
 
         Raises:
             ValueConflict: it is in use with another value.
@@ -142,13 +139,13 @@ class MemorySemaphore(Semaphore):
         return self._tracker
 
     def _known(self) -> Tracker | None:
-        """The tracker behind the name, whatever its value, if there is one; *lock held*."""
+        """The tracker behind the name, whatever its value, if there is one."""
         if self._name is not None and self._tracker.retired:
             return registry.get(self._name)
         return self._tracker
 
     def _value_conflict(self) -> ValueConflict:
-        stats = self._stats()
+        stats = self.stats_sync()
         return ValueConflict(
             f"{self._name!r} is in use with {stats.max_slots} slots, not {self._value}:"
             f" {stats.acquired_slots} held, {stats.waiting} waiting;"
@@ -156,7 +153,7 @@ class MemorySemaphore(Semaphore):
         )
 
     def __repr__(self) -> str:
-        return f"<MemorySemaphore {describe(self)} value={self.value}>"
+        return f"<MemorySemaphore {display(self._name)} value={self.value}>"
 
     @property
     def name(self) -> str | None:
@@ -168,7 +165,7 @@ class MemorySemaphore(Semaphore):
 
     # ---------------------------------------------------------------- taking
 
-    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> Lease:
+    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> AcquisitionContext:
         lease: Lease
         if timeout is UNSET:
             timeout = self._max_acquire_time
@@ -191,7 +188,7 @@ class MemorySemaphore(Semaphore):
     async def acquire(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET
     ) -> AcquisitionResult:
-        lease = self.cm(slots, timeout=timeout)
+        lease: Lease = self.cm(slots, timeout=timeout)  # type: ignore[assignment]
         lease.key = next_key()
         if not lease.take():
             await self._acquire(lease)
@@ -207,16 +204,14 @@ class MemorySemaphore(Semaphore):
         return self.try_acquire_sync(slots)
 
     def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
-        lease = self.cm(slots)
+        lease: Lease = self.cm(slots)  # type: ignore[assignment]
         lease.key = next_key()
         if lease.take():
             return lease
         started = self._begin(lease)
-        with lock:
-            granted = self._attached().ask_now(lease)
-        if not granted:
+        if not alone(lambda: self._attached().ask_now(lease)):
             return None
-        _log.acquired(lease, self._tracker, started)
+        self._note_acquired(lease, started)
         return lease
 
     async def _acquire(self, lease: Lease) -> None:
@@ -224,14 +219,14 @@ class MemorySemaphore(Semaphore):
         started = self._begin(lease)
         if not self._request(lease, get_running_loop().create_future):
             await self._wait(lease)
-        _log.acquired(lease, self._tracker, started)
+        self._note_acquired(lease, started)
 
     def _acquire_sync(self, lease: Lease) -> None:
         """Like `_acquire`, for a thread."""
         started = self._begin(lease)
         if not self._request(lease, closed_door):
             self._wait_sync(lease)
-        _log.acquired(lease, self._tracker, started)
+        self._note_acquired(lease, started)
 
     def _begin(self, lease: Lease) -> float:
         """What comes before asking the ledger; the time, if anybody wants to know it."""
@@ -242,35 +237,33 @@ class MemorySemaphore(Semaphore):
         _log.acquiring(lease, self._name)
         return _clock.now()
 
+    def _note_acquired(self, lease: Lease, started: float) -> None:
+        try:
+            _log.acquired(lease, self._tracker, started)
+        except BaseException:  # a handler's, and the caller will never know the id
+            lease.give()
+            raise
+
     def _request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
         """Ask the ledger; True if the claim has its slots, False if it has to wait."""
-        lock.acquire()
-        try:
-            tracker = self._attached()
-            ended = tracker.ask(claim, make_waker)
-        finally:
-            unlock()
+        ended = alone(self._ask, claim, make_waker)
         its_own = bool(ended) and ended[-1] is claim
         if its_own:
             ended.pop()
-        tracker.deliver(ended)
+        self._tracker.deliver(ended)
         return its_own
+
+    def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
+        return self._attached().ask(claim, make_waker)
 
     async def _wait(self, claim: MemoryClaim) -> None:
         try:
             await cast("asyncio.Future[None]", claim.waker)
-        except BaseException as reason:
-            self._give_up(claim, reason)
+        except BaseException:  # cancelled, or collected together with its event loop
+            self._tracker.withdraw(claim)
             raise
         if claim.failure is not None:
             raise claim.failure
-
-    def _give_up(self, claim: MemoryClaim, reason: BaseException) -> None:
-        """Leave no trace of a wait that was cancelled, or collected with its event loop."""
-        if isinstance(reason, GeneratorExit):
-            self._tracker.abandon(claim)
-        else:
-            self._tracker.withdraw(claim)
 
     def _wait_sync(self, claim: MemoryClaim) -> None:
         try:
@@ -297,14 +290,11 @@ class MemorySemaphore(Semaphore):
         if key is None:
             _log.unknown_id(acquisition, self._name)
             return False
-        tracker = self._tracker
-        if tracker.retired:
-            with lock:
-                tracker = self._known() or tracker
+        tracker = self._known() or self._tracker
         lease = tracker.holders.get(key)
         # Named semaphores share their table of holders: is this one of ours?
         if lease is None or lease.semaphore._tracker is not tracker:
-            condemned.pop(key, None)
+            tracker.pardon(key)
             return False
         return cast("Lease", lease).give()
 
@@ -324,9 +314,12 @@ class MemorySemaphore(Semaphore):
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
                 tracker.line.append(future)
-                # The last look of who queues, see Ledger.
+                # The last look of who queues, in the ledger's order. Busy comes first:
+                # who is in the section may have numbers in hand that it puts back;
+                # who goes there later sees the line before it takes any.
                 if (
-                    tracker.free
+                    section.busy
+                    or tracker.free
                     or tracker.circulating < tracker.value
                     or loop is not tracker.home
                     or tracker.attention
@@ -334,8 +327,8 @@ class MemorySemaphore(Semaphore):
                     tracker.settle_newcomer(future)
                 try:
                     number = await future
-                except BaseException as reason:
-                    tracker.leave_line(future, reason)
+                except BaseException:
+                    tracker.leave_line(future)
                     raise
                 if number:
                     self._numbers.append(number)
@@ -357,11 +350,11 @@ class MemorySemaphore(Semaphore):
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                if tracker.line:
+                if tracker.line or tracker.attention:
                     tracker.hand_over(number)
                 else:
                     heappush(tracker.free, number)
-                    if tracker.attention or tracker.line:
+                    if tracker.line or tracker.attention:
                         tracker.look_after_waiters()
                 return
         self._exit()
@@ -408,14 +401,15 @@ class MemorySemaphore(Semaphore):
 
     def _exit(self) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
-        lease = self._leave_block() if self._blocks else None
+        lease = self._own_block()
+        if lease is None:
+            try:
+                number = self._numbers.pop()
+            except IndexError:
+                lease = self._leave_block()
         if lease is not None:
             cast("Lease", lease).give()
             return
-        try:
-            number = self._numbers.pop()
-        except IndexError:
-            raise block_not_entered(self) from None
         self._tracker.last_used = glance.time
         self._tracker.hand_over(number)
 
@@ -440,10 +434,6 @@ class MemorySemaphore(Semaphore):
         return self.stats_sync()
 
     def stats_sync(self) -> SemaphoreStats:
-        with lock:
-            return self._stats()
-
-    def _stats(self) -> SemaphoreStats:
         tracker = self._known()
         return SemaphoreStats(0, self._value) if tracker is None else tracker.snapshot()
 
@@ -485,12 +475,12 @@ class MemorySemaphore(Semaphore):
 
     def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
         """Change what all instances share, whatever value this one was made with."""
-        lock.acquire()
-        try:
+
+        def steer() -> list[MemoryClaim]:
             tracker = self._known() or self._attached()
             ended = change(tracker)
             if tracker is not self._tracker:
                 self._attach(tracker)
-        finally:
-            unlock()
-        tracker.deliver(ended)
+            return ended
+
+        self._tracker.deliver(alone(steer))

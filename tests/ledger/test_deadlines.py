@@ -1,0 +1,143 @@
+"""Deadlines against a list that is sorted anew for every question."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from slotwise._ledger import NEVER, Deadlines
+
+keys = st.integers(0, 12).map(lambda number: f"key {number}")
+times = st.integers(0, 20).map(float)
+
+# What D3 calls a little.
+A_LITTLE = 64
+
+
+class DeadlinesAgainstSortedList(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deadlines = Deadlines()
+        self.model: list[tuple[float, Hashable]] = []
+
+    def forget(self, key: Hashable) -> None:
+        self.model = [(when, other) for when, other in self.model if other != key]
+
+    @rule(key=keys, when=times)
+    def set(self, key: str, when: float) -> None:
+        self.deadlines.set(key, when)
+        self.forget(key)
+        self.model.append((when, key))
+
+    @rule(key=keys, when=times)
+    def set_a_new_one_directly(self, key: str, when: float) -> None:
+        if self.deadlines.get(key) is None:
+            self.deadlines.young[key] = when
+            self.model.append((when, key))
+
+    @rule(key=keys)
+    def discard(self, key: str) -> None:
+        self.deadlines.discard(key)
+        self.forget(key)
+
+    @rule(key=keys)
+    def take_a_young_one_back_directly(self, key: str) -> None:
+        if self.deadlines.young.pop(key, None) is not None:
+            self.forget(key)
+
+    @rule()
+    def earliest(self) -> None:
+        self.model.sort()
+        assert self.deadlines.earliest() == (self.model[0][0] if self.model else NEVER)
+        assert len(self.deadlines._heap) <= 2 * len(self.deadlines._aged) + A_LITTLE, "D3"
+
+    @rule(now=times)
+    def pop_due(self, now: float) -> None:
+        due = self.deadlines.pop_due(now)
+        when_of = {key: when for when, key in self.model}
+        expected = sorted(when for when, _ in self.model if when <= now)
+        assert [when_of[key] for key in due] == expected, "the oldest deadline comes first"
+        assert len(set(due)) == len(due)
+        self.model = [(when, key) for when, key in self.model if when > now]
+
+    @invariant()
+    def both_know_the_same(self) -> None:
+        assert len(self.deadlines) == len(self.model)
+        for when, key in self.model:
+            assert self.deadlines.get(key) == when
+
+    @invariant()
+    def the_invariants_hold(self) -> None:
+        deadlines = self.deadlines
+        assert not deadlines.young.keys() & deadlines._aged.keys(), "D1"
+        in_heap = {(key, when) for when, _, key in deadlines._heap}
+        assert deadlines._aged.items() <= in_heap, "D2"
+
+
+DeadlinesAgainstSortedList.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestDeadlinesAgainstSortedList = DeadlinesAgainstSortedList.TestCase
+
+
+def test_there_is_no_earliest_of_none():
+    deadlines = Deadlines()
+    assert deadlines.earliest() == NEVER
+    assert deadlines.pop_due(1e9) == []
+    assert deadlines.get("nobody") is None
+    assert len(deadlines) == 0
+
+
+def test_a_deadline_that_is_moved_counts_once_and_at_its_new_time():
+    deadlines = Deadlines()
+    for when in (5.0, 7.0, 5.0, 9.0):
+        deadlines.set("key", when)
+        assert deadlines.earliest() == when
+    assert deadlines.pop_due(8.0) == []
+    assert deadlines.pop_due(9.0) == ["key"]
+    assert len(deadlines) == 0
+    assert deadlines.earliest() == NEVER
+
+
+def test_keys_that_cannot_be_compared_may_share_a_time():
+    deadlines = Deadlines()
+    keys = [object(), object(), "text", 4, None]
+    for key in keys:
+        deadlines.set(key, 1.0)
+    assert set(deadlines.pop_due(1.0)) == set(keys)
+
+
+def test_a_hundred_thousand_holds_that_end_early_leave_nothing_in_the_heap():
+    deadlines = Deadlines()
+    for key in range(100_000):
+        deadlines.set(key, float(key))
+        deadlines.discard(key)
+    assert deadlines.earliest() == NEVER
+    assert deadlines._heap == []
+
+
+def test_the_heap_stays_bounded_while_somebody_asks_for_the_earliest_in_between():
+    deadlines = Deadlines()
+    longest = 0
+    for key in range(100_000):
+        # The latest deadline first, so that the dead ones are never on the top.
+        deadlines.set(key, float(-key % 1000))
+        deadlines.set("head", -1.0)
+        deadlines.earliest()
+        deadlines.discard(key)
+        longest = max(longest, len(deadlines._heap))
+    assert longest <= 2 * len(deadlines) + A_LITTLE + 2
+
+
+def test_a_hundred_thousand_aged_ones_that_are_discarded_leave_the_heap_at_the_next_look():
+    deadlines = Deadlines()
+    for key in range(100_000):
+        deadlines.set(key, float(key))
+    assert deadlines.earliest() == 0.0
+    for key in range(1, 100_000):
+        deadlines.discard(key)
+    assert deadlines.earliest() == 0.0
+    assert len(deadlines._heap) <= 2 * len(deadlines) + A_LITTLE

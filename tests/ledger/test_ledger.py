@@ -1,0 +1,291 @@
+"""What the ledger promises, one sentence at a time."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+from slotwise._ledger import NEVER, Claim, Ledger
+from slotwise._ledger.invariants import LIFE_CYCLE, check
+from slotwise.errors import SemaphoreClosed
+
+
+def keys(claims: list[Claim]) -> list[Hashable]:
+    return [claim.key for claim in claims]
+
+
+def numbers(ledger: Ledger[Claim]) -> dict[Hashable, tuple[int, ...]]:
+    return {key: claim.numbers for key, claim in ledger.holders.items()}
+
+
+# -------------------------------------------------------------------- the order
+
+
+def test_nobody_passes_a_large_head_however_small():
+    ledger = Ledger[Claim](4)
+    ledger.request(Claim("holder", 2))
+    assert ledger.request(Claim("large", 4)) == []
+    assert ledger.request(Claim("small", 1)) == []
+    assert ledger.try_request(Claim("tries", 1)) is False
+    assert ledger.in_use == 2
+    assert keys(ledger.release("holder")) == ["large"]
+    assert keys(ledger.release("large")) == ["small"]
+    check(ledger)
+
+
+def test_those_behind_a_large_head_are_served_when_it_gives_up():
+    ledger = Ledger[Claim](2)
+    ledger.request(Claim("holder"))
+    ledger.request(Claim("large", 2))
+    ledger.request(Claim("small"))
+    assert keys(ledger.cancel("large")) == ["small"]
+    check(ledger)
+
+
+def test_a_request_for_more_than_the_value_is_refused_at_once():
+    ledger = Ledger[Claim](2)
+    with pytest.raises(ValueError, match="3 slots asked of 2"):
+        ledger.request(Claim("too large", 3))
+    with pytest.raises(ValueError, match="3 slots asked of 2"):
+        ledger.try_request(Claim("too large", 3))
+    ledger.request(Claim("holder", 2))
+    ledger.request(Claim("waiter"))
+    with pytest.raises(ValueError, match="3 slots asked of 2"):
+        ledger.request(Claim("too large", 3))
+    assert keys(list(ledger.waiting.values())) == ["waiter"]
+    check(ledger)
+
+
+def test_a_waiter_whose_time_is_up_with_that_of_a_holder_does_not_get_its_slot():
+    ledger = Ledger[Claim](1)
+    ledger.request(Claim("holder", ttl=5.0), 0.0)
+    ledger.request(Claim("late"), 0.0, wait_until=5.0)
+    ledger.request(Claim("next"), 0.0, wait_until=6.0)
+    holders, waiters, granted = ledger.expire(5.0)
+    assert (keys(holders), keys(waiters), keys(granted)) == (["holder"], ["late"], ["next"])
+    assert ledger.next_deadline() == NEVER
+    check(ledger)
+
+
+# ------------------------------------------------------------------ the numbers
+
+
+def test_the_lowest_free_numbers_are_given_and_all_are_unique():
+    ledger = Ledger[Claim](10)
+    for key in range(10):
+        ledger.request(Claim(key))
+    assert numbers(ledger) == {key: (key + 1,) for key in range(10)}
+    for key in (7, 2, 4):
+        ledger.release(key)
+    ledger.request(Claim("two", 2))
+    ledger.request(Claim("one"))
+    assert ledger.holders["two"].numbers == (3, 5)
+    assert ledger.holders["two"].slot_number == 3
+    assert ledger.holders["one"].numbers == (8,)
+    check(ledger)
+
+
+def test_after_a_shrink_nothing_is_granted_until_it_fits_and_numbers_return_to_one_to_value():
+    ledger = Ledger[Claim](4)
+    for key in range(4):
+        ledger.request(Claim(key))
+    ledger.request(Claim("waiter"))
+    assert ledger.resize(2) == ([], [])
+    for key in (0, 1):
+        assert ledger.release(key) == []
+        check(ledger)
+    assert ledger.in_use == 2
+    assert keys(ledger.release(3)) == ["waiter"]
+    assert ledger.holders["waiter"].numbers == (1,)
+    ledger.release(2)
+    ledger.request(Claim("newcomer"))
+    assert numbers(ledger) == {"waiter": (1,), "newcomer": (2,)}
+    assert ledger.top == 2
+    check(ledger)
+
+
+def test_a_shrink_refuses_those_who_can_never_fit_and_serves_those_behind():
+    ledger = Ledger[Claim](4)
+    ledger.request(Claim("holder"))
+    ledger.request(Claim("large", 4), wait_until=9.0)
+    ledger.request(Claim("small"))
+    refused, granted = ledger.resize(2)
+    assert (keys(refused), keys(granted)) == (["large"], ["small"])
+    assert ledger.next_deadline() == NEVER
+    check(ledger)
+
+
+def test_growth_serves_as_many_waiters_as_fit():
+    ledger = Ledger[Claim](1)
+    for key in range(5):
+        ledger.request(Claim(key))
+    refused, granted = ledger.resize(4)
+    assert (keys(refused), keys(granted)) == ([], [1, 2, 3])
+    assert numbers(ledger) == {0: (1,), 1: (2,), 2: (3,), 3: (4,)}
+    check(ledger)
+
+
+def test_a_closed_ledger_refuses_newcomers_and_waiters_and_lets_holders_leave():
+    ledger = Ledger[Claim](1)
+    ledger.request(Claim("holder"))
+    ledger.request(Claim("waiter"), wait_until=9.0)
+    assert keys(ledger.close()) == ["waiter"]
+    with pytest.raises(SemaphoreClosed):
+        ledger.request(Claim("newcomer"))
+    with pytest.raises(SemaphoreClosed):
+        ledger.try_request(Claim("newcomer"))
+    assert ledger.in_use == 1
+    assert ledger.release("holder") == []
+    assert ledger.in_use == ledger.circulating == 0
+    check(ledger)
+
+
+def test_a_ledger_retires_only_when_nobody_is_there():
+    ledger = Ledger[Claim](2)
+    ledger.request(Claim("holder"))
+    assert ledger.retire() is False
+    assert ledger.attention is False
+    ledger.release("holder")
+    assert ledger.retire() is True
+    with pytest.raises(SemaphoreClosed):
+        ledger.request(Claim("newcomer"))
+    assert ledger.retire() is False
+    check(ledger)
+
+
+# --------------------------------------------------------------------- the cost
+
+
+class CountsOperations(OrderedDict[Hashable, Any]):
+    """A queue that counts how often it is touched, and by how much it is walked."""
+
+    operations = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.operations += 1
+            yield key
+
+    def values(self):
+        self.operations += len(self)
+        return super().values()
+
+    def __delitem__(self, key: Hashable) -> None:
+        self.operations += 1
+        super().__delitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.operations += 1
+        return super().__contains__(key)
+
+    def popitem(self, last: bool = True) -> Any:
+        self.operations += 1
+        return super().popitem(last)
+
+    def move_to_end(self, key: Hashable, last: bool = True) -> None:
+        self.operations += 1
+        super().move_to_end(key, last)
+
+
+def operations_of_cancelling(waiters: int) -> int:
+    ledger = Ledger[Claim](1)
+    ledger.request(Claim("holder"))
+    ledger.waiting = counting = CountsOperations()
+    for key in range(waiters):
+        ledger.request(Claim(key), wait_until=float(key))
+    counting.operations = 0
+    middle = range(waiters // 4, 3 * waiters // 4)
+    for key in middle:
+        ledger.cancel(key)
+    assert len(counting) == waiters - len(middle)
+    assert len(ledger.timed()) == len(counting)
+    return counting.operations // len(middle)
+
+
+def test_to_cancel_from_the_middle_costs_the_same_among_a_hundred_thousand():
+    few = operations_of_cancelling(1_000)
+    assert operations_of_cancelling(100_000) == few
+    assert few < 10
+
+
+def test_a_ledger_of_a_million_slots_starts_small_and_grows_with_its_holders():
+    ledger = Ledger[Claim](1_000_000)
+    ledger.request(Claim("holder", 3))
+    assert ledger.circulating <= 2 * ledger.in_use
+    check(ledger)
+
+
+# --------------------------------------------------------------- the life cycle
+
+
+class Lives:
+    """In which state every claim is, and how it came there."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger[Claim](3)
+        self.states: dict[Hashable, str] = {}
+        self.seen: set[tuple[str, str, str]] = set()
+
+    def after(self, verb: str, refused: list[Claim] | None = None) -> None:
+        """Look at everybody anew: what changed, changed by ``verb``."""
+        gone = set(keys(refused or []))
+        for key, before in self.states.items():
+            if key in self.ledger.holders:
+                now = "holding"
+            elif key in self.ledger.waiting:
+                now = "waiting"
+            elif before in ("ended", "refused"):
+                continue
+            else:
+                now = "refused" if key in gone else "ended"
+            self.seen.add((before, verb, now))
+            self.states[key] = now
+
+
+def observed_transitions(seed: int) -> set[tuple[str, str, str]]:
+    choose = random.Random(seed)
+    lives = Lives()
+    ledger, now = lives.ledger, 0.0
+    for key in range(60):
+        claim = Claim(key, choose.randint(1, 4), choose.choice([None, 3.0]))
+        lives.states[key] = "new"
+        try:
+            ledger.request(claim, now, wait_until=choose.choice([None, now + 2]))
+            lives.after("request")
+        except (ValueError, SemaphoreClosed):
+            lives.after("request", [claim])
+        now += choose.choice([0.0, 1.0])
+        verb = choose.choice(["release", "cancel", "expire", "resize", "nothing"])
+        if verb in ("release", "cancel"):
+            getattr(ledger, verb)(choose.randrange(key + 1), now)
+            lives.after(verb)
+        elif verb == "expire":
+            ledger.expire(now)
+            lives.after("expire")
+        elif verb == "resize" and not ledger.closed:
+            lives.after("resize", ledger.resize(choose.randint(1, 4), now)[0])
+        if key == 50:
+            lives.after("close", ledger.close())
+        check(ledger)
+    return lives.seen
+
+
+@pytest.fixture(scope="module")
+def transitions() -> set[tuple[str, str, str]]:
+    return set.union(*(observed_transitions(seed) for seed in range(100)))
+
+
+TABLE = {(state, verb, after) for (state, verb), states in LIFE_CYCLE.items() for after in states}
+
+
+def test_every_change_of_a_claim_stands_in_the_table_of_its_life(transitions):
+    changes = {change for change in transitions if change[0] != change[2]}
+    assert changes - TABLE == set()
+
+
+def test_every_entry_of_the_table_of_its_life_is_seen(transitions):
+    assert TABLE - transitions == set()

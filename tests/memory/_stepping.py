@@ -1,0 +1,494 @@
+"""Stepping real threads through every interleaving of lock-free code.
+
+One thread runs at a time. Before each access to something that threads share
+it hands the baton on, and a depth-first search tries everybody who could have
+it. Runs that reach a state that an earlier run was in are not continued: what
+can follow is known. Nothing here knows what is right; the tests do.
+
+What is a step: an attribute of the ledger read or written, a call of an atomic
+list, dict or deque operation, a look at the line. All else is local to its
+thread, so when it happens makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import linecache
+import re
+import sys
+import threading
+from asyncio import events
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from math import inf
+from types import CodeType, CoroutineType, FrameType, MethodType
+from typing import Any
+
+import slotwise
+
+_HOME = slotwise.__path__[0]
+_STEPPED = tuple(
+    f"{_HOME}/{name}.py"
+    for name in (
+        "_ledger/ledger",
+        "_ledger/deadlines",
+        "memory/_lease",
+        "memory/_registry",
+        "memory/_tracker",
+        "memory/_wakers",
+        "memory/semaphore",
+    )
+)
+_SHARED = {
+    "attention",
+    "alarm",
+    "busy",
+    "circulating",
+    "free",
+    "home",
+    "line",
+    "retired",
+    "value",
+}
+_ATTACHMENT = {"_tracker", "_ledger", "_lane"}
+_HEAP = re.compile(r"heappop\(|heappush\(")
+_ATOMIC = re.compile(
+    r"heappop\(|heappush\(|popleft\(|\.pop\(|popitem\("
+    r"|(?:line|_numbers)\.(?:append|clear|extend)\(|\.done\(|set_result\(|future\.cancel\("
+)
+_LOOK_AT_LINE = re.compile(r"\b(?:while|if|not|and|or) line\b|\bin line\b")
+_TABLE = re.compile(r"holders\[|young_deadlines\[|young\[")
+
+
+class TooManySchedules(AssertionError):
+    """The search was not exhausted."""
+
+
+class _Abandoned(BaseException):
+    """Ends the threads of a run in which everybody is stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    block: int  # the basic block it is in
+    is_one_of_several: bool  # in its block
+    # It reads what is written under the lock only: no step for who has the lock.
+    is_guarded_read: bool
+
+
+def _steps_of(code: CodeType, shared: frozenset[str]) -> dict[int, _Step]:
+    """The steps in ``code`` by their offsets."""
+    if code.co_name == "__init__":
+        return {}  # nobody else knows the object yet
+    found: dict[int, tuple[int, bool]] = {}
+    line_number = code.co_firstlineno
+    block = 0
+    for instruction in dis.get_instructions(code):
+        if instruction.positions is not None and instruction.positions.lineno is not None:
+            line_number = instruction.positions.lineno
+        text = linecache.getline(code.co_filename, line_number)
+        name = instruction.opname
+        if instruction.is_jump_target:
+            block += 1
+        is_guarded_read = False
+        if name in ("LOAD_ATTR", "STORE_ATTR", "LOAD_METHOD"):
+            is_step = instruction.argval in shared and not (
+                instruction.argval in ("free", "line") and _ATOMIC.search(text)
+            )
+            is_guarded_read = name != "STORE_ATTR" and instruction.argval not in ("free", "line")
+        elif name.startswith("CALL"):
+            is_step = _ATOMIC.search(text) is not None
+        elif name.startswith("LOAD_FAST"):
+            is_step = instruction.argval == "line" and _LOOK_AT_LINE.search(text) is not None
+        else:
+            is_step = name == "STORE_SUBSCR" and _TABLE.search(text) is not None
+        if is_step:
+            found[instruction.offset] = (block, is_guarded_read)
+        if "JUMP" in name:
+            block += 1
+    blocks = [block for block, _ in found.values()]
+    return {
+        offset: _Step(block, blocks.count(block) > 1, is_guarded_read)
+        for offset, (block, is_guarded_read) in found.items()
+    }
+
+
+class _Steps:
+    """The steps of all code, found when it is first run."""
+
+    def __init__(self, shared: frozenset[str]) -> None:
+        self._shared = shared
+        self._of: dict[CodeType, dict[int, _Step]] = {}
+
+    def __getitem__(self, code: CodeType) -> dict[int, _Step]:
+        steps = self._of.get(code)
+        if steps is None:
+            stepped = code.co_filename in _STEPPED
+            self._of[code] = steps = _steps_of(code, self._shared) if stepped else {}
+        return steps
+
+
+_PLAIN = _Steps(frozenset(_SHARED))
+_WITH_ATTACHMENT = _Steps(frozenset(_SHARED | _ATTACHMENT))
+
+
+@dataclass
+class Story:
+    """One scene, freshly set: who acts, what they share, what must hold at the end."""
+
+    acts: list[Callable[[], None]]
+    shared: list[object]
+    check: Callable[[], None]
+    # What a value that a thread has just read, and not stored yet, can depend on.
+    glance: Callable[[], Hashable]
+
+
+class _Canon:
+    """A state as nested tuples, equal for states that differ in identities only."""
+
+    _LEFT_OUT = frozenset(
+        ("last_used", "since", "registry", "_lost", "__weakref__", "former_values")
+    )
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def of(self, thing: Any) -> Hashable:
+        kind = type(thing)
+        if thing is None or kind in (int, float, bool, str):
+            return thing
+        if id(thing) in self._seen:
+            return ("seen", self._seen[id(thing)])
+        self._seen[id(thing)] = len(self._seen)
+        if kind in (list, tuple, deque):
+            return (kind.__name__, *[self.of(item) for item in thing])
+        if kind in (dict, OrderedDict):
+            return ("dict", *[(self.of(key), self.of(value)) for key, value in thing.items()])
+        if isinstance(thing, asyncio.Future):
+            result = thing._result if thing.done() else None
+            return ("future", thing._state, result, self.of(thing.get_loop()))
+        if kind is CoroutineType:
+            frame = thing.cr_frame
+            place = () if frame is None else (frame.f_lasti, self.of(dict(frame.f_locals)))
+            return (thing.__name__, place, self.of(thing.cr_await))
+        if kind is MethodType:
+            return ("method", thing.__name__, self.of(thing.__self__))
+        if kind is not Run and kind.__module__.startswith(("slotwise", "tests.")):
+            names = [
+                name
+                for base in kind.__mro__
+                for name in base.__dict__.get("__slots__", ())
+                if name not in self._LEFT_OUT
+            ]
+            names += [name for name in getattr(thing, "__dict__", ()) if name[0] != "_"]
+            return (kind.__name__, *[self.of(getattr(thing, name, "unset")) for name in names])
+        return kind.__name__
+
+
+class Run:
+    """One schedule, from the first step of its threads to the last."""
+
+    def __init__(
+        self, prefix: tuple[int, ...], seen: set[int], steps: _Steps, interruptions: float
+    ) -> None:
+        self._prefix = prefix
+        self._interruptions_left = interruptions
+        self._seen = seen
+        self._steps = steps
+        self.taken: list[int] = []
+        self.branches: list[tuple[int, ...]] = []
+        self.stuck = False
+        self.lock_owner: int | None = None
+        self._known = False  # an earlier run was here: nothing new can follow
+        self._me: dict[int, int] = {}
+        self._gates: list[Any] = []
+        self._finished: list[bool] = []
+        self._until: list[Callable[[], object] | None] = []
+        self._where: list[FrameType | None] = []
+        self._trails: dict[int, tuple[int, list[Hashable]]] = {}
+        self._all_finished = threading.Lock()
+        self._failure: BaseException | None = None
+        self._story: Story | None = None
+
+    def play(self, story: Story) -> None:
+        """Run the acts under this schedule, then check."""
+        self._story = story
+        count = len(story.acts)
+        self._gates = [threading.Lock() for _ in range(count)]
+        self._finished = [False] * count
+        self._until = [None] * count
+        self._where = [None] * count
+        for gate in [*self._gates, self._all_finished]:
+            gate.acquire()
+        threads = [
+            threading.Thread(target=self._act, args=(number, act), daemon=True)
+            for number, act in enumerate(story.acts)
+        ]
+        for thread in threads:
+            thread.start()
+        self._gates[self._choose(0)].release()
+        self._all_finished.acquire()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert not self.stuck, "a thread waits for ever"
+        story.check()
+
+    def step(self, until: Callable[[], object] | None = None) -> None:
+        """Let anybody go on; with ``until`` the caller only once that is true."""
+        me = self.me()
+        if me is None:
+            assert until is None or until(), "the stage hand would wait for ever"
+            return
+        self._pause(me, sys._getframe(1), until)
+
+    def me(self) -> int | None:
+        """The number of the calling thread; None for who set the scene."""
+        return self._me.get(threading.get_ident())
+
+    def _act(self, me: int, act: Callable[[], None]) -> None:
+        self._me[threading.get_ident()] = me
+        self._gates[me].acquire()
+        sys.settrace(self._trace_call)
+        try:
+            if not self.stuck:
+                act()
+        except _Abandoned:
+            pass
+        except BaseException as failure:
+            self._failure = self._failure or failure
+        finally:
+            sys.settrace(None)
+        self._finished[me] = True
+        self._where[me] = None
+        if all(self._finished):
+            self._all_finished.release()
+        else:
+            self._gates[self._choose(me)].release()
+
+    def _trace_call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if self._known or not self._steps[frame.f_code]:
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        return self._trace_step
+
+    def _trace_step(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "opcode":
+            step = self._steps[frame.f_code].get(frame.f_lasti)
+            if step is not None and not self._known:
+                self._take_step(frame, step)
+        elif event == "return":
+            self._trails.pop(id(frame), None)
+        return self._trace_step
+
+    def _take_step(self, frame: FrameType, step: _Step) -> None:
+        me = self._me[threading.get_ident()]
+        if step.is_guarded_read and self.lock_owner == me:
+            return
+        if not step.is_one_of_several:
+            self._pause(me, frame, None)
+            return
+        # What this step reads is on the stack at the next one of its block,
+        # where it can't be seen: remember what it may have been.
+        trail = self._trails.get(id(frame))
+        if trail is None or trail[0] != step.block:
+            self._trails[id(frame)] = trail = (step.block, [])
+        self._pause(me, frame, None)
+        assert self._story is not None
+        trail[1].append((frame.f_lasti, self._story.glance()))
+
+    def _pause(self, me: int, frame: FrameType, until: Callable[[], object] | None) -> None:
+        if self.stuck:
+            raise _Abandoned
+        self._where[me] = frame
+        self._until[me] = until
+        chosen = self._choose(me)
+        if chosen != me:
+            self._gates[chosen].release()
+            self._gates[me].acquire()
+        self._until[me] = None
+        if self.stuck:
+            raise _Abandoned
+
+    def _choose(self, me: int) -> int:
+        """Who has the baton next."""
+        able = [
+            number
+            for number, finished in enumerate(self._finished)
+            if not finished and ((until := self._until[number]) is None or until())
+        ]
+        if not able or self.stuck:
+            self.stuck = True
+            return self._finished.index(False)
+        usual = me if me in able else able[0]
+        if len(able) == 1 or self._known:
+            return usual
+        depth = len(self.taken)
+        if depth < len(self._prefix):
+            chosen = self._prefix[depth]
+            assert chosen in able, "the same choices led elsewhere: the story is not repeatable"
+        else:
+            chosen = usual
+            if me not in able or self._interruptions_left > 0:
+                state = hash((self._interruptions_left, self._state()))
+                if state in self._seen:
+                    self._known = True
+                    return usual
+                self._seen.add(state)
+                self.branches += [(*self.taken, other) for other in able if other != chosen]
+        if me in able and chosen != me:
+            self._interruptions_left -= 1
+        self.taken.append(chosen)
+        return chosen
+
+    def _state(self) -> Hashable:
+        assert self._story is not None
+        canon = _Canon()
+        places: list[Hashable] = []
+        for number, frame in enumerate(self._where):
+            places.append((self._finished[number], self._until[number] is None))
+            while frame is not None and frame.f_code is not Run._act.__code__:
+                trail = self._trails.get(id(frame), (0, ()))[1]
+                where = (frame.f_code.co_name, frame.f_lasti, tuple(trail))
+                if frame.f_code.co_filename != __file__ or frame.f_code.co_name == "drive":
+                    places.append((where, canon.of(dict(frame.f_locals))))
+                frame = frame.f_back
+        return (*places, *[canon.of(thing) for thing in self._story.shared])
+
+
+@dataclass
+class Explored:
+    """What a search has seen."""
+
+    schedules: int = 0
+    states: int = 0
+
+
+def explore(
+    set_scene: Callable[[Run], Story],
+    *,
+    interruptions: float = inf,
+    attachment: bool = False,
+    at_most: int = 100_000,
+) -> Explored:
+    """Play the scene under every schedule; raises what the first failing one raised.
+
+    With ``interruptions``: every schedule in which a thread that could go on has
+    to hand the baton on at most so often, at whatever steps.
+    """
+    seen: set[int] = set()
+    to_try: list[tuple[int, ...]] = [()]
+    explored = Explored()
+    while to_try:
+        if explored.schedules >= at_most:
+            raise TooManySchedules(f"{at_most} schedules, and more to come")
+        prefix = to_try.pop()
+        run = Run(prefix, seen, _WITH_ATTACHMENT if attachment else _PLAIN, interruptions)
+        try:
+            run.play(set_scene(run))
+        except BaseException as failure:
+            failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
+            raise
+        to_try += run.branches
+        explored.schedules += 1
+    explored.states = len(seen)
+    return explored
+
+
+class SteppedLock:
+    """In place of the section's lock: to wait for it is to hand the baton on."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.owner: int | None = None
+        self.depth = 0
+
+    def acquire(self) -> None:
+        me = self._run.me()
+        if self.owner != me:
+            self._run.step(until=lambda: self.owner is None)
+            self.owner = self._run.lock_owner = me
+        self.depth += 1
+
+    def release(self) -> None:
+        assert self.owner == self._run.me()
+        self.depth -= 1
+        if not self.depth:
+            self.owner = self._run.lock_owner = None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+class HandLoop(asyncio.AbstractEventLoop):
+    """An event loop that is turned by hand, and drives one coroutine at a time."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        self.ready.append((callback, args))
+
+    call_soon_threadsafe = call_soon
+
+    def turn(self) -> None:
+        """Run what is ready."""
+        with self.running():
+            while self.ready:
+                callback, args = self.ready.popleft()
+                callback(*args)
+
+    def running(self) -> _Running:
+        return _Running(self)
+
+    def drive(
+        self, coroutine: Coroutine[Any, Any, Any], *, cancel_when_it_waits: bool = False
+    ) -> Any:
+        """Run ``coroutine`` to its end, as a task would."""
+        throw: BaseException | None = None
+        while True:
+            with self.running():
+                try:
+                    future = coroutine.send(None) if throw is None else coroutine.throw(throw)
+                except StopIteration as end:
+                    return end.value
+            future._asyncio_future_blocking = False
+            if cancel_when_it_waits:
+                cancel_when_it_waits = False
+                self._run.step()
+                self.turn()
+                self._run.step()
+                with self.running():
+                    future.cancel()  # False if it has its result: a task is cancelled all the same
+                throw = asyncio.CancelledError()
+                continue
+            while not future.done():
+                self._run.step(until=lambda: self.ready)
+                self.turn()
+
+
+class _Running:
+    def __init__(self, loop: HandLoop) -> None:
+        self._loop = loop
+        self._outer: Any = None
+
+    def __enter__(self) -> None:
+        self._outer = events._get_running_loop()
+        events._set_running_loop(self._loop)
+
+    def __exit__(self, *exc_info: object) -> None:
+        events._set_running_loop(self._outer)

@@ -1,0 +1,831 @@
+"""The quick lane, under every interleaving of two and three threads.
+
+Each test sets a scene with few slots and lets `_stepping.explore` play it under
+all schedules. At the end of each: never were more slots held than there are,
+none was lost, and nobody waits while one is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from logging import INFO
+from typing import Any
+
+import pytest
+from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
+
+from slotwise import MemorySemaphore, _clock, _section
+from slotwise._ledger import NEVER, invariants
+from slotwise._ledger.ledger import QUICK_LANE
+from slotwise.errors import SemaphoreClosed, ValueConflict
+from slotwise.memory import _lease, _log, _registry, _tracker, semaphore
+from slotwise.memory._lease import Turn
+from slotwise.memory._registry import Registry
+from slotwise.memory._wakers import closed_door
+from slotwise.testing import FakeClock
+
+pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+
+# Scenes of many steps are played with few interruptions only, unless somebody has
+# some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
+EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
+
+_wait_sync = MemorySemaphore._wait_sync
+
+
+class Stage:
+    """A fresh world for one run: names, keys, time and lock start anew."""
+
+    clock: FakeClock
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.loops: list[HandLoop] = []
+        self._semaphores: list[MemorySemaphore] = []
+        self.inside = 0
+        self.most_inside = 0
+        self._leaving: list[Callable[[], object]] = []
+        self.lock = SteppedLock(run)
+
+        def wait_sync(semaphore: MemorySemaphore, claim: Any) -> None:
+            run.step(until=lambda: not claim.waker.locked())
+            _wait_sync(semaphore, claim)
+
+        self.clock._move_to(1000.0)
+        _clock.timekeeper._timers.clear()
+        self.registry = Registry()
+        _section.lock = _tracker.lock = _registry.lock = semaphore.lock = self.lock
+        assert not _section.section.busy
+        assert not _section._left_to_do
+        semaphore.registry = self.registry
+        _lease.next_key = semaphore.next_key = itertools.count(1).__next__
+        MemorySemaphore._wait_sync = wait_sync
+        _log.logger.isEnabledFor(INFO)
+        assert not _log.perhaps_wanted(INFO, True), "with logs there is no quick lane"
+
+    def semaphore(self, **arguments: Any) -> MemorySemaphore:
+        made = MemorySemaphore(**arguments)
+        self._semaphores.append(made)
+        return made
+
+    def loop(self) -> HandLoop:
+        loop = HandLoop(self.run)
+        self.loops.append(loop)
+        return loop
+
+    def enter(self) -> None:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+
+    def leave(self) -> None:
+        self.inside -= 1
+
+    def at_the_end(self, leave: Callable[[], object]) -> None:
+        self._leaving.append(leave)
+
+    def end(self) -> None:
+        """Let those leave who are inside."""
+        for leave in self._leaving:
+            self.leave()
+            leave()
+            self.turn_loops()
+
+    def waiter(self, sem: MemorySemaphore) -> Turn:
+        """Somebody who waits already."""
+        turn = Turn(sem, None)
+        assert not sem._request(turn, closed_door)
+        return turn
+
+    def serve(self, sem: MemorySemaphore, waiters: list[Turn]) -> None:
+        """Let those visit, in this order, who wait already."""
+        for turn in waiters:
+            assert turn._slot_number, "it waits, and nobody is before it"
+            assert not turn.waker.locked(), "it was not told"
+            sem._tracker.hand_over(turn._slot_number)
+
+    def story(self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None) -> Story:
+        def check_all() -> None:
+            self.turn_loops()
+            check()
+
+        return Story(list(acts), [*self._semaphores, *self._shared()], check_all, self._glance)
+
+    def turn_loops(self) -> None:
+        while any(loop.ready for loop in self.loops):
+            for loop in self.loops:
+                loop.turn()
+
+    def assert_all_free(self, sem: MemorySemaphore, value: int = 1) -> None:
+        """Nobody is left, in the private ``sem``."""
+        ledger = sem._tracker
+        assert not ledger.line, "somebody stands in the line"
+        assert not ledger.waiting, "somebody waits"
+        assert not sem._numbers
+        invariants.check(ledger)
+        assert ledger.in_use == 0, "a slot is lost"
+        assert ledger.value == value
+        assert self.most_inside <= value
+        assert self.inside == 0
+
+    def _shared(self) -> list[object]:
+        return [
+            self.lock,
+            self.loops,
+            self.registry._trackers,
+            _tracker.condemned,
+            _section.section,
+            self,
+        ]
+
+    def _glance(self) -> tuple[object, ...]:
+        seen: list[object] = []
+        for sem in self._semaphores:
+            ledger, home = sem._tracker, sem._tracker.home
+            seen += [
+                (ledger.attention, ledger.circulating, ledger.value),
+                (len(ledger.line), ledger.line.maxlen, *ledger.free),
+                None if home is None else self.loops.index(home),
+            ]
+        return tuple(seen)
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    # Put back at the end; a Stage fills them.
+    for module, name in (
+        (_section, "lock"),
+        (_tracker, "lock"),
+        (_registry, "lock"),
+        (semaphore, "lock"),
+        (semaphore, "registry"),
+        (_lease, "next_key"),
+        (semaphore, "next_key"),
+        (MemorySemaphore, "_wait_sync"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+
+    def play_all(set_scene: Callable[[Stage], Story], **options: Any) -> int:
+        def set_stage(run: Run) -> Story:
+            return set_scene(Stage(run))
+
+        if EXHAUSTIVELY:
+            options.pop("interruptions", None)
+        explored = explore(set_stage, **options)
+        assert explored.schedules > 1, "there was nothing to choose"
+        return explored.schedules
+
+    # Timers of other tests are none of ours.
+    monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
+    with FakeClock() as clock:
+        monkeypatch.setattr(Stage, "clock", clock, raising=False)
+        yield play_all
+        _clock.timekeeper._timers.clear()
+
+
+# ------------------------------------------------------------------ the actors
+
+Act = Callable[[], None]
+
+
+def _thread_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        sem.__enter__()
+        stage.enter()
+        stage.at_the_end(lambda: sem.__exit__(None, None, None))
+
+    return act
+
+
+def _thread_takes_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        acquired = sem.acquire_sync()
+        stage.enter()
+        stage.at_the_end(lambda: sem.release_sync(acquired))
+
+    return act
+
+
+def _thread_tries(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        acquired = sem.try_acquire_sync()
+        if acquired is not None:
+            stage.enter()
+            stage.at_the_end(lambda: sem.release_sync(acquired))
+
+    return act
+
+
+def _thread_tries_and_leaves(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        acquired = sem.try_acquire_sync()
+        if acquired is not None:
+            stage.enter()
+            stage.leave()
+            sem.release_sync(acquired)
+
+    return act
+
+
+def _loop_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
+    loop = stage.loop()
+
+    def act() -> None:
+        loop.drive(sem.__aenter__())
+        stage.enter()
+        stage.at_the_end(lambda: loop.drive(sem.__aexit__(None, None, None)))
+
+    return act
+
+
+def _home_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
+    act = _loop_takes_block(stage, sem)
+    assert sem._tracker.at_home(stage.loops[-1])
+    return act
+
+
+def _loop_takes_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+    loop = stage.loop()
+    cm = sem.cm()
+
+    def act() -> None:
+        loop.drive(cm.__aenter__())
+        stage.enter()
+        stage.at_the_end(lambda: loop.drive(cm.__aexit__(None, None, None)))
+
+    return act
+
+
+TAKERS = [
+    _thread_takes_block,
+    _thread_takes_lease,
+    _thread_tries,
+    _loop_takes_block,
+    _home_takes_block,
+    _loop_takes_lease,
+]
+
+
+def _thread_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
+    sem.__enter__()
+    stage.enter()
+
+    def act() -> None:
+        stage.leave()
+        sem.__exit__(None, None, None)
+
+    return act
+
+
+def _thread_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+    acquired = sem.acquire_sync()
+    stage.enter()
+
+    def act() -> None:
+        stage.leave()
+        assert sem.release_sync(acquired)
+
+    return act
+
+
+def _loop_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
+    loop = stage.loop()
+    loop.drive(sem.__aenter__())
+    stage.enter()
+
+    def act() -> None:
+        stage.leave()
+        loop.drive(sem.__aexit__(None, None, None))
+
+    return act
+
+
+def _loop_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+    loop = stage.loop()
+    cm = sem.cm()
+    loop.drive(cm.__aenter__())
+    stage.enter()
+
+    def act() -> None:
+        stage.leave()
+        loop.drive(cm.__aexit__(None, None, None))
+
+    return act
+
+
+GIVERS = [_thread_gives_block, _thread_gives_lease, _loop_gives_block, _loop_gives_lease]
+
+
+def _thread_visits(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        with sem:
+            stage.enter()
+            stage.leave()
+
+    return act
+
+
+def _thread_visits_by_cm(stage: Stage, sem: MemorySemaphore) -> Act:
+    def act() -> None:
+        with sem.cm():
+            stage.enter()
+            stage.leave()
+
+    return act
+
+
+def _loop_visits(stage: Stage, sem: MemorySemaphore) -> Act:
+    loop = stage.loop()
+
+    async def visit() -> None:
+        async with sem:
+            stage.enter()
+            stage.leave()
+
+    return lambda: loop.drive(visit())
+
+
+# ---------------------------------------------------------- takers and givers
+
+
+@pytest.mark.parametrize(
+    ("taker", "giver"),
+    [(taker, giver) for taker in TAKERS for giver in GIVERS],
+)
+def test_who_asks_while_the_slot_is_given_gets_it_and_nobody_else_does(play, taker, giver):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = giver(stage, sem)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.inside == 1
+            stage.end()
+            stage.assert_all_free(sem)
+
+        return stage.story(taker(stage, sem), give, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_thread_visits, _thread_visits),
+        (_thread_visits, _loop_visits),
+        (_thread_visits_by_cm, _loop_visits),
+    ],
+)
+def test_two_visitors_are_never_inside_together(play, one, other):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        acts = one(stage, sem), other(stage, sem)
+        return stage.story(*acts, check=lambda: stage.assert_all_free(sem))
+
+    play(scene, interruptions=3)
+
+
+def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = _thread_gives_lease(stage, sem)
+
+        def check() -> None:
+            assert stage.inside == 1
+            stage.end()
+            stage.assert_all_free(sem)
+
+        return stage.story(
+            _thread_tries_and_leaves(stage, sem), _thread_takes_block(stage, sem), give, check=check
+        )
+
+    play(scene, interruptions=2)
+
+
+# ------------------------------------------------------------------- releasing
+
+
+def test_two_releases_of_one_lease_free_it_once(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        acquired = sem.acquire_sync()
+        freed: list[bool] = []
+
+        def release() -> None:
+            freed.append(sem.release_sync(acquired))
+
+        def check() -> None:
+            assert sorted(freed) == [False, True]
+            stage.assert_all_free(sem)
+
+        return stage.story(release, release, check=check)
+
+    play(scene)
+
+
+def test_a_release_by_id_and_the_end_of_the_block_free_it_once_for_the_next(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        loop = stage.loop()
+        cm = sem.cm()
+        loop.drive(cm.__aenter__())
+        waiters = [stage.waiter(sem), stage.waiter(sem)]
+
+        def check() -> None:
+            assert [waiter._slot_number for waiter in waiters] == [1, 0]
+            stage.serve(sem, waiters)
+            stage.assert_all_free(sem)
+
+        return stage.story(
+            lambda: sem.release_sync(cm.acquisition_id),
+            lambda: loop.drive(cm.__aexit__(None, None, None)),
+            check=check,
+        )
+
+    play(scene)
+
+
+@pytest.mark.parametrize("by", ["id", "block"])
+def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1, ttl=5)
+        loop = stage.loop()
+        cm = sem.cm()
+        loop.drive(cm.__aenter__())
+        waiters = [stage.waiter(sem), stage.waiter(sem)]
+
+        def leave() -> None:
+            if by == "id":
+                sem.release_sync(cm)
+            else:
+                loop.drive(cm.__aexit__(None, None, None))
+
+        def check() -> None:
+            assert [waiter._slot_number for waiter in waiters] == [1, 0]
+            stage.serve(sem, waiters)
+            stage.assert_all_free(sem)
+            assert sem._tracker.next_deadline() == NEVER
+
+        return stage.story(leave, lambda: stage.clock.advance(5), check=check)
+
+    play(scene, interruptions=3)
+
+
+def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2, ttl=5)
+        sem.acquire_sync()
+        loop = stage.loop()
+        cm = sem.cm()
+
+        def check() -> None:
+            stage.clock.advance(5)
+            stage.assert_all_free(sem, 2)
+
+        return stage.story(
+            lambda: loop.drive(cm.__aenter__()), lambda: stage.clock.advance(5), check=check
+        )
+
+    play(scene, interruptions=3)
+
+
+# -------------------------------------------------- retire, close and resize
+
+
+@pytest.mark.parametrize("taker", [_thread_takes_block, _thread_takes_lease, _loop_takes_block])
+def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1, name="s")
+        take = taker(stage, sem)
+
+        def retire() -> None:
+            other = MemorySemaphore(value=2, name="s")
+            try:
+                acquired = other.try_acquire_sync()
+            except ValueConflict:
+                return
+            assert acquired is not None
+            stage.enter()
+            # Who was there before is in the same semaphore, of another value.
+            stage.at_the_end(lambda: other.release_sync(acquired))
+
+        def check() -> None:
+            tracker = stage.registry.get("s")
+            assert tracker is not None
+            ledger = tracker
+            assert ledger.in_use == stage.inside == 1, "somebody is in a forgotten semaphore"
+            stage.end()
+            assert ledger.in_use == 0
+            assert not ledger.line
+            assert not ledger.waiting
+            assert len(stage.registry) == 1
+
+        def take_unless_in_conflict() -> None:
+            try:
+                take()
+            except ValueConflict:
+                assert stage.registry.get("s").value == 2
+
+        return stage.story(take_unless_in_conflict, retire, check=check)
+
+    play(scene, interruptions=2, attachment=True)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting(play, taker):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        take = taker(stage, sem)
+
+        def take_unless_closed() -> None:
+            try:
+                take()
+            except SemaphoreClosed:
+                pass
+
+        def check() -> None:
+            assert sem._tracker.in_use == stage.inside
+            stage.end()
+            assert sem._tracker.circulating == 0
+            invariants.check(sem._tracker)
+
+        return stage.story(take_unless_closed, sem.close_sync, check=check)
+
+    play(scene)
+
+
+def test_who_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = _thread_gives_lease(stage, sem)
+        take = _loop_takes_block(stage, sem)
+
+        def take_unless_closed() -> None:
+            try:
+                take()
+            except SemaphoreClosed:
+                pass
+
+        def close_and_give() -> None:
+            sem.close_sync()
+            give()
+
+        def check() -> None:
+            assert sem._tracker.in_use == stage.inside
+            stage.end()
+            assert sem._tracker.circulating == 0
+            invariants.check(sem._tracker)
+
+        return stage.story(take_unless_closed, close_and_give, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2)
+        low, high = sem.acquire_sync(), sem.acquire_sync()
+        sem.release_sync(low)
+
+        def shrink() -> None:
+            sem.resize_sync(1)
+            sem.release_sync(high)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.inside == 1
+            stage.end()
+            stage.assert_all_free(sem)
+            assert sem._tracker.free == [1]
+            assert sem._tracker.top == 1
+
+        return stage.story(taker(stage, sem), shrink, check=check)
+
+    play(scene, interruptions=2)
+
+
+def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2)
+        _, high = sem.acquire_sync(), sem.acquire_sync()
+
+        def shrink_then_give() -> None:
+            sem.resize_sync(1)
+            sem.release_sync(high)
+
+        def check() -> None:
+            assert stage.inside == 0, "it got a slot, and the one that there is is held"
+
+        return stage.story(_thread_tries(stage, sem), shrink_then_give, check=check)
+
+    play(scene)
+
+
+def test_what_is_given_after_the_close_is_granted_to_nobody(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        held = sem.acquire_sync()
+
+        def try_unless_closed() -> None:
+            try:
+                _thread_tries(stage, sem)()
+            except SemaphoreClosed:
+                pass
+
+        def close_then_give() -> None:
+            sem.close_sync()
+            sem.release_sync(held)
+
+        def check() -> None:
+            assert stage.inside == 0, "it got a slot that was free after the close only"
+
+        return stage.story(try_unless_closed, close_then_give, check=check)
+
+    play(scene)
+
+
+# ---------------------------------------------------------------- the line
+
+
+@pytest.mark.parametrize("giver", GIVERS)
+def test_a_ticket_of_the_line_that_is_cancelled_meanwhile_keeps_no_slot(play, giver):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = giver(stage, sem)
+        loop = stage.loop()
+
+        def come_and_go() -> None:
+            try:
+                loop.drive(sem.__aenter__(), cancel_when_it_waits=True)
+            except asyncio.CancelledError:
+                return
+            stage.enter()
+            stage.at_the_end(lambda: loop.drive(sem.__aexit__(None, None, None)))
+
+        def check() -> None:
+            stage.end()
+            stage.assert_all_free(sem)
+
+        return stage.story(come_and_go, give, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("giver", GIVERS)
+def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = giver(stage, sem)
+        loop = stage.loop()
+        first, second = sem.__aenter__(), sem.__aenter__()
+        with loop.running():
+            ticket, other = first.send(None), second.send(None)
+        assert list(sem._tracker.line) == [ticket, other]
+
+        def cancel() -> None:
+            loop.turn()
+            stage.run.step()
+            with loop.running():
+                ticket.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    first.throw(asyncio.CancelledError())
+
+        def check() -> None:
+            assert other.done(), "it waits, and the slot is free"
+            with loop.running(), pytest.raises(StopIteration):
+                second.send(None)
+            loop.drive(sem.__aexit__(None, None, None))
+            stage.assert_all_free(sem)
+
+        return stage.story(cancel, give, check=check)
+
+    play(scene)
+
+
+def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_is_lost(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2)
+        give = _thread_gives_lease(stage, sem)
+        loop = stage.loop()
+        loop.drive(sem.__aenter__())
+        visit = sem.__aenter__()
+        with loop.running():
+            ticket = visit.send(None)
+
+        def check() -> None:
+            assert ticket.done(), "it waits, and two slots are free"
+            with loop.running(), pytest.raises(StopIteration):
+                visit.send(None)
+            assert sem._tracker.in_use == 1
+            loop.drive(sem.__aexit__(None, None, None))
+            stage.assert_all_free(sem, 2)
+
+        return stage.story(lambda: loop.drive(sem.__aexit__(None, None, None)), give, check=check)
+
+    play(scene, interruptions=3)
+
+
+def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = _thread_gives_lease(stage, sem)
+        visit = _loop_visits(stage, sem)
+        assert sem._tracker.at_home(stage.loops[-1])
+        other = stage.loop()
+
+        def move_and_give() -> None:
+            sem._tracker.at_home(other)
+            give()
+
+        return stage.story(visit, move_and_give, check=lambda: stage.assert_all_free(sem))
+
+    play(scene, interruptions=3)
+
+
+def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        give = _thread_gives_lease(stage, sem)
+        visit = _loop_visits(stage, sem)
+        tracker = sem._tracker
+        assert tracker.at_home(stage.loops[-1])
+        other = stage.loop()
+
+        def move_and_tidy() -> None:
+            if tracker.at_home(other):
+                with other.running():
+                    # As if many had come here and given up.
+                    for _ in range(2):
+                        ticket = other.create_future()
+                        ticket.cancel()
+                        tracker.line.append(ticket)
+                    tracker.ended_tickets = 100
+                    _section.alone(tracker._tidy_line)
+            give()
+
+        return stage.story(visit, move_and_tidy, check=lambda: stage.assert_all_free(sem))
+
+    play(scene, interruptions=2)
+
+
+# ----------------------------- numbers that are out of `free` for a moment only
+
+
+def test_who_queues_while_a_retirement_fails_gets_the_free_slot(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2, name="s")
+        held = [sem.acquire_sync(), sem.acquire_sync()]
+        sem.release_sync(held.pop())
+        take = _home_takes_block(stage, sem)
+
+        def retire() -> None:
+            assert _section.alone(stage.registry.tracker_for, "s", 3) is None
+
+        def check() -> None:
+            assert stage.inside == 1
+            stage.end()
+
+        return stage.story(take, retire, check=check)
+
+    play(scene)
+
+
+def test_who_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2)
+        held = [sem.acquire_sync(), sem.acquire_sync()]
+        sem.release_sync(held.pop())
+
+        def check() -> None:
+            assert stage.inside == 1
+            stage.end()
+            sem.release_sync(held.pop())
+            stage.assert_all_free(sem, 2)
+
+        def try_both() -> None:
+            assert sem.try_acquire_sync(2) is None
+
+        return stage.story(_home_takes_block(stage, sem), try_both, check=check)
+
+    play(scene)
+
+
+def test_who_queues_while_numbers_are_minted_gets_a_free_one(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=4)
+        held = [sem.acquire_sync(), sem.acquire_sync()]
+        assert sem._tracker.circulating == 2
+
+        def check() -> None:
+            assert stage.inside == 2
+            stage.end()
+            for acquired in held:
+                sem.release_sync(acquired)
+            stage.assert_all_free(sem, 4)
+
+        return stage.story(
+            _home_takes_block(stage, sem), _thread_takes_block(stage, sem), check=check
+        )
+
+    play(scene)
