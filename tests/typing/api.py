@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from collections.abc import Generator
+from typing import Any, assert_type
 
 from slotwise import (
     AcquireTimeout,
@@ -14,6 +15,23 @@ from slotwise import (
     SlotwiseError,
     ValueConflict,
 )
+from slotwise.effects import (
+    AcquireSemaphore,
+    CreateSemaphore,
+    Exploration,
+    Gather,
+    Program,
+    ReleaseSemaphore,
+    Spawn,
+    Task,
+    Wait,
+    do,
+    explore,
+    replay,
+    run,
+    run_async,
+)
+from slotwise.effects import Semaphore as Permits
 from slotwise.testing import FakeClock, settle
 
 
@@ -85,3 +103,26 @@ async def testing() -> None:
     with FakeClock() as clock:
         clock.advance(61)
     await settle()
+
+
+@do
+def held(semaphore: Permits, number: int) -> Generator[Any, Any, int]:
+    yield AcquireSemaphore(semaphore)
+    yield ReleaseSemaphore(semaphore, 1)
+    return number
+
+
+@do
+def gathered() -> Generator[Any, Any, list[int]]:
+    semaphore: Permits = yield CreateSemaphore(2, "pool", owned=True)
+    task: Task[int] = yield Spawn(held(semaphore, 1), name="one")
+    result: list[int] = yield Gather(task, Wait(task), held(semaphore, 3))
+    return result
+
+
+async def effects() -> None:
+    assert_type(gathered(), Program[list[int]])
+    assert_type(run(gathered(), seed=1), list[int])
+    assert_type(await run_async(gathered()), list[int])
+    assert_type(explore(gathered, preemptions=2), Exploration)
+    assert_type(replay(gathered, (1, 2)), list[int])

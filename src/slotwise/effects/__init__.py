@@ -1,0 +1,102 @@
+"""Programs that yield effects, and the interpreters that run, simulate and explore them.
+
+`slotwise.effects.Semaphore` is the handle of a semaphore inside such a program;
+it is not `slotwise.Semaphore`, which asyncio tasks and threads use.
+"""
+
+from slotwise.effects.errors import (
+    DeadlockError,
+    ForeignSemaphoreError,
+    ForeignTaskError,
+    InvariantViolated,
+    LeakedPermits,
+    PermitLeakWarning,
+    ScheduleMismatch,
+    StepLimitExceeded,
+    TaskCancelledError,
+    UnhandledEffectError,
+    UnretrievedTaskError,
+)
+from slotwise.effects.explore import Exploration, explore
+from slotwise.effects.program import Program, do
+from slotwise.effects.run import run
+from slotwise.effects.run_async import run_async
+from slotwise.effects.schedules import Failure, Schedule, replay
+from slotwise.effects.semaphores import Semaphore
+from slotwise.effects.tasks import Promise, Task
+from slotwise.effects.vocabulary import (
+    AcquireSemaphore,
+    Await,
+    Cancel,
+    Checkpoint,
+    CompletePromise,
+    CreatePromise,
+    CreateSemaphore,
+    Effect,
+    FailPromise,
+    Gather,
+    Now,
+    Outcome,
+    Race,
+    ReleaseSemaphore,
+    SemaphoreInfo,
+    SemaphoreState,
+    Sleep,
+    Spawn,
+    TransferPermit,
+    Try,
+    TryAcquire,
+    Wait,
+    WithPermit,
+)
+from slotwise.errors import AcquireTimeout
+
+__all__ = [
+    "AcquireSemaphore",
+    "AcquireTimeout",
+    "Await",
+    "Cancel",
+    "Checkpoint",
+    "CompletePromise",
+    "CreatePromise",
+    "CreateSemaphore",
+    "DeadlockError",
+    "Effect",
+    "Exploration",
+    "FailPromise",
+    "Failure",
+    "ForeignSemaphoreError",
+    "ForeignTaskError",
+    "Gather",
+    "InvariantViolated",
+    "LeakedPermits",
+    "Now",
+    "Outcome",
+    "PermitLeakWarning",
+    "Program",
+    "Promise",
+    "Race",
+    "ReleaseSemaphore",
+    "Schedule",
+    "ScheduleMismatch",
+    "Semaphore",
+    "SemaphoreInfo",
+    "SemaphoreState",
+    "Sleep",
+    "Spawn",
+    "StepLimitExceeded",
+    "Task",
+    "TaskCancelledError",
+    "TransferPermit",
+    "Try",
+    "TryAcquire",
+    "UnhandledEffectError",
+    "UnretrievedTaskError",
+    "Wait",
+    "WithPermit",
+    "do",
+    "explore",
+    "replay",
+    "run",
+    "run_async",
+]

@@ -1,0 +1,120 @@
+"""Why nothing can run any more: who waits for what, held by whom.
+
+Only looking: the scheduler decides that it is a deadlock, and ends the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from slotwise.effects.errors import DeadlockError
+from slotwise.effects.permits import holders_of, leaks_of, place_of
+from slotwise.effects.semaphores import Semaphore
+from slotwise.effects.tasks import Future, Task
+
+if TYPE_CHECKING:
+    from slotwise.effects.scheduler import Scheduler
+
+# A message that nobody can read helps nobody.
+_SHOWN = 20
+
+
+def diagnose(scheduler: Scheduler) -> DeadlockError:
+    """Describe the parked tasks of a scheduler that has nothing left to run."""
+    waiters: dict[Task[Any], object] = {}
+    for task in scheduler.live:
+        if task._obstacle is not None:
+            waiters[task] = task._obstacle._awaited()
+    wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
+    holders = {
+        semaphore: holders_of(scheduler, semaphore, alive=semaphore.owned) for semaphore in wanted
+    }
+    leaked = tuple(leak for semaphore in wanted for leak in leaks_of(semaphore))
+    needs = {task: _needed(what, holders) for task, what in waiters.items()}
+    cycles = tuple(find_cycles(needs))
+
+    lines = ["nothing can ever run again"]
+    lines += _listed([_describe_waiter(scheduler, *item, holders) for item in waiters.items()])
+    lines += _listed([f"  cycle: {_describe_cycle(cycle, waiters)}" for cycle in cycles])
+    lines += _listed([f"  left behind by a task that has ended: {leak}" for leak in leaked])
+    return DeadlockError(
+        "\n".join(lines), cycles=cycles, waiters=waiters, holders=holders, leaked=leaked
+    )
+
+
+def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
+    """The rings in which each needs the next: one, a shortest, through every knot of them."""
+    cycles = []
+    in_a_cycle: set[Task[Any]] = set()
+    for start in needs:
+        if start in in_a_cycle:
+            continue
+        # Breadth first, so that the way back to the start is a shortest one.
+        came_from: dict[Task[Any], Task[Any]] = {}
+        to_do = [start]
+        for task in to_do:
+            for needed in needs.get(task, ()):
+                if needed not in came_from:
+                    came_from[needed] = task
+                    to_do.append(needed)
+            if start in came_from:
+                break
+        if start not in came_from:
+            continue
+        ring = [start]
+        while (before := came_from[ring[-1]]) is not start:
+            ring.append(before)
+        ring[1:] = reversed(ring[1:])
+        in_a_cycle.update(ring)
+        cycles.append(tuple(ring))
+    return cycles
+
+
+def _needed(what: object, holders: dict[Semaphore, tuple[Task[Any], ...]]) -> list[Task[Any]]:
+    """The tasks that would have to go on first."""
+    if isinstance(what, Semaphore):
+        return [task for task in holders[what] if not task._done]
+    targets: Iterable[object] = what if isinstance(what, tuple) else (what,)
+    return [target for target in targets if isinstance(target, Task)]
+
+
+def _describe_waiter(
+    scheduler: Scheduler,
+    task: Task[Any],
+    what: object,
+    holders: dict[Semaphore, tuple[Task[Any], ...]],
+) -> str:
+    filename, line = place_of(*scheduler.site_of(task))
+    text = f"  {task.name!r} waits for {_describe(what)}"
+    if isinstance(what, Semaphore):
+        names = [repr(holder.name) for holder in holders[what] if not holder._done]
+        by = ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+        text += f", held by {by}" if by else ", held by nobody who is still there"
+    return f"{text} (at {filename}:{line})"
+
+
+def _describe(what: object) -> str:
+    if isinstance(what, Semaphore):
+        return f"semaphore {what.name!r}"
+    if isinstance(what, tuple):
+        shown = [_describe(item) for item in what[:_SHOWN]]
+        return " and ".join([*shown, *(["..."] if len(what) > _SHOWN else [])])
+    if isinstance(what, Future):
+        return f"{'task' if isinstance(what, Task) else 'promise'} {getattr(what, 'name', '')!r}"
+    return repr(what)
+
+
+def _describe_cycle(cycle: tuple[Task[Any], ...], waiters: dict[Task[Any], object]) -> str:
+    parts = []
+    for task in cycle:
+        parts.append(repr(task.name))
+        what = waiters[task]
+        if isinstance(what, Semaphore):
+            parts.append(f"semaphore {what.name!r}")
+    return " -> ".join([*parts, repr(cycle[0].name)])
+
+
+def _listed(lines: list[str]) -> list[str]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], f"  ... and {more} more"] if more > 0 else lines

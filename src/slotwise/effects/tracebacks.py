@@ -1,0 +1,60 @@
+"""Reading frames and tracebacks: which lines are the user's, what a task is handling.
+
+Only looking: nothing here changes a task.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotwise.effects.tasks import Task
+
+_EFFECTS = str(Path(__file__).parent) + os.sep
+_SLOTWISE = str(Path(__file__).parent.parent) + os.sep
+
+
+def is_internal(code: CodeType) -> bool:
+    """Whether this is code of the effects, not of a user's program."""
+    return code.co_filename.startswith(_EFFECTS)
+
+
+def trim(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without slotwise's own frames at its outer end.
+
+    An exception passes the scheduler once for each program it leaves. Without
+    this, every second line of what the user sees would be the scheduler's.
+    """
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_SLOTWISE):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def is_handling(task: Task[Any], error: BaseException) -> bool:
+    """Whether a task is in an ``except`` or ``finally`` block because of ``error``.
+
+    A suspended generator refers to the exception that it is handling. That is
+    the only trace of it: a program that has swallowed the exception and goes on
+    looks the same otherwise.
+    """
+    for steps in [task._steps, *(task._stack or ())]:
+        for held in gc.get_referents(steps):
+            if isinstance(held, BaseException) and any(e is error for e in _chain(held)):
+                return True
+    return False
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception, and those during or because of whose handling it was raised."""
+    found: dict[int, BaseException] = {}
+    to_do: list[BaseException | None] = [error]
+    while to_do:
+        one = to_do.pop()
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            to_do += [one.__context__, one.__cause__]
+    return list(found.values())

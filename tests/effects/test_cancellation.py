@@ -1,0 +1,431 @@
+"""Cancelling: at every point at which a task can be, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from slotwise.effects import (
+    AcquireSemaphore,
+    Cancel,
+    Checkpoint,
+    CreatePromise,
+    CreateSemaphore,
+    Gather,
+    Race,
+    ReleaseSemaphore,
+    SemaphoreInfo,
+    Sleep,
+    Spawn,
+    TaskCancelledError,
+    Try,
+    UnretrievedTaskError,
+    Wait,
+    WithPermit,
+    do,
+    run,
+)
+
+
+@do
+def seen(effect, log):
+    """Yields the effect and notes what came of it."""
+    try:
+        yield effect
+    except BaseException as error:
+        log.append(type(error))
+        raise
+    log.append("went on")
+
+
+def test_the_error_is_no_exception():
+    assert issubclass(TaskCancelledError, BaseException)
+    assert not issubclass(TaskCancelledError, Exception)
+
+
+def test_a_waiter_that_is_cancelled_leaves_the_queue_and_the_others_keep_their_order():
+    log = []
+
+    @do
+    def waiter(sem, name):
+        yield AcquireSemaphore(sem)
+        log.append(name)
+        yield ReleaseSemaphore(sem)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        yield AcquireSemaphore(sem)
+        a = yield Spawn(waiter(sem, "a"))
+        noted = []
+        b = yield Spawn(seen(AcquireSemaphore(sem), noted))
+        c = yield Spawn(waiter(sem, "c"))
+        d = yield Spawn(waiter(sem, "d"))
+        yield Checkpoint()
+        yield Cancel(b)
+        assert (yield SemaphoreInfo(sem)).waiting == (a, c, d)
+        assert noted == []  # Cancel does not switch
+        yield ReleaseSemaphore(sem)
+        yield Gather(a, c, d)
+        with pytest.raises(TaskCancelledError) as caught:
+            yield Wait(b)
+        assert caught.value.task is b
+        assert b.cancelled
+        assert noted == [TaskCancelledError]
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+    assert log == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("owned", [True, False])
+def test_cancelled_between_hand_over_and_resumption_the_permit_goes_to_the_next(n, owned):
+    @do
+    def waiter(sem):
+        yield AcquireSemaphore(sem, n)
+        yield ReleaseSemaphore(sem, n)
+        return "served"
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(n, owned=owned)
+        yield AcquireSemaphore(sem, n)
+        first = yield Spawn(waiter(sem))
+        second = yield Spawn(waiter(sem))
+        yield Checkpoint()
+        yield ReleaseSemaphore(sem, n)  # handed to the first, which has not run since
+        assert (yield SemaphoreInfo(sem)).holders == (first,)
+        yield first.cancel()
+        assert (yield SemaphoreInfo(sem)).holders == (second,)
+        served = yield Wait(second)
+        with pytest.raises(TaskCancelledError):
+            yield Wait(first)
+        return served, (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == ("served", n)
+
+
+def test_a_bracket_cancelled_between_hand_over_and_resumption_hands_on():
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        yield AcquireSemaphore(sem)
+        first = yield Spawn(WithPermit(sem, Checkpoint()))
+        second = yield Spawn(WithPermit(sem, Checkpoint()))
+        yield Checkpoint()
+        yield ReleaseSemaphore(sem)
+        yield Cancel(first)
+        yield Wait(second)
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+def test_a_bracket_cancelled_inside_gives_its_permit_back():
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(WithPermit(sem, Sleep(100)))
+        yield Checkpoint()
+        assert (yield SemaphoreInfo(sem)).available == 0
+        yield Cancel(task)
+        yield Checkpoint()
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+def test_a_task_cancelled_before_it_began_never_begins():
+    log = []
+
+    @do
+    def child():
+        log.append("began")
+        yield Checkpoint()
+
+    @do
+    def program():
+        task = yield Spawn(child())
+        yield Cancel(task)
+        yield Cancel(task)
+        with pytest.raises(TaskCancelledError):
+            yield Wait(task)
+
+    run(program())
+    assert log == []
+
+
+def test_every_way_to_wait_can_be_cancelled():
+    @do
+    def forever(promise):
+        yield Wait(promise)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        yield AcquireSemaphore(sem)
+        promise = yield CreatePromise()
+        endless = yield Spawn(forever(promise))
+        for effect in (
+            Checkpoint(),
+            Sleep(0),
+            Sleep(5),
+            Wait(promise),
+            Wait(endless),
+            Gather(promise, endless),
+            Race(promise),
+            AcquireSemaphore(sem),
+            AcquireSemaphore(sem, timeout=5),
+            Try(Wait(promise)),
+            WithPermit(sem, Checkpoint()),
+        ):
+            log = []
+            task = yield Spawn(seen(effect, log))
+            yield Checkpoint()
+            yield Cancel(task)
+            outcome = yield Try(Wait(task))
+            assert isinstance(outcome.error, TaskCancelledError)
+            assert outcome.error.task is task
+            assert log == [TaskCancelledError], effect
+        assert (yield SemaphoreInfo(sem)).waiting == ()
+        yield ReleaseSemaphore(sem)
+
+    run(program())
+
+
+def test_finally_blocks_may_yield_effects():
+    log = []
+
+    @do
+    def child(sem):
+        yield AcquireSemaphore(sem)
+        try:
+            yield Sleep(100)
+        finally:
+            log.append("unwinding")
+            yield Sleep(1)
+            yield Checkpoint()
+            yield ReleaseSemaphore(sem)
+            log.append("released")
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(child(sem))
+        yield Checkpoint()
+        yield Cancel(task)
+        assert log == []
+        outcome = yield Try(Wait(task))
+        assert outcome.error.task is task
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+    assert log == ["unwinding", "released"]
+
+
+def test_further_cancels_of_an_unwinding_task_do_not_disturb_its_finally():
+    @do
+    def child(sem, log):
+        yield AcquireSemaphore(sem)
+        try:
+            yield Sleep(100)
+        finally:
+            try:
+                yield cleanup()
+            finally:
+                yield Checkpoint()
+                yield ReleaseSemaphore(sem)
+                log.append("released")
+
+    @do
+    def cleanup():
+        for _ in range(3):
+            yield Sleep(1)
+
+    @do
+    def program():
+        log = []
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(child(sem, log))
+        yield Checkpoint()
+        for _ in range(10):
+            yield Cancel(task)
+            yield Checkpoint()
+        outcome = yield Try(Wait(task))
+        assert isinstance(outcome.error, TaskCancelledError)
+        assert log == ["released"]
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+def test_a_finally_that_fails_while_unwinding_is_still_undisturbed_further_out():
+    @do
+    def child(sem):
+        yield AcquireSemaphore(sem)
+        try:
+            try:
+                yield Sleep(100)
+            finally:
+                raise KeyError("in finally")
+        finally:
+            yield Sleep(1)
+            yield ReleaseSemaphore(sem)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(child(sem))
+        yield Checkpoint()
+        yield Cancel(task)
+        yield Checkpoint()
+        yield Cancel(task)
+        with pytest.raises(KeyError):
+            yield Wait(task)
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+def test_a_task_that_has_swallowed_its_cancellation_can_be_cancelled_again():
+    @do
+    def stubborn(log):
+        for attempt in range(3):
+            try:
+                yield Sleep(100)
+            except TaskCancelledError:
+                log.append(attempt)
+        return "ended by itself"
+
+    @do
+    def program():
+        log = []
+        task = yield Spawn(stubborn(log))
+        yield Checkpoint()
+        for _ in range(3):
+            yield Cancel(task)
+            yield Checkpoint()
+        return log, (yield Wait(task))
+
+    assert run(program()) == ([0, 1, 2], "ended by itself")
+
+
+def test_cancelling_an_ended_task_does_nothing():
+    @do
+    def child():
+        yield Checkpoint()
+        return 5
+
+    @do
+    def program():
+        task = yield Spawn(child())
+        yield Wait(task)
+        yield Cancel(task)
+        assert not task.cancelled
+        return (yield Wait(task))
+
+    assert run(program()) == 5
+
+
+def test_a_task_that_cancels_itself_sees_it_at_that_yield():
+    @do
+    def child(box):
+        try:
+            yield Cancel(box[0])
+            box.append("went on")
+        finally:
+            box.append("finally")
+
+    @do
+    def program():
+        box = []
+        box.append((yield Spawn(child(box))))
+        outcome = yield Try(Wait(box[0]))
+        return type(outcome.error), box[1:]
+
+    assert run(program()) == (TaskCancelledError, ["finally"])
+
+
+def test_a_cancelled_gather_or_race_takes_its_own_programs_with_it():
+    log = []
+
+    @do
+    def child():
+        try:
+            yield Sleep(100)
+        finally:
+            log.append("child ended")
+
+    @do
+    def program(kind):
+        mine = yield Spawn(child())
+        task = yield Spawn(kind(child(), mine))
+        yield Checkpoint()
+        yield Checkpoint()
+        yield Cancel(task)
+        yield Try(Wait(task))
+        yield Checkpoint()
+        assert log == ["child ended"]  # not the one that was spawned by somebody else
+        yield Wait(mine)
+        return log
+
+    for kind in (Gather, Race):
+        log.clear()
+        assert run(program(kind)) == ["child ended"] * 2
+
+
+@pytest.mark.parametrize("wait", [Wait, Gather, Race])
+def test_an_error_that_a_cancelled_waiter_never_saw_counts_as_unseen(wait):
+    @do
+    def failing():
+        yield Checkpoint()
+        raise KeyError("nobody sees this")
+
+    @do
+    def killer(waiter):
+        yield Checkpoint()
+        yield Cancel(waiter)
+
+    @do
+    def program():
+        failed = yield Spawn(failing())
+        waiter = yield Spawn(wait(failed))
+        # Its turn comes after the failure has woken the waiter, and before the waiter's.
+        killed = yield Spawn(killer(waiter))
+        yield Wait(killed)
+        assert failed.done
+        outcome = yield Try(Wait(waiter))
+        assert isinstance(outcome.error, TaskCancelledError)
+
+    with pytest.warns(UnretrievedTaskError, match="nobody sees this"):
+        run(program())
+
+
+def test_the_root_can_be_cancelled_by_a_child():
+    @do
+    def child(root):
+        yield Cancel(root[0])
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        yield AcquireSemaphore(sem)
+        root = (yield SemaphoreInfo(sem)).holders
+        try:
+            yield Spawn(child(root))
+            yield Sleep(100)
+        finally:
+            yield ReleaseSemaphore(sem)
+
+    with pytest.raises(TaskCancelledError) as caught:
+        run(program())
+    assert caught.value.task.number == 0
+
+
+def test_cancel_wants_a_task():
+    @do
+    def program():
+        with pytest.raises(TypeError):
+            yield Cancel("task")
+
+    run(program())
