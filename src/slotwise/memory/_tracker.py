@@ -251,14 +251,15 @@ class Tracker(Ledger[MemoryClaim]):
 
     def leave_line(self, future: asyncio.Future[int]) -> None:
         """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
-        if future.done() and not future.cancelled():
-            if future.exception() is None:
-                self.withdraw(Pass(future, future.result()))
-            return
-        try:
-            future.cancel()  # collected with its loop, it may be pending still
-        except RuntimeError:
-            pass  # cancelled all the same; the closed loop can't tell anybody
+        if not future.cancelled():
+            if future.done():
+                if future.exception() is None:
+                    self.withdraw(Pass(future, future.result()))
+                return
+            try:
+                future.cancel()  # collected with its loop, it was pending still
+            except RuntimeError:
+                pass  # cancelled all the same; the closed loop can't tell anybody
         self.ended_tickets += 1
         if (
             self.ended_tickets > _FEW_ENDED
