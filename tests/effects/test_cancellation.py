@@ -11,6 +11,7 @@ from slotwise.effects import (
     CreatePromise,
     CreateSemaphore,
     Gather,
+    Now,
     Race,
     ReleaseSemaphore,
     SemaphoreInfo,
@@ -429,3 +430,117 @@ def test_cancel_wants_a_task():
             yield Cancel("task")
 
     run(program())
+
+
+def test_a_second_cancel_does_not_interrupt_a_finally_reached_by_yield_from():
+    ended = []
+
+    def hold(sem):
+        yield AcquireSemaphore(sem)
+        try:
+            yield Sleep(10)
+        finally:
+            yield Checkpoint()
+            ended.append("finally")
+            yield ReleaseSemaphore(sem)
+
+    @do
+    def worker(sem):
+        yield from hold(sem)
+
+    @do
+    def main():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(worker(sem))
+        yield Checkpoint()
+        yield Cancel(task)
+        yield Checkpoint()
+        yield Cancel(task)
+        yield Try(Wait(task))
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(main()) == 1
+    assert ended == ["finally"]
+
+
+def test_a_task_that_has_kept_its_cancellation_and_gone_on_can_be_cancelled_again():
+    @do
+    def stubborn():
+        try:
+            yield Sleep(10)
+        except TaskCancelledError as error:
+            kept = error
+        yield Sleep(1000)
+        return kept
+
+    @do
+    def main():
+        task = yield Spawn(stubborn())
+        yield Checkpoint()
+        yield Cancel(task)
+        yield Sleep(1)
+        yield Cancel(task)
+        yield Try(Wait(task))
+        return task.cancelled, (yield Now())
+
+    assert run(main()) == (True, 1.0)
+
+
+def test_an_ownerless_permit_handed_to_a_cancelled_task_is_not_lost_after_other_releases():
+    @do
+    def main():
+        sem = yield CreateSemaphore(2, owned=False)
+        yield AcquireSemaphore(sem, 2)
+        waiting = yield Spawn(AcquireSemaphore(sem))
+        yield Checkpoint()
+        yield ReleaseSemaphore(sem, 2)  # one is handed over, and not yet seen
+        yield AcquireSemaphore(sem)
+        yield ReleaseSemaphore(sem)  # counts as the answer to the older acquire
+        yield Cancel(waiting)
+        yield Try(Wait(waiting))
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(main()) == 2
+
+
+def test_gathers_and_races_nested_20000_deep_are_cancelled_without_recursion():
+    @do
+    def nested(crowd, depth):
+        if depth:
+            yield crowd(nested(crowd, depth - 1))
+        yield Sleep(100)
+
+    @do
+    def main():
+        yield Race(nested(Gather, 20_000), nested(Race, 20_000), Sleep(1))
+        return (yield Now())
+
+    assert run(main()) == 1.0
+
+
+def test_what_a_cancelled_task_gathers_unwinds_before_it_does():
+    order = []
+
+    @do
+    def leaf(name):
+        try:
+            yield Sleep(10)
+        finally:
+            order.append(name)
+
+    @do
+    def branch():
+        try:
+            yield Gather(leaf("a"), leaf("b"))
+        finally:
+            order.append("branch")
+
+    @do
+    def main():
+        task = yield Spawn(branch())
+        yield Sleep(1)
+        yield Cancel(task)
+        yield Sleep(1)
+
+    run(main())
+    assert order == ["a", "b", "branch"]

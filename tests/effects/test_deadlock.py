@@ -20,6 +20,7 @@ from slotwise.effects import (
     Sleep,
     Spawn,
     Wait,
+    WithPermit,
     do,
     run,
     run_async,
@@ -263,3 +264,54 @@ def test_a_deadlock_is_raised_even_where_leaks_are_errors():
         warnings.simplefilter("error")
         with pytest.raises(DeadlockError):
             run(program())
+
+
+def test_a_deadlock_while_unwinding_does_not_hide_the_error_of_the_root():
+    @do
+    def stuck(promise):
+        try:
+            yield Sleep(100)
+        finally:
+            yield Wait(promise)
+
+    @do
+    def main():
+        yield Spawn(stuck((yield CreatePromise())))
+        yield Checkpoint()
+        raise ValueError("of the root")
+
+    with pytest.raises(DeadlockError) as caught:
+        run(main())
+    assert repr(caught.value.__context__) == "ValueError('of the root')"
+
+
+def test_a_ring_behind_which_many_wait_is_found_and_a_long_queue_is_no_ring():
+    @do
+    def philosopher(left, right):
+        yield WithPermit(left, turn(right))
+
+    @do
+    def turn(right):
+        yield Checkpoint()
+        yield WithPermit(right, Checkpoint())
+
+    @do
+    def follow(target):
+        yield Wait(target)
+
+    @do
+    def main():
+        forks = []
+        for _ in range(3):
+            forks.append((yield CreateSemaphore(1)))
+        for i in range(3):
+            last = yield Spawn(philosopher(forks[i], forks[(i + 1) % 3]))
+        for _ in range(5_000):
+            last = yield Spawn(follow(last))
+        yield Wait((yield CreatePromise()))
+
+    with pytest.raises(DeadlockError) as caught:
+        run(main())
+    names = [task.name for cycle in caught.value.cycles for task in cycle]
+    assert names == ["philosopher-1", "philosopher-2", "philosopher-3"]
+    assert len(caught.value.waiters) == 5_004

@@ -264,3 +264,17 @@ def test_a_dropped_semaphore_is_gone_at_once():
         return gone()
 
     assert run(program()) is None
+
+
+def test_the_line_of_an_acquire_is_found_through_yield_from():
+    def take(sem):
+        yield AcquireSemaphore(sem)
+
+    @do
+    def main():
+        sem = yield CreateSemaphore(1)
+        yield from take(sem)
+
+    with pytest.warns(PermitLeakWarning) as caught:
+        run(main())
+    assert caught[0].lineno == take.__code__.co_firstlineno + 1

@@ -61,7 +61,9 @@ def _until_all_have_ended(scheduler: Scheduler) -> Iterator[None]:
             continue
         # Some `finally` waits for what can never come.
         if scheduler.abort is None:
+            root_error = failure_of(scheduler)
             scheduler.abort = diagnose(scheduler)
+            scheduler.abort.__context__ = root_error
         last_calls += 1
         if last_calls > _LAST_CALLS:
             scheduler.close_all()

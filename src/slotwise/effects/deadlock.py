@@ -27,9 +27,7 @@ def diagnose(scheduler: Scheduler) -> DeadlockError:
         if task._obstacle is not None:
             waiters[task] = task._obstacle._awaited()
     wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
-    holders = {
-        semaphore: holders_of(scheduler, semaphore, alive=semaphore.owned) for semaphore in wanted
-    }
+    holders = _holders(scheduler, wanted)
     leaked = tuple(leak for semaphore in wanted for leak in leaks_of(semaphore))
     needs = {task: _needed(what, holders) for task, what in waiters.items()}
     cycles = tuple(find_cycles(needs))
@@ -43,8 +41,27 @@ def diagnose(scheduler: Scheduler) -> DeadlockError:
     )
 
 
+def _holders(
+    scheduler: Scheduler, wanted: Iterable[Semaphore]
+) -> dict[Semaphore, tuple[Task[Any], ...]]:
+    """Who holds each of them; all at once, because there may be as many as tasks."""
+    found: dict[Semaphore, list[Task[Any]]] = {semaphore: [] for semaphore in wanted}
+    for task in scheduler.live:
+        held = dict.fromkeys(task._held or ())
+        if task._permit is not None:
+            held[task._permit[0]] = None
+        for semaphore in held:
+            if semaphore in found:
+                found[semaphore].append(task)
+    return {
+        semaphore: tuple(tasks) if semaphore.owned else holders_of(scheduler, semaphore)
+        for semaphore, tasks in found.items()
+    }
+
+
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
     """The rings in which each needs the next: one, a shortest, through every knot of them."""
+    needs = _without_loose_ends(needs)
     cycles = []
     in_a_cycle: set[Task[Any]] = set()
     for start in needs:
@@ -69,6 +86,29 @@ def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any]
         in_a_cycle.update(ring)
         cycles.append(tuple(ring))
     return cycles
+
+
+def _without_loose_ends(
+    needs: dict[Task[Any], list[Task[Any]]],
+) -> dict[Task[Any], list[Task[Any]]]:
+    """Only those that may be in a ring: not who needs nobody, or is needed by nobody, of them."""
+    needed_by: dict[Task[Any], list[Task[Any]]] = {task: [] for task in needs}
+    for task, others in needs.items():
+        for other in others:
+            if other in needed_by:
+                needed_by[other].append(task)
+    rest = dict(needs)
+    for onward, back in ((needs, needed_by), (needed_by, needs)):
+        missing = {task: sum(other in rest for other in onward[task]) for task in rest}
+        loose = [task for task, count in missing.items() if not count]
+        for task in loose:
+            del rest[task]
+            for other in back[task]:
+                if other in rest:
+                    missing[other] -= 1
+                    if not missing[other]:
+                        loose.append(other)
+    return {task: [other for other in others if other in rest] for task, others in rest.items()}
 
 
 def _needed(what: object, holders: dict[Semaphore, tuple[Task[Any], ...]]) -> list[Task[Any]]:

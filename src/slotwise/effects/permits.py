@@ -8,7 +8,7 @@ filed here, by acquire, and not in the ledger. Nothing here queues or wakes anyo
 from __future__ import annotations
 
 from collections import deque
-from types import CodeType
+from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from slotwise.effects.errors import LeakedPermits
@@ -37,6 +37,13 @@ class Holding:
         self.steps = steps
         self.instruction = instruction
         self.handed_on = 0  # how many of them were transferred to other tasks
+
+
+def innermost(steps: Any) -> Any:
+    """The generator that has yielded: ``yield from`` may be in between."""
+    while isinstance(inner := steps.gi_yieldfrom, GeneratorType):
+        steps = inner
+    return steps
 
 
 def place_of(steps: Steps[Any], instruction: int) -> tuple[str, int]:
@@ -94,6 +101,19 @@ def held_by(task: Task[Any], semaphore: Semaphore) -> int:
     return filed + (last is not None and last[0] is semaphore)
 
 
+def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
+    """Whether a task has so many, without counting all it has."""
+    last = task._permit
+    if last is not None and last[0] is semaphore:
+        n -= 1
+    if n > 0 and task._held and semaphore in task._held:
+        for holding in reversed(task._held[semaphore]):
+            n -= len(holding.numbers)
+            if n <= 0:
+                break
+    return n <= 0
+
+
 def count(holdings: list[Holding] | deque[Holding]) -> int:
     return sum(len(holding.numbers) for holding in holdings)
 
@@ -120,7 +140,9 @@ def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
         n -= len(taken)
         if not holding.numbers:
             holdings.pop()
-    tidy(task, semaphore)
+    if not holdings:
+        assert task._held is not None
+        del task._held[semaphore]
     return numbers
 
 
@@ -143,12 +165,16 @@ def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     if semaphore.owned:
         return take_latest(task, semaphore, min(n, held_by(task, semaphore)))
     loose = semaphore._loose
+    numbers: list[int] = []
     for holding in reversed(loose):
-        if holding.task is task and len(holding.numbers) == n:
+        if holding.task is task:
             loose.remove(holding)
-            return holding.numbers
-    # Nobody's permits: somebody has answered this acquire already.
-    return []
+            numbers = holding.numbers
+            break
+    # Nobody's permits: the releases of others may have counted as the answer to
+    # this acquire. Theirs are then what it has to give back.
+    missing = min(n - len(numbers), count(loose))
+    return numbers + take_oldest(loose, missing)
 
 
 def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from slotwise.effects.custom import NONE, Handler, answer_custom, installed
 from slotwise.effects.errors import ForeignTaskError, TaskCancelledError
-from slotwise.effects.permits import abandon, put_away
+from slotwise.effects.permits import abandon, innermost, put_away
 from slotwise.effects.program import Program, Steps, as_program
 from slotwise.effects.semaphore_effects import AcquireHere
 from slotwise.effects.semaphores import Semaphore, Ticket, give_number
@@ -92,6 +92,8 @@ class Scheduler:
         self.live: dict[Task[Any], None] = {}
         self.failed: list[Task[Any]] = []
         self.left_behind: dict[Semaphore, None] = {}
+        # Spawned for a task that has been cancelled: to be cancelled next.
+        self.orphans: list[Task[Any]] = []
         self.timers = Timers()
         self.bridge: Callable[[Task[Any], Any], Obstacle] | None = None  # to awaitables
         self.awaiting = 0  # how many tasks are parked on those
@@ -179,7 +181,8 @@ class Scheduler:
                             if task._permit is not None:
                                 put_away(task)
                             number = heappop(ledger.free)
-                            task._permit = (semaphore, number, steps, steps.gi_frame.f_lasti)
+                            where = steps if steps.gi_yieldfrom is None else innermost(steps)
+                            task._permit = (semaphore, number, where, where.gi_frame.f_lasti)
                             value = semaphore = None  # not to keep it alive
                             continue
                     semaphore = None
@@ -347,19 +350,35 @@ class Scheduler:
         """Have a task see `TaskCancelledError` where it is.
 
         One that is already unwinding is left alone, so that its ``finally``
-        gets to its end; unless ``again``.
+        gets to its end; unless ``again``. What was spawned for its `Gather` or
+        `Race` is cancelled with it, and sees that first.
         """
+        # Not by recursion: those may be waiting in a `Gather`, and so on.
+        stopped: list[tuple[Task[Any], TaskCancelledError]] = []
+        to_do = [task]
+        while to_do:
+            one = to_do.pop()
+            error = self._withdraw(one, again and one is task)
+            if error is not None:
+                stopped.append((one, error))
+            to_do += self.orphans
+            self.orphans.clear()
+        for one, error in reversed(stopped):
+            self.throw(one, error)
+
+    def _withdraw(self, task: Task[Any], again: bool) -> TaskCancelledError | None:
+        """Take a task away from what it waits for; the error to throw, if it is for now."""
         if task._done:
-            return
+            return None
         if task._cancellation is not None and not again:
             on_its_way = task._thrown is task._cancellation or task._pending is not None
             if on_its_way or is_handling(task, task._cancellation):
-                return
+                return None
         task._cancellation = error = TaskCancelledError(task)
         if task is self.current:
             # It has caused its own cancellation in the middle of an effect.
             task._pending = error
-            return
+            return None
         obstacle, task._obstacle = task._obstacle, None
         if obstacle is not None:
             withdraw_later = getattr(obstacle, "withdraw_later", None)
@@ -367,9 +386,9 @@ class Scheduler:
                 task._obstacle = obstacle
                 task._pending = error
                 withdraw_later()
-                return
+                return None
             obstacle._withdraw(task)
-        self.throw(task, error)
+        return error
 
     def raise_pending(self, task: Task[Any]) -> None:
         """Before a task parks: raise the cancellation that waits for this moment, if any."""
@@ -413,6 +432,7 @@ class Scheduler:
                 if not is_internal(steps.gi_code):
                     break
                 steps = outer
+        steps = innermost(steps)
         return steps, steps.gi_frame.f_lasti
 
     def program_of(self, task: Task[Any], given: object, wanted_by: str) -> Program[Any]:

@@ -19,6 +19,9 @@ from slotwise.effects.permits import (
     hand_on,
     held_by,
     holders_of,
+    holdings_of,
+    holds,
+    innermost,
     take_latest,
     take_oldest,
     tidy,
@@ -111,7 +114,7 @@ def acquire(
         if task._stack:
             steps, instruction = scheduler.site_of(task)
         else:
-            steps = task._steps
+            steps = innermost(task._steps)
             instruction = steps.gi_frame.f_lasti
     ledger = semaphore._ledger
     if n == 1 and type(n) is int and timeout is None and not ledger.attention:
@@ -156,13 +159,16 @@ def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> 
     semaphore = _ours(scheduler, effect.semaphore)
     n = check_count("n", effect.n)
     if not semaphore.owned:
-        loose = count(semaphore._loose)
+        loose = semaphore._ledger.in_use
         if n > loose:
             raise RuntimeError(
                 f"{_permits(n)} of {semaphore.name!r} released, but {loose} held in all"
             )
         # Nobody's: the oldest acquire counts as answered.
         give(semaphore, take_oldest(semaphore._loose, n))
+        return
+    if holds(task, semaphore, n):
+        give(semaphore, take_latest(task, semaphore, n))
         return
     held = held_by(task, semaphore)
     left = count(semaphore._left)
@@ -171,11 +177,10 @@ def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> 
             f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
             f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"
         )
-    numbers = take_latest(task, semaphore, min(n, held)) if held else []
-    if n > held:
-        numbers += take_oldest(semaphore._left, n - held)
-        if not semaphore._left:
-            scheduler.left_behind.pop(semaphore, None)
+    numbers = take_latest(task, semaphore, held) if held else []
+    numbers += take_oldest(semaphore._left, n - held)
+    if not semaphore._left:
+        scheduler.left_behind.pop(semaphore, None)
     give(semaphore, numbers)
 
 
@@ -186,9 +191,9 @@ def release_holding(scheduler: Scheduler, task: Task[Any], effect: ReleaseHoldin
         release(scheduler, task, ReleaseSemaphore(semaphore, effect.n))
         return
     numbers, holding.numbers = holding.numbers, []
-    held = task._held
-    if held and held.get(semaphore) == [holding]:
-        del held[semaphore]
+    holdings = holdings_of(task, semaphore)
+    if len(holdings) > 1 and holdings[-1] is holding:
+        holdings.pop()  # brackets nest: there may be thousands before it
     else:
         tidy(task, semaphore)
     give(semaphore, numbers)

@@ -250,7 +250,9 @@ def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:
 
 
 def timeout_error(semaphore: Semaphore, waited: float) -> AcquireTimeout:
+    ledger = semaphore._ledger
+    others = len(ledger.line) - semaphore._places_left + len(ledger.waiting)
     return AcquireTimeout(
-        f"no permit of {semaphore.name!r} in {waited:g} s: {semaphore._ledger.in_use} of"
-        f" {semaphore.permits} held, {len(queue_of(semaphore))} others waiting"
+        f"no permit of {semaphore.name!r} in {waited:g} s: {ledger.in_use} of"
+        f" {semaphore.permits} held, {others} others waiting"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,10 +42,29 @@ def is_handling(task: Task[Any], error: BaseException) -> bool:
     looks the same otherwise.
     """
     for steps in [task._steps, *(task._stack or ())]:
-        for held in gc.get_referents(steps):
-            if isinstance(held, BaseException) and any(e is error for e in _chain(held)):
+        while isinstance(steps, GeneratorType):
+            if _refers(gc.get_referents(steps), error) > _refers(_variables(steps), error):
                 return True
+            steps = steps.gi_yieldfrom
     return False
+
+
+def _variables(steps: GeneratorType[Any, Any, Any]) -> list[object]:
+    """What the variables of a generator refer to: keeping an exception is not handling it."""
+    frame = steps.gi_frame
+    if frame is None:
+        return []
+    code = frame.f_code
+    in_cells = {*code.co_cellvars, *code.co_freevars}  # to which it does not refer itself
+    return [value for name, value in frame.f_locals.items() if name not in in_cells]
+
+
+def _refers(objects: list[Any], error: BaseException) -> int:
+    """How many of them are the exception, or one that was raised while it was handled."""
+    return sum(
+        isinstance(held, BaseException) and any(e is error for e in _chain(held))
+        for held in objects
+    )
 
 
 def _chain(error: BaseException) -> list[BaseException]:

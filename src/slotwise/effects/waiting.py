@@ -123,8 +123,7 @@ class Crowd:
         self.leave()
         if self.seen is not None and self.seen._error is not None:
             self.seen._retrievals -= 1
-        for child in self.offspring:
-            self.scheduler.cancel(child)
+        self.scheduler.orphans += self.offspring
 
     def _awaited(self) -> object:
         return tuple(target for target in self.targets if not target._done)
