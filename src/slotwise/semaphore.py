@@ -89,7 +89,10 @@ class Semaphore(ABC):
 
     @abstractmethod
     def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
-        """Like `try_acquire`; it does not block, so it may be called anywhere."""
+        """Like `try_acquire`; it does not wait for others, so it may be called anywhere.
+
+        A driver with a server needs one round trip to it.
+        """
 
     # ---------------------------------------------------------------- giving
 
@@ -103,7 +106,10 @@ class Semaphore(ABC):
 
     @abstractmethod
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        """Like `release`; it does not block, so it may be called anywhere."""
+        """Like `release`; it does not wait for others, so it may be called anywhere.
+
+        A driver with a server needs one round trip to it.
+        """
 
     # ------------------------------------------------------ looking, steering
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from slotwise import AcquisitionResult, MemorySemaphore, Semaphore, SemaphoreStats
+from slotwise.redis import RedisConfig, RedisSemaphore
+from tests.redis._server import Server
 
 _names = itertools.count(1)
 
-DRIVERS: dict[str, Callable[..., Semaphore]] = {"memory": MemorySemaphore}
+DRIVERS = ("memory", "redis")
 
 
 class Speak:
@@ -74,9 +77,18 @@ class Speak:
                 await asyncio.sleep(0.001)
 
 
-@pytest.fixture(params=sorted(DRIVERS))
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("contract")) as server:
+        yield server
+
+
+@pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> Callable[..., Semaphore]:
-    return DRIVERS[request.param]
+    if request.param == "memory":
+        return MemorySemaphore
+    server = request.getfixturevalue("server")
+    return partial(RedisSemaphore, config=RedisConfig(server.url))
 
 
 @pytest.fixture(params=["async", "sync"])

@@ -1,0 +1,375 @@
+"""Acquisition: one claim of ours on a Redis semaphore, from the request to its end.
+
+It is also what the caller gets. Everything here happens in the thread of the
+loop that asked; the server decides, and this only keeps its word to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, ValueConflict
+from slotwise.redis.giving import give
+from slotwise.redis.scripts import load
+from slotwise.redis.transport import Call, pack_half
+from slotwise.redis.weather import Unreachable
+from slotwise.values import AcquisitionResult
+
+if TYPE_CHECKING:
+    from slotwise.redis.process import Process, Room
+    from slotwise.redis.seat import Seat
+    from slotwise.redis.semaphore import RedisSemaphore
+
+_REQUEST = load("request")
+_REQUEST_MANY = load("request_many")
+_AT_ONCE = 200  # requests in one call
+_AGAIN_AT = 6  # which argument of request.lua says "again"
+_MANY_AGAIN_AT = 4  # and which of request_many.lua
+
+
+def request_template(semaphore: RedisSemaphore) -> tuple[bytes, bytes, bytes]:
+    """What stands before the id, between the id and the age, and before the last word."""
+    process, room = semaphore._attached()
+    keys = room.keys.all
+    first = pack_half((b"EVALSHA", _REQUEST.sha, len(keys), *keys, b""))
+    ttl = b"" if semaphore._ttl is None else semaphore._ttl
+    middle = pack_half((semaphore._value, semaphore._interval, ttl, b"wait", b""))
+    last = pack_half((f"{process.who} ", room.keys.notification))
+    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, last
+
+
+class TimedOut(Exception):
+    """Inside only: the wait is over, and why has yet to be found out."""
+
+
+class Acquisition(AcquisitionResult):
+    """A request for slots, then a hold on them."""
+
+    __slots__ = (
+        "_call",
+        "expires_at",
+        "future",
+        "interval",
+        "label",
+        "process",
+        "queued",
+        "room",
+        "seat",
+        "semaphore",
+        "since",
+        "slots",
+        "task",
+        "ttl",
+    )
+
+    process: Process
+    room: Room
+    seat: Seat
+
+    def __init__(self, semaphore: RedisSemaphore, slots: int, label: str) -> None:
+        process, room = semaphore._attached()
+        seat = process.seat()
+        self.semaphore = semaphore
+        self.process = process
+        self.room = room
+        self.seat = seat
+        self.slots = slots
+        self.label = label
+        self.ttl = semaphore._ttl
+        self.interval = semaphore._interval
+        self.expires_at = math.inf
+        self.since = 0.0
+        self.queued = False
+        self.task: asyncio.Task[Any] | None = None
+        self.future: asyncio.Future[None] = seat.loop.create_future()
+        count = f"*{slots}" if slots > 1 else ""
+        super().__init__(f"sw-{seat.token}-{process.next_number()}{count}", 0)
+        self._call: Call | None = None
+
+    @property
+    def ping_interval(self) -> float:
+        return self.semaphore._ping_interval
+
+    @property
+    def cancel_after_ttl(self) -> bool:
+        return self.semaphore._cancel_task_after_ttl
+
+    @property
+    def cancel_on_loss(self) -> bool:
+        return self.semaphore._cancel_task_on_loss
+
+    # ---------------------------------------------------------------- asking
+
+    def ask(self, *, wait: bool, again: bool = False) -> None:
+        """Send the request; `future` has the outcome.
+
+        One that will have to stand behind others of this loop may travel
+        together with the next ones, or with the next release.
+        """
+        self.process.waiters[self._acquisition_id] = self
+        seat, room, semaphore = self.seat, self.room, self.semaphore
+        simple = wait and not again and self.slots == 1 and not self.label
+        batch: list[Acquisition] | None = seat.lingering.get(room)
+        if batch is not None:
+            if simple and batch[0].semaphore is semaphore:
+                batch.append(self)
+                return
+            _ask_together(seat, room)  # nobody passes them
+        elif simple and room in seat.in_line and room in seat.holding:
+            # Soon one of ours releases: this can travel with it.
+            link = seat.link_for(room.keys.slot)
+            if link is not None:
+                seat.lingering[room] = [self]
+                link.before_flush(lambda: _ask_together(seat, room), linger=True)
+                return
+        self._ask_alone(wait=wait, again=again)
+
+    def _ask_alone(self, *, wait: bool, again: bool = False) -> None:
+        semaphore, acquisition_id = self.semaphore, self._acquisition_id
+        age_us = int((time.monotonic() - semaphore._made_at) * 1e6)
+        due = b"" if self.process.keeper.watches(self.room) else b"due"
+        args = [
+            b"",
+            acquisition_id,
+            semaphore._value,
+            self.interval,
+            b"" if self.ttl is None else self.ttl,
+            b"wait" if wait else b"try",
+            b"again" if again else b"",
+            age_us,
+            f"{self.process.who} {self.label}",
+            self.room.keys.notification,
+            due,
+        ]
+        call = Call(_REQUEST, self.room.keys.all, args, self._answered, self.room.keys.slot)
+        call.again_at = _AGAIN_AT
+        call.alone = True
+        if wait and not again and not self.label:
+            # Most of a request is always the same: packing it anew would cost as much
+            # as all the rest.
+            first, middle, last = semaphore._template()
+            own, age = acquisition_id.encode(), b"%d" % age_us
+            call.packed = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+                *(first, len(own), own, middle, len(age), age, last, len(due), due),
+            )
+        call.patient = again
+        self._call = call
+        self.seat.submit(call)
+
+    def _answered(self, call: Call, reply: Any) -> None:
+        if call is not self._call:
+            return
+        if isinstance(reply, BaseException):
+            self._fail(reply)
+            return
+        word = reply[0]
+        if word == b"granted":
+            self.room.learn(reply[3], self.semaphore._value)
+            self._granted(reply[1], reply[2])
+            told = reply[4:]
+        elif word == b"queued":
+            told = reply[3:]
+            self._queued(reply[1], reply[2])
+        elif word == b"busy":
+            self._fail(self.timeout_error(0.0, *reply[1:4]))
+            told = reply[4:]
+        else:
+            told = []
+            self._fail(self._refusal(word, *reply[1:]))
+        for message in told:
+            self.process.hear(message)
+
+    def _queued(self, value: int, due_ms: int) -> None:
+        self.room.learn(value, self.semaphore._value)
+        if self.future.done():
+            return
+        self._stand_in_line()
+        keeper = self.process.keeper
+        if self.ping_interval < keeper.interval:
+            keeper.hurry(self.ping_interval)
+        keeper.watch(self.room, due_ms)
+
+    def hear(self, word: str, more: list[str]) -> None:
+        """What a message, or a heartbeat, has to tell."""
+        if self.future.done():
+            return
+        if word == "granted":
+            number, token = more
+            self._granted(int(number), int(token))
+        elif word == "gone":
+            # The server forgot it, or thought it dead: to the end of the line.
+            if self.queued:
+                self._leave_line()
+                self.ask(wait=True, again=True)
+        elif word == "closed":
+            self._fail(self._refusal(b"closed", 1))
+        elif word == "refused":
+            self._fail(self._refusal(b"too many", int(more[0])))
+
+    def _granted(self, number: int, token: int) -> None:
+        process, acquisition_id = self.process, self._acquisition_id
+        process.waiters.pop(acquisition_id, None)
+        self._leave_line()
+        if self.future.done():
+            return  # cancelled or timed out: who waited gives it back by itself
+        self._slot_number = number
+        self._fencing_token = token
+        self.since = since = time.monotonic()
+        process.holders[acquisition_id] = self
+        self.seat.holding.setdefault(self.room, set()).add(acquisition_id)
+        if self.semaphore._ping_interval < process.keeper.interval:
+            process.keeper.hurry(self.semaphore._ping_interval)
+        if self.ttl is not None:
+            self.expires_at = since + self.ttl
+            process.keeper.watch_ttl(self.expires_at)
+        self.future.set_result(None)
+
+    def _stand_in_line(self) -> None:
+        self.queued = True
+        self.seat.in_line[self.room] += 1
+
+    def _leave_line(self) -> None:
+        if self.queued:
+            self.queued = False
+            in_line = self.seat.in_line
+            in_line[self.room] -= 1
+            if in_line[self.room] <= 0:
+                del in_line[self.room]
+
+    def let_go(self) -> None:
+        """Note, in whatever thread, that it holds nothing any more."""
+        holding = self.seat.holding.get(self.room)
+        if holding is not None:
+            holding.discard(self._acquisition_id)
+            if not holding:
+                self.seat.holding.pop(self.room, None)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave_line()
+        self.process.waiters.pop(self._acquisition_id, None)
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def time_out(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(TimedOut())
+
+    # ---------------------------------------------------------------- giving
+
+    def give(self, seat: Seat) -> asyncio.Future[Any]:
+        """Release, or leave the line, through any seat; the reply counts who is there."""
+        return give(self.process, self.room, seat, self._acquisition_id, self.interval, count=True)
+
+    async def withdraw(self) -> Any:
+        """End a wait whose outcome nobody will see: leave the line, or hand the grant on.
+
+        Runs to its end, or to its time limit, even when it is cancelled again.
+        Gives the reply; None if nothing was asked; raises BackendError if
+        nobody knows. Then the heartbeat's silence frees it.
+        """
+        process, call = self.process, self._call
+        process.waiters.pop(self._acquisition_id, None)
+        process.holders.pop(self._acquisition_id, None)
+        self.let_go()
+        self._leave_line()
+        if call is not None:
+            call.patient = False
+            if call.script is _REQUEST and self.seat.withdraw(call):
+                return None
+        given = self.give(self.seat)
+        limit = self.semaphore._config.cleanup_timeout
+        deadline = time.monotonic() + limit
+        while not given.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                given.cancel()
+                raise self.seat.trouble(self.room.keys.slot) or Unreachable(
+                    f"{self.semaphore._config.endpoint} did not answer in time; is it overloaded"
+                    f" or stopped?"
+                )
+            try:
+                await asyncio.wait([given], timeout=left)
+            except asyncio.CancelledError:
+                pass  # the caller is already being told
+        return given.result()
+
+    async def give_back(self) -> None:
+        """Give it back for somebody who can't; a failure is left to the heartbeat's silence."""
+        try:
+            await self.give(self.process.seat())
+        except BackendError:
+            pass
+
+    # ---------------------------------------------------------------- errors
+
+    def timeout_error(self, waited: float, value: int, held: int, waiting: int) -> AcquireTimeout:
+        return AcquireTimeout(
+            f"no slot of {self.room.name!r} in {waited:g} s: {held} of {value} held,"
+            f" {waiting} others waiting"
+        )
+
+    def _refusal(self, word: bytes, *counts: int) -> Exception:
+        name = self.room.name
+        if word == b"closed":
+            if counts[0]:
+                self.semaphore._closed = True
+            return closed_error(name)
+        if word == b"conflict":
+            value, held, waiting = counts
+            return ValueConflict(
+                f"{name!r} is in use with {value} slots, not {self.semaphore._value}:"
+                f" {held} held, {waiting} waiting;"
+                f" resize() changes the value of a semaphore in use"
+            )
+        return ValueError(
+            f"{self.slots} slots asked of {name!r}, which has {counts[0]}:"
+            f" that can never be granted"
+        )
+
+
+def closed_error(name: str) -> SemaphoreClosed:
+    return SemaphoreClosed(f"{name!r} is closed")
+
+
+def _ask_together(seat: Seat, room: Room) -> None:
+    """Send the requests that lingered: one call for all of them."""
+    lingering: list[Acquisition] = seat.lingering.pop(room, [])
+    waiting = [each for each in lingering if not each.future.done()]
+    if len(waiting) == 1:
+        waiting[0]._ask_alone(wait=True)
+        return
+    for at in range(0, len(waiting), _AT_ONCE):
+        _ask_at_once(seat, room, waiting[at : at + _AT_ONCE])
+
+
+def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
+    process, semaphore = batch[0].process, batch[0].semaphore
+
+    def answered(call: Call, reply: Any) -> None:
+        ours = [each for each in batch if each._call is call]
+        for each in ours:
+            if isinstance(reply, BaseException):
+                each._fail(reply)
+            elif reply[0] == b"queued":
+                each._queued(reply[1], reply[2])
+            elif not each.future.done():
+                each._ask_alone(wait=True, again=call.tries > 0)
+
+    args = [
+        b"",
+        semaphore._value,
+        semaphore._interval,
+        b"" if semaphore._ttl is None else semaphore._ttl,
+        b"",
+        f"{process.who} ",
+        b"" if process.keeper.watches(room) else b"due",
+        *(each._acquisition_id for each in batch),
+    ]
+    call = Call(_REQUEST_MANY, room.keys.all, args, answered, room.keys.slot)
+    call.again_at = _MANY_AGAIN_AT
+    for each in batch:
+        each._call = call
+    seat.submit(call)

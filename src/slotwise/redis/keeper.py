@@ -1,0 +1,343 @@
+"""Keeper: the daemon thread that shows the server that this process lives.
+
+It has an event loop of its own, so that a blocked loop of the user's does not
+cost its holders their slots. It sends the heartbeats of all acquisitions in one
+call, comes back when somebody's time is up on a semaphore that is waited for,
+ends holds whose ttl is over, and runs the calls of plain threads.
+
+It rests while this process holds nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slotwise.errors import BackendError
+from slotwise.redis.scripts import load
+from slotwise.redis.weather import logger
+
+if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
+    from slotwise.redis.process import Process, Room
+
+T = TypeVar("T")
+
+# The ids in one call: the server does nothing else meanwhile, and this is some 10 ms of it.
+_IDS_PER_CALL = 10_000
+# How close together looks at due ttls and at due semaphores may be.
+_GRAIN = 0.02
+
+
+class Keeper:
+    """The thread, its loop, and its timetable."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._nudged: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._beat_again = False
+        self.interval = math.inf  # between heartbeats; inf while resting
+        self.alarm = math.inf  # when the next ttl ends
+        self._next_beat = math.inf
+        self._dues: dict[Room, float] = {}  # when to look at a semaphore that is waited for
+
+    # ----------------------------------------------------- from other threads
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the keeper's loop, blocking the calling thread."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupt of this thread: the coroutine cleans up after itself.
+            future.cancel()
+            raise
+
+    def hurry(self, interval: float) -> None:
+        """Beat at least every ``interval`` seconds from now on."""
+        self.interval = min(self.interval, interval)
+        self._next_beat = min(self._next_beat, time.monotonic() + interval)
+        self._nudge()
+
+    def watch_ttl(self, when: float) -> None:
+        """Look at ttls at ``when`` or earlier."""
+        if when < self.alarm:
+            self.alarm = when
+            self._nudge()
+
+    def watch(self, room: Room, ms: int) -> None:
+        """Look at a semaphore that is waited for when somebody's time is up there."""
+        if ms < 0:
+            return
+        when = time.monotonic() + ms / 1000 + random.uniform(0.002, 0.03)  # noqa: S311
+        if when < self._dues.get(room, math.inf) - _GRAIN:
+            self._dues[room] = when
+            self._nudge()
+
+    def watches(self, room: Room) -> bool:
+        """Whether the time of the next look at a semaphore is set."""
+        return room in self._dues
+
+    def beat_soon(self) -> None:
+        """Ask at once what became of all acquisitions: messages may have been missed."""
+        self._beat_again = True
+        self._next_beat = 0.0
+        self._nudge()
+
+    def give_later(self, waiter: Acquisition) -> None:
+        """Give back what somebody waited for in a loop that is closed."""
+        loop = self._started()
+        loop.call_soon_threadsafe(lambda: self._spawn(waiter.give_back()))
+
+    def end(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(1)
+
+    def _nudge(self) -> None:
+        loop = self._started()
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._set_nudged)
+
+    def _set_nudged(self) -> None:
+        assert self._nudged is not None
+        self._nudged.set()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._live, name="slotwise-keeper", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    # -------------------------------------------------------------- the thread
+
+    def _live(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        self._nudged = asyncio.Event()
+        keeping = self._loop.create_task(self._keep())
+        try:
+            self._loop.run_forever()
+        finally:
+            keeping.cancel()
+            for task in [keeping, *self._tasks]:
+                task.cancel()
+            self._loop.run_until_complete(
+                asyncio.gather(keeping, *self._tasks, return_exceptions=True)
+            )
+            self._loop.close()
+
+    async def _keep(self) -> None:
+        assert self._nudged is not None
+        while True:
+            self._nudged.clear()
+            try:
+                delay = self._look_around(time.monotonic())
+            except Exception:  # whatever it is, heartbeats must go on
+                logger.exception("the keeper stumbled, and goes on")
+                delay = 1.0
+            try:
+                async with asyncio.timeout(delay):
+                    await self._nudged.wait()
+            except TimeoutError:
+                pass
+
+    def _look_around(self, now: float) -> float | None:
+        """Do what is due; for how long there is nothing to do then."""
+        self._process.leave_closed_loops()
+        self._end_ttls(now)
+        self._end_silent(now)
+        if now >= self._next_beat:
+            self._start_beat()
+            self._plan(now)
+        for room, when in list(self._dues.items()):
+            if now >= when:
+                del self._dues[room]
+                self._spawn(self._look_at(room))
+        soonest = min(self._next_beat, self.alarm, *list(self._dues.values()))
+        return max(soonest - now, 0.0) if soonest < math.inf else None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _plan(self, now: float) -> None:
+        """Set the time of the next heartbeat, or rest."""
+        everyone = self._everyone()
+        if everyone:
+            self.interval = min(each.ping_interval for each in everyone)
+            self._rested = False
+        elif not self._rested and self.interval < math.inf:
+            # Stay awake for one more round: a busy process would otherwise
+            # wake this thread for every acquisition.
+            self._rested = True
+        else:
+            self.interval = self._next_beat = math.inf
+            newcomers = self._everyone()
+            if newcomers:  # just now, and they may have seen us awake
+                self.hurry(min(each.ping_interval for each in newcomers))
+            return
+        self._next_beat = now + self.interval * random.uniform(0.9, 1.0)  # noqa: S311
+
+    def _everyone(self) -> list[Acquisition]:
+        process = self._process
+        return [*list(process.holders.values()), *list(process.waiters.values())]
+
+    _rested = False
+
+    # -------------------------------------------------------------- heartbeats
+
+    def _start_beat(self) -> None:
+        if self._beating is not None and not self._beating.done():
+            return  # it asks again when it is done, if it has to
+        self._beating = self._spawn(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            self._beat_again = False
+            started = time.monotonic()
+            process = self._process
+            parties: dict[tuple[Room, float], tuple[list[str], list[str]]] = {}
+            for holder in list(process.holders.values()):
+                party = parties.setdefault((holder.room, holder.interval), ([], []))
+                party[0].append(holder.acquisition_id)
+            for waiter in list(process.waiters.values()):
+                if waiter.queued:
+                    party = parties.setdefault((waiter.room, waiter.interval), ([], []))
+                    party[1].append(waiter.acquisition_id)
+            for batch in _batches(parties, apart=process.cluster is not None):
+                try:
+                    await self._send(batch)
+                except BackendError as error:
+                    logger.warning("no heartbeat got through: %s", error)
+                else:
+                    for room, *_ in batch:
+                        room.heard_at = started
+            if not self._beat_again:
+                return
+
+    async def _send(self, batch: list[tuple[Room, float, list[str], list[str]]]) -> None:
+        keys: list[bytes] = []
+        args: list[Any] = [b"", b""]
+        for room, interval, holders, waiters in batch:
+            keys += room.keys.all
+            args += (interval, room.keys.notification, len(holders), len(waiters))
+            args += holders
+            args += waiters
+        seat = self._process.seat()
+        replies = await seat.run(load("beat"), keys, args, batch[0][0].keys.slot)
+        for (room, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
+            if waiters:
+                self.watch(room, due)
+            for outcome in outcomes:
+                self._hear(outcome)
+
+    def _hear(self, outcome: bytes) -> None:
+        word, _, rest = outcome.partition(b" ")
+        if word != b"lost":
+            self._process.hear(outcome)
+            return
+        holder = self._process.holders.get(rest.decode())
+        if holder is None:
+            return
+        # The server's ttl began a little earlier than what we know of it.
+        ttl = holder.ttl
+        if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
+            self._expire(holder)
+        else:
+            self._lose(holder, "the server does not know it any more")
+
+    async def _look_at(self, room: Room) -> None:
+        """End what is over on a semaphore that we wait for; its next ones are told."""
+        interval = next(
+            (
+                waiter.interval
+                for waiter in list(self._process.waiters.values())
+                if waiter.room is room
+            ),
+            None,
+        )
+        if interval is None:
+            return
+        args = [b"", b"", interval, room.keys.notification, 0, 0]
+        try:
+            seat = self._process.seat()
+            [[due, *outcomes]] = await seat.run(load("beat"), room.keys.all, args, room.keys.slot)
+        except BackendError:
+            return  # the next heartbeat looks again
+        for outcome in outcomes:
+            self._hear(outcome)
+        self.watch(room, due)
+
+    # -------------------------------------------------------------------- ends
+
+    def _end_ttls(self, now: float) -> None:
+        if now < self.alarm:
+            return
+        self.alarm = math.inf
+        soonest = math.inf
+        for holder in list(self._process.holders.values()):
+            if holder.expires_at <= now:
+                self._expire(holder)
+                self._spawn(holder.give_back())
+            else:
+                soonest = min(soonest, holder.expires_at)
+        if soonest < math.inf:
+            self.watch_ttl(max(soonest, now + _GRAIN))
+
+    def _end_silent(self, now: float) -> None:
+        """Give up what the server must think is dead: no heartbeat got through for too long."""
+        for holder in list(self._process.holders.values()):
+            silent = now - max(holder.since, holder.room.heard_at)
+            if silent > holder.interval:
+                self._lose(holder, f"no heartbeat got through for {silent:.1f} s")
+                self._spawn(holder.give_back())
+
+    def _expire(self, holder: Acquisition) -> None:
+        reason = f"the ttl of {holder.acquisition_id} ended after {holder.ttl:g} s"
+        logger.warning("%s (%r)", reason, holder.room.name)
+        self._process.lose(holder, reason, cancel=holder.cancel_after_ttl)
+
+    def _lose(self, holder: Acquisition, why: str) -> None:
+        reason = f"{holder.acquisition_id} was lost: {why}"
+        logger.warning("%s (%r)", reason, holder.room.name)
+        self._process.lose(holder, reason, cancel=holder.cancel_on_loss)
+
+
+def _batches(
+    parties: dict[tuple[Room, float], tuple[list[str], list[str]]], *, apart: bool
+) -> Iterator[list[tuple[Room, float, list[str], list[str]]]]:
+    """Heartbeats in calls of bounded size; on a cluster a call is of one semaphore."""
+    batch: list[tuple[Room, float, list[str], list[str]]] = []
+    size = 0
+    for (room, interval), (holders, waiters) in parties.items():
+        while holders or waiters:
+            some_holders = holders[:_IDS_PER_CALL]
+            some_waiters = waiters[: _IDS_PER_CALL - len(some_holders)]
+            count = len(some_holders) + len(some_waiters)
+            if batch and (apart or size + count > _IDS_PER_CALL):
+                yield batch
+                batch, size = [], 0
+            batch.append((room, interval, some_holders, some_waiters))
+            size += count
+            holders, waiters = holders[len(some_holders) :], waiters[len(some_waiters) :]
+    if batch:
+        yield batch

@@ -1,0 +1,76 @@
+"""The names of a semaphore's keys. Nothing here talks to a server."""
+
+from __future__ import annotations
+
+PLACEHOLDER = "@@@ACQUISITION_ID@@@"
+
+# In the order in which our own scripts want them; the first five are documented.
+KINDS = (
+    "main",
+    "ttl",
+    "max",
+    "waiting",
+    "waiting_heartbeat",
+    "state",
+    "numbers",
+)
+
+
+class Keys:
+    """The keys of one semaphore, as bytes, ready to be sent.
+
+    On Cluster the name is written with braces around it, which puts all keys of
+    a semaphore into one hash slot.
+    """
+
+    __slots__ = (
+        "all",
+        "main",
+        "max",
+        "name",
+        "notification",
+        "numbers",
+        "slot",
+        "state",
+        "ttl",
+        "waiting",
+        "waiting_heartbeat",
+    )
+
+    def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
+        if cluster and name.startswith("}"):
+            raise ValueError(f"a name on Redis Cluster must not start with '}}', as {name!r} does")
+        self.name = name
+        written = f"{{{name}}}" if cluster else name
+        self.all = tuple(f"{namespace}:semaphore_{kind}:{written}".encode() for kind in KINDS)
+        (
+            self.main,
+            self.ttl,
+            self.max,
+            self.waiting,
+            self.waiting_heartbeat,
+            self.state,
+            self.numbers,
+        ) = self.all
+        tag = f"{written}:" if cluster else ""
+        self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
+        self.slot = hash_slot(self.main) if cluster else None
+
+    def notification_of(self, acquisition_id: str) -> bytes:
+        """The list that tells a client of documented scripts about its grant."""
+        return self.notification.replace(PLACEHOLDER.encode(), acquisition_id.encode())
+
+
+def hash_slot(key: bytes) -> int:
+    """Which of a cluster's 16384 hash slots a key is in."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    crc = 0
+    for byte in key:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+    return (crc & 0xFFFF) % 16384

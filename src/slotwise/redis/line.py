@@ -1,0 +1,259 @@
+"""Line: calls get through to one server, over as many connections as it takes.
+
+A connection that breaks is opened anew, with exponential backoff and jitter,
+and every call that was not answered is made again: all our scripts can be
+repeated without harm. A call gives up after ``attempts`` failures in a row, and
+at once when the server's answer will not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hiredis import ReplyError
+
+from slotwise.errors import BackendError
+from slotwise.redis import weather
+from slotwise.redis.config import RedisConfig
+from slotwise.redis.opening import Address, Talk, open_line
+from slotwise.redis.scripts import OURS, load
+from slotwise.redis.transport import Call, Link
+
+
+class Line:
+    """One loop's way to one server."""
+
+    # Between any two ticks:
+    #   N1  every call that was submitted and has no answer is in the link, in
+    #       _backlog, or on a timer that brings it back
+    #   N2  while _backlog is not empty or somebody listens, there is a link or
+    #       one is being opened
+
+    def __init__(
+        self,
+        config: RedisConfig,
+        loop: asyncio.AbstractEventLoop,
+        address: Address | None,
+        channel: str,
+        *,
+        on_message: Callable[[bytes], object],
+        on_open: Callable[[bool], object],
+        on_moved: Callable[[Call, str], bool],
+        on_trouble: Callable[[], object],
+        listens: Callable[[], bool],
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.address = address
+        self.channel = channel
+        self.link: Link | None = None
+        self.trouble: BackendError | None = None  # why there is no link
+        self._on_message = on_message
+        self._on_open = on_open
+        self._on_moved = on_moved
+        self._on_trouble = on_trouble
+        self._listens = listens
+        self._backlog: list[Call] = []
+        # While the server learns scripts that it forgot: the calls that it refused,
+        # and those made since, which must not pass them.
+        self._refused: list[Call] = []
+        self._held_back: list[Call] | None = None
+        self._opening = False
+        self._opened_before = False
+        self._failures = 0
+        self._ended = False
+
+    def submit(self, call: Call) -> None:
+        if self._held_back is not None:
+            self._held_back.append(call)
+        elif self.link is not None:
+            self.link.send(call)
+        else:
+            self._backlog.append(call)
+            self.open()
+
+    def withdraw(self, call: Call) -> bool:
+        """Take back a call; False if the server may have seen it, or will."""
+        for calls in (self._backlog, self._held_back or []):
+            if not call.sent and call in calls:
+                calls.remove(call)
+                return True
+        return False
+
+    def take_backlog(self) -> list[Call]:
+        """Hand over what has not been sent, for another line."""
+        backlog, self._backlog = self._backlog, []
+        return backlog
+
+    # --------------------------------------------------------------- opening
+
+    def open(self) -> None:
+        """Have a connection, now or as soon as one can be had."""
+        if self._opening or self.link is not None or self._ended:
+            return
+        self._opening = True
+        delay = 0.0
+        if self._failures:
+            longest = self.config.backoff * 2 ** min(self._failures - 1, 30)
+            delay = min(longest, self.config.max_backoff) * random.uniform(0.5, 1)  # noqa: S311
+        if delay:
+            self.loop.call_later(delay, self._start_opening)
+        else:
+            self._start_opening()
+
+    def _start_opening(self) -> None:
+        threading.Thread(target=self._open_in_thread, name="slotwise-open", daemon=True).start()
+
+    def _open_in_thread(self) -> None:
+        result: Talk | BackendError
+        try:
+            result = open_line(self.config, self.address, self.channel)
+        except BackendError as error:
+            result = error
+        except BaseException as error:  # a bug must not leave callers waiting
+            result = weather.Refused(f"{self.config.endpoint} can't be used: {error!r}")
+        try:
+            self.loop.call_soon_threadsafe(self._opened, result)
+        except RuntimeError:  # the loop was closed meanwhile
+            if isinstance(result, Talk):
+                result.sock.close()
+
+    def _opened(self, result: Talk | BackendError) -> None:
+        self._opening = False
+        if isinstance(result, BackendError):
+            self._failed(result)
+            return
+        if self._ended:
+            result.sock.close()
+            return
+        self.trouble = None
+        self.link = Link(
+            result,
+            self.loop,
+            self.config.reply_timeout,
+            self._answered,
+            self._on_message,
+            self._lost,
+        )
+        again, self._opened_before = self._opened_before, True
+        # Whoever was in the middle of something looks first, so that grants
+        # made meanwhile are known before anything new is asked.
+        self._on_open(again)
+        backlog, self._backlog = self._backlog, []
+        for call in backlog:
+            self.submit(call)
+
+    def _failed(self, error: BackendError) -> None:
+        """Let those give up that have tried for long enough."""
+        self.trouble = error
+        self._failures += 1
+        hopeless = isinstance(error, weather.Refused)
+        staying: list[Call] = []
+        leaving: list[Call] = []
+        for call in self._backlog:
+            call.tries += 1
+            tired = call.tries >= self.config.attempts and not call.patient
+            (leaving if hopeless or tired else staying).append(call)
+        self._backlog = staying
+        for call in leaving:
+            call.on_done(call, error)
+        if self._backlog or self._listens():
+            self.open()
+            self._on_trouble()
+        else:
+            self._failures = 0
+
+    def _lost(self, link: Link, error: Exception, pending: list[Call]) -> None:
+        if link is not self.link:
+            return
+        self.link = None
+        self.trouble = weather.unreachable(self.config.endpoint, error)
+        refused, self._refused = self._refused, []
+        held_back, self._held_back = self._held_back or [], None
+        self._backlog = refused + pending + held_back + self._backlog
+        if self._ended:
+            return
+        if self._backlog:
+            weather.logger.warning("%s; trying again", self.trouble)
+        # A connection that breaks on every call must not be retried for ever.
+        for call in pending:
+            call.tries += 1
+        tired = [c for c in self._backlog if c.tries >= self.config.attempts and not c.patient]
+        for call in tired:
+            self._backlog.remove(call)
+            call.on_done(call, self.trouble)
+        if self._backlog or self._listens():
+            self.open()
+
+    # --------------------------------------------------------------- answers
+
+    def _answered(self, call: Call, reply: Any) -> None:
+        self._failures = 0
+        if isinstance(reply, ReplyError):
+            self._answered_with_error(call, reply)
+        else:
+            call.on_done(call, reply)
+        if self._held_back is not None and self.link is not None and self.link.is_idle():
+            self._teach()
+
+    def _answered_with_error(self, call: Call, reply: Any) -> None:
+        text = str(reply)
+        if text.startswith("NOSCRIPT"):
+            self._refused.append(call)
+            if self._held_back is None:
+                self._held_back = []
+        elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text):
+            pass
+        elif weather.passes(reply) or ("READONLY" in text and self.config.endpoint.service):
+            call.tries += 1
+            if call.tries >= self.config.attempts + 3 and not call.patient:
+                call.on_done(call, weather.refused(self.config.endpoint, reply))
+                return
+            delay = min(self.config.backoff * 2**call.tries, self.config.max_backoff)
+            self.loop.call_later(delay, self.submit, call)
+            if "READONLY" in text and self.link is not None:
+                # It was demoted: the sentinels know by whom it was replaced.
+                self.link.lose(ConnectionResetError("it is no primary any more"))
+        else:
+            call.on_done(call, weather.refused(self.config.endpoint, reply))
+
+    def _teach(self) -> None:
+        """Send the scripts, then what was refused, and then what came after.
+
+        All scripts: one that stayed unknown would be refused again, while calls of
+        others pass it.
+        """
+        refused, held_back = self._refused, self._held_back or []
+        self._refused, self._held_back = [], None
+        for name in OURS:
+            self.submit(Call(None, (), ["SCRIPT", "LOAD", load(name).source], _ignore))
+        for call in refused:
+            call.whole = True  # for users who may not load scripts
+            self.submit(call)
+        for call in held_back:
+            self.submit(call)
+
+    # ---------------------------------------------------------------- ending
+
+    def end(self, error: BackendError) -> None:
+        """Close for good, in the loop's thread."""
+        self._ended = True
+        if self.link is not None:
+            self.link.lose(ConnectionResetError("closed by us"))
+        backlog, self._backlog = self._backlog, []
+        for call in backlog:
+            call.on_done(call, error)
+
+    def abandon(self) -> None:
+        """Close the socket only, from any thread."""
+        self._ended = True
+        if self.link is not None:
+            self.link.abandon()
+
+
+def _ignore(_: Call, reply: Any) -> None:
+    """Nobody waits for this reply."""

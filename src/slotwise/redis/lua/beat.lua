@@ -1,0 +1,139 @@
+-- beat.lua: the signs of life of a whole process, and what became of its acquisitions.
+-- KEYS  7 for each semaphore (common.lua), one after the other
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat, or empty
+--       then for each semaphore: heartbeat_max_interval (s), pattern of foreign
+--       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids
+-- Returns for each semaphore {ms until somebody's time is up, or -1, what each that was not
+-- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
+-- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line.
+-- Mirrors Ledger.renew for each, then Ledger.expire.
+-- include common.lua
+local CHUNK = 1000  -- arguments of one call: Lua cannot unpack many more
+
+-- Those of the ids ARGV[first] .. ARGV[last] that are in a sorted set, as a set.
+local function present(key, first, last)
+  local found = {}
+  for from = first, last, CHUNK do
+    local to = math.min(from + CHUNK - 1, last)
+    local scores = redis.call('ZMSCORE', key, unpack(ARGV, from, to))
+    for i = 1, to - from + 1 do
+      if scores[i] then found[ARGV[from + i - 1]] = true end
+    end
+  end
+  return found
+end
+
+local function renew(key, members, deadline)  -- all of them are known to be there
+  for from = 1, #members, CHUNK do
+    local arguments = {}
+    for i = from, math.min(from + CHUNK - 1, #members) do
+      arguments[#arguments + 1] = deadline
+      arguments[#arguments + 1] = members[i]
+    end
+    redis.call('ZADD', key, unpack(arguments))
+  end
+end
+
+local function add_members(members, id)
+  members[#members + 1] = id
+  for i = 2, slots_of(id) do members[#members + 1] = id .. '#' .. i end
+end
+
+-- A client that knows only documented scripts has granted a waiter of ours.
+-- One slot: complete the grant. Several, of which it gave but the first: back
+-- to its old place in line, since all are granted or none.
+local function complete(id, value, interval)
+  local claim = read_claim(id)
+  if claim and claim.granted ~= '0' then
+    local members = {}
+    add_members(members, id)
+    renew(main, members, seconds(now + claim.interval))
+    return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+  elseif not claim then
+    drop(id)
+    return 'gone ' .. id
+  end
+  for i = 2, slots_of(id) do
+    if not redis.call('ZSCORE', main, id .. '#' .. i) then
+      drop(id)
+      write_claim(id, claim)
+      redis.call('ZADD', waiting, claim.ticket, id)
+      redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
+      return nil
+    end
+  end
+  seat(id, claim, value or slots_of(id), redis.call('HGET', state, '.token'), interval)
+  local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
+  if from then  -- the list that nobody reads
+    redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
+  end
+  return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+end
+
+-- After the clock stepped back, the dead have deadlines that no living one could have.
+local function clamp(key, longest)
+  local latest = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+  if not latest or latest <= now + 1.25 * longest then return end
+  local beyond = '(' .. seconds(now + 1.25 * longest)
+  local members = redis.call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE)
+  renew(key, members, seconds(now + longest))
+end
+
+local function mend_some()
+  local facts = 9
+  local filed = redis.call('HLEN', state) - facts
+  if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
+    mend(redis.call('HRANDFIELD', state, 100))
+  end
+end
+
+local replies = {}
+local at = 3
+for first = 1, #KEYS, 7 do
+  open(first, ARGV[1])
+  caller, told = ARGV[2], {}
+  local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  pattern = ARGV[at + 1]
+  local first_holder, first_waiter = at + 4, at + 4 + holders
+  at = first_waiter + waiters
+
+  local longest = math.max(tonumber(redis.call('HGET', state, '.interval') or 0), interval)
+  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest) end
+  local value = current_value()
+  local deadline = seconds(now + interval)
+
+  end_ttls()
+  -- Renewed before the silent are buried: who is late, but was not yet given up, lives.
+  local held = present(main, first_holder, at - 1)
+  local in_line = present(waiting, first_waiter, at - 1)
+  local members, line, outcome = {}, {}, {}
+  for i = first_holder, first_waiter - 1 do
+    local id = ARGV[i]
+    if held[id] then add_members(members, id) else outcome[#outcome + 1] = 'lost ' .. id end
+  end
+  for i = first_waiter, at - 1 do
+    local id = ARGV[i]
+    if in_line[id] then
+      line[#line + 1] = id
+    elseif held[id] then
+      local became = complete(id, value, interval)
+      if became then outcome[#outcome + 1] = became end
+    else
+      outcome[#outcome + 1] = 'gone ' .. id
+    end
+  end
+  renew(main, members, deadline)
+  renew(waiting_heartbeat, line, deadline)
+
+  clamp(main, longest)
+  clamp(waiting_heartbeat, longest)
+  bury_silent()
+  mend_some()
+  settle(value, interval)
+  for _, message in ipairs(told) do outcome[#outcome + 1] = message end
+  for _, key in ipairs({main, waiting, waiting_heartbeat}) do outlive(key, interval) end
+  if holders + waiters > 0 then keep(interval) end
+  table.insert(outcome, 1, redis.call('EXISTS', waiting) == 1 and next_end() or -1)
+  replies[#replies + 1] = outcome
+end
+return replies

@@ -1,0 +1,87 @@
+-- give.lua: give an acquisition back, or leave the line; the next ones get the slots at once.
+-- KEYS  1-7 the semaphore (common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the caller's seat, or empty
+--       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
+--       6 "count" to be told how full it is, else empty
+-- Returns {slots it held, 1 if it stood in line, value, held, waiting} (the last three 0
+-- unless asked for), and behind these what it has to tell the caller's seat.
+-- Mirrors Ledger.release and Ledger.cancel.
+local given, freed = 0, nil
+if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
+  -- The common cases, with fewer calls: one slot, which nobody waits for, or which
+  -- goes as it is, number and all, to the first in line.
+  local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+  local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closing', '.main_life')
+  given = redis.call('ZREM', main, id)
+  if given == 1 and facts[1] then
+    local ttl, number = string.match(facts[1], '^%S+ (%S+) %S+ %S+ (%d+) ')
+    freed = tonumber(number)
+    if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
+    redis.call('HDEL', state, id)
+    if not head then
+      redis.call('ZREM', numbers, number)
+      return {1, 0, 0, 0, 0}
+    end
+    local interval, head_ttl, ticket, who
+    if facts[2] and not facts[5] and not string.find(head, '*', 1, true) then
+      interval, head_ttl, ticket, who = string.match(facts[2], '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
+    end
+    local value = tonumber(facts[3] or 0)
+    if head_ttl == '-' and freed <= value and redis.call('ZCARD', main) == value - 1 then
+      local now_us = tonumber(ARGV[1])
+      if now_us then
+        now_us = math.floor(now_us * 1000000 + 0.5)
+      else
+        local time = redis.call('TIME')
+        now_us = time[1] * 1000000 + time[2]
+      end
+      local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)
+      if alive_until and tonumber(alive_until) > now_us / 1000000 then
+        local main_life = facts[6] or '0'
+        local token = string.format('%.0f', math.max(tonumber(facts[4] or 0) + 1, now_us))
+        redis.call('ZREM', waiting_heartbeat, head)
+        redis.call('ZREM', waiting, head)
+        redis.call('ZADD', main, alive_until, head)
+        if value == 1 or tonumber(main_life) < now_us + 1000000 * interval then
+          redis.call('PEXPIRE', main, math.ceil(2000 * interval))
+          main_life = string.format('%.0f', now_us + 2000000 * interval)
+        end
+        redis.call('HSET', state, '.token', token, '.main_life', main_life, head,
+                   interval .. ' - ' .. ticket .. ' ' .. string.format('%.6f', now_us / 1000000)
+                   .. ' ' .. number .. ' ' .. token .. ' ' .. who)
+        local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token
+        local seat = string.match(head, '^sw%-([^-]+)%-')
+        if seat == ARGV[3] then return {1, 0, 0, 0, 0, message} end
+        redis.call('PUBLISH', 'slotwise:' .. seat, message)
+        return {1, 0, 0, 0, 0}
+      end
+    end
+    redis.call('ZREM', numbers, number)
+  elseif given == 0 and not head then
+    return {0, 0, 0, 0, 0}
+  end
+end
+-- include common.lua
+open(1, ARGV[1])
+local id, interval, counted = ARGV[2], tonumber(ARGV[4]), ARGV[6] ~= ''
+caller, pattern = ARGV[3], ARGV[5]
+
+local stood = 0
+if given == 0 then
+  given = drop(id)
+  if given == 0 then stood = leave_line(id) end
+end
+local value = current_value()
+settle(value, interval, freed)
+local reply = {given, stood, 0, 0, 0}
+if counted then
+  -- A foreign client may have told it through a list that nobody reads.
+  local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
+  if from then
+    redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
+  end
+  reply = {given, stood, value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting)}
+end
+for _, message in ipairs(told) do reply[#reply + 1] = message end
+return reply

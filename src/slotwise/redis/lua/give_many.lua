@@ -1,0 +1,96 @@
+-- give_many.lua: several releases of one tick at once, each of one slot; the next ones get the slots.
+-- KEYS  1-7 the semaphore (common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat, or empty
+--       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
+--       5... the acquisition ids, none of several slots
+-- Returns {a digit for each id: 1 if it was held, else 0}, and behind it what it has to tell
+-- the caller's seat.  Mirrors Ledger.release for each, with one hand-over at the end.
+local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
+local state, numbers = KEYS[6], KEYS[7]
+local ids = {unpack(ARGV, 5)}
+local scores = redis.call('ZMSCORE', main, unpack(ids))
+local claims = redis.call('HMGET', state, unpack(ids))
+local digits, freed, with_ttl, known = {}, {}, {}, true
+for i, id in ipairs(ids) do
+  digits[i] = scores[i] and '1' or '0'
+  if scores[i] and claims[i] then
+    local ttl, number = string.match(claims[i], '^%S+ (%S+) %S+ %S+ (%d+) ')
+    freed[#freed + 1] = tonumber(number)
+    if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
+  else
+    known = false
+  end
+end
+local reply = {table.concat(digits)}
+redis.call('ZREM', main, unpack(ids))
+redis.call('HDEL', state, unpack(ids))
+if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
+
+-- The common case, with few calls: as many as were freed stand in line, alive, each for
+-- one slot and without a ttl; they take the numbers over, the lowest first.
+local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
+if known and #heads == #freed then
+  local facts = redis.call('HMGET', state, '.value', '.token', '.closing', '.main_life', unpack(heads))
+  local held, value = redis.call('ZCARD', main), tonumber(facts[1] or 0)
+  local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
+  local now_us = tonumber(ARGV[1])
+  if now_us then
+    now_us = math.floor(now_us * 1000000 + 0.5)
+  else
+    local time = redis.call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+  end
+  table.sort(freed)
+  local fits = held + #freed == value and not facts[3] and freed[#freed] <= value
+  local token, longest = tonumber(facts[2] or 0), 0
+  local members, filed, messages = {}, {}, {}
+  local now_text = string.format('%.6f', now_us / 1000000)
+  for i, head in ipairs(heads) do
+    local interval, ttl, ticket, who
+    if facts[4 + i] and not string.find(head, '*', 1, true) then
+      interval, ttl, ticket, who = string.match(facts[4 + i], '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
+    end
+    if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now_us / 1000000 then
+      fits = false
+      break
+    end
+    token = math.max(token + 1, now_us)
+    longest = math.max(longest, tonumber(interval))
+    local number, token_text = string.format('%.0f', freed[i]), string.format('%.0f', token)
+    members[#members + 1] = alive[i]
+    members[#members + 1] = head
+    filed[#filed + 1] = head
+    filed[#filed + 1] = interval .. ' - ' .. ticket .. ' ' .. now_text .. ' ' .. number .. ' '
+      .. token_text .. ' ' .. who
+    messages[i] = 'granted ' .. head .. ' ' .. number .. ' ' .. token_text
+  end
+  if fits then
+    local main_life = facts[4] or '0'
+    redis.call('ZREM', waiting, unpack(heads))
+    redis.call('ZREM', waiting_heartbeat, unpack(heads))
+    redis.call('ZADD', main, unpack(members))
+    if held == 0 or tonumber(main_life) < now_us + 1000000 * longest then
+      redis.call('PEXPIRE', main, math.ceil(2000 * longest))
+      main_life = string.format('%.0f', now_us + 2000000 * longest)
+    end
+    redis.call('HSET', state, '.token', string.format('%.0f', token), '.main_life', main_life,
+               unpack(filed))
+    for i, head in ipairs(heads) do
+      local seat = string.match(head, '^sw%-([^-]+)%-')
+      if seat == ARGV[2] then
+        reply[#reply + 1] = messages[i]
+      else
+        redis.call('PUBLISH', 'slotwise:' .. seat, messages[i])
+      end
+    end
+    return reply
+  end
+end
+if #freed > 0 then redis.call('ZREM', numbers, unpack(freed)) end
+if redis.call('EXISTS', waiting) == 0 then return reply end
+-- include common.lua
+open(1, ARGV[1])
+caller, pattern = ARGV[2], ARGV[4]
+settle(current_value(), tonumber(ARGV[3]))
+for _, message in ipairs(told) do reply[#reply + 1] = message end
+return reply

@@ -1,0 +1,32 @@
+-- look.lua: how full a semaphore is, and, if asked, who is there.
+-- KEYS  1-7 the semaphore (common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders" or "waiters"
+--       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
+-- Returns {value or 0, held, waiting, 1 if closed}, and behind it, in order, for each one
+-- the id, since when (s) and its claim, "" for a foreign one.
+-- Mirrors Ledger.expire, then reads.
+-- include common.lua
+open(1, ARGV[1])
+pattern = ARGV[3]
+end_ttls()
+bury_silent()
+local value = current_value()
+settle(value, tonumber(ARGV[4]))
+local closing = redis.call('HGET', state, '.closing') and 1 or 0
+local reply = {value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closing}
+
+local function append(id, since)
+  local claim = redis.call('HGET', state, id) or ''
+  reply[#reply + 1] = id
+  reply[#reply + 1] = since
+  reply[#reply + 1] = claim
+end
+if ARGV[2] == 'holders' then
+  for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
+    if id_of(member) == member then append(member, '') end
+  end
+elseif ARGV[2] == 'waiters' then
+  local line = redis.call('ZRANGE', waiting, 0, -1, 'WITHSCORES')
+  for i = 1, #line, 2 do append(line[i], line[i + 1]) end
+end
+return reply

@@ -1,0 +1,15 @@
+-- release.lua: give an acquisition back, or leave the line.
+-- KEYS  1 main (zset)   2 ttl (zset)   3 waiting (zset)   4 waiting heartbeat (zset)
+-- ARGV  1 acquisition id
+-- Returns 1 if it was held, else 0.  Mirrors Ledger.release and Ledger.cancel,
+-- without the hand-over: nobody is woken (give.lua does that).
+local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id = ARGV[1]
+local removed = redis.call('ZREM', main, id)
+for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
+  redis.call('ZREM', main, id .. '#' .. i)
+end
+redis.call('ZREM', ttls, id)
+redis.call('ZREM', waiting, id)
+redis.call('ZREM', waiting_heartbeat, id)
+return removed

@@ -1,0 +1,50 @@
+-- resize.lua: change the value of a semaphore in use.
+-- KEYS  1-7 the semaphore (common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat   3 heartbeat_max_interval (s)
+--       4 pattern of foreign notification lists   5 the value the caller was made with
+--       6 the new value   7 for how long it is remembered when nobody is there (s)
+--       8 age of the caller's semaphore object (us)
+-- Returns {"resized", value} or {"closed", 1 for ever, or 0 until the last holder has left}, and
+-- behind it what it has to tell the caller's seat.
+-- Mirrors Ledger.resize.
+-- include common.lua
+open(1, ARGV[1])
+caller, pattern = ARGV[2], ARGV[4]
+local interval, declared, value, remembered = tonumber(ARGV[3]), ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+end_ttls()
+bury_silent()
+local closed = tonumber(redis.call('HGET', state, '.closed'))
+local closing = redis.call('HGET', state, '.closing')
+local held = redis.call('ZCARD', main)
+if closed and now_us - tonumber(ARGV[8]) <= closed then
+  return {'closed', 1}
+elseif closing and held > 0 then
+  return {'closed', 0}
+elseif closing then
+  redis.call('HDEL', state, '.closing', '.value', '.values')
+end
+
+local values = redis.call('HGET', state, '.values')
+if not values then
+  local before = held > 0 and tonumber(redis.call('GET', max))
+  values = ',' .. (before and whole(before) .. ',' or '')
+end
+for _, known in ipairs({declared, whole(value)}) do
+  if not string.find(values, ',' .. known .. ',', 1, true) then values = values .. known .. ',' end
+end
+redis.call('HSET', state, '.value', value, '.values', values)
+redis.call('SET', max, value, 'KEEPTTL')
+for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
+  if slots_of(id) > value then
+    leave_line(id)
+    redis.call('HDEL', state, id)
+    tell(id, 'refused', whole(value))
+  end
+end
+settle(value, interval)
+keep(interval)
+outlive(state, remembered)
+outlive(max, remembered)
+table.insert(told, 1, value)
+table.insert(told, 1, 'resized')
+return told

@@ -1,0 +1,232 @@
+"""Opening a connection: address, TLS, greeting, password, database, channel.
+
+This is plain blocking code, run in a short-lived thread, so that every way it
+can fail is seen in one place. What comes out is a socket that has been greeted
+and, if asked, is subscribed; `Link` takes it from there.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from typing import Any
+
+from slotwise.redis import weather
+from slotwise.redis.config import Endpoint, RedisConfig, show_address
+from slotwise.redis.scripts import OURS, load
+
+try:
+    import hiredis
+    from hiredis import pack_command
+except ImportError as error:  # pragma: no cover - tested in a process of its own
+    raise ImportError(weather.INSTALL) from error
+
+Address = tuple[str, int]
+
+
+class Talk:
+    """A blocking conversation over a fresh socket."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self.sock = sock
+        self.reader = hiredis.Reader()
+        self._deadline = deadline
+
+    def ask(self, *words: Any) -> Any:
+        """Send one command and give its reply; errors are given, not raised."""
+        self.sock.sendall(pack_command(words))
+        while (reply := self.reader.gets()) is False:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.sock.settimeout(left)
+            data = self.sock.recv(65536)
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            self.reader.feed(data)
+        return reply
+
+
+def dial(config: RedisConfig, address: Address) -> Talk:
+    """A greeted connection to ``address``."""
+    endpoint = config.endpoint
+    deadline = time.monotonic() + config.connect_timeout
+    talk = _connect(endpoint, address, config.connect_timeout, deadline)
+    try:
+        greeting = ["HELLO", "3"]
+        if endpoint.password is not None:
+            greeting += ["AUTH", endpoint.username or "default", endpoint.password]
+        hello = talk.ask(*greeting, "SETNAME", "slotwise")
+        if isinstance(hello, hiredis.ReplyError):
+            raise hello
+        version = hello[b"version"].decode()
+        if tuple(int(part) for part in version.split(".")[:2]) < (6, 2):
+            raise weather.too_old(endpoint, version)
+        if endpoint.database:
+            selected = talk.ask("SELECT", endpoint.database)
+            if isinstance(selected, hiredis.ReplyError):
+                raise selected
+    except BaseException:
+        talk.sock.close()
+        raise
+    return talk
+
+
+def open_line(config: RedisConfig, address: Address | None, channel: str | None) -> Talk:
+    """A connection ready for use, subscribed to ``channel``.
+
+    ``address`` None is the one server of the configuration, or the primary
+    that its sentinels name.
+
+    Raises:
+        BackendError: the server can't be used.
+    """
+    endpoint = config.endpoint
+    try:
+        if address is None:
+            address = ask_sentinels(config) if endpoint.service else endpoint.addresses[0]
+        talk = dial(config, address)
+        try:
+            if endpoint.service:
+                role = talk.ask("ROLE")
+                if isinstance(role, list) and role[0] != b"master":
+                    raise weather.Unreachable(f"{endpoint} has no primary at the moment")
+            _look_at_eviction(endpoint, talk)
+            probe = talk.ask("EXISTS", f"{config.namespace}:semaphore_state:")
+            if isinstance(probe, hiredis.ReplyError) and weather.passes(probe):
+                raise probe
+            _teach_scripts(talk)
+            # Last: from here on messages may stand between replies.
+            if channel is not None:
+                subscribed = talk.ask("SUBSCRIBE", channel)
+                if isinstance(subscribed, hiredis.ReplyError):
+                    raise subscribed
+            talk.sock.settimeout(0)
+        except BaseException:
+            talk.sock.close()
+            raise
+    except hiredis.ReplyError as reply:
+        if weather.passes(reply):
+            raise weather.Unreachable(f"{endpoint} is not ready: {reply}") from None
+        raise weather.refused(endpoint, reply) from None
+    except (OSError, ValueError) as error:
+        raise weather.unreachable(endpoint, error) from error
+    return talk
+
+
+def ask_sentinels(config: RedisConfig) -> Address:
+    """Where the primary is, by the first sentinel that knows."""
+    endpoint = config.endpoint
+    last: Exception | None = None
+    for address in endpoint.addresses:
+        try:
+            deadline = time.monotonic() + config.connect_timeout
+            talk = _connect(endpoint, address, config.connect_timeout, deadline)
+            try:
+                if endpoint.sentinel_password is not None:
+                    user = [endpoint.sentinel_username] if endpoint.sentinel_username else []
+                    talk.ask("AUTH", *user, endpoint.sentinel_password)
+                primary = talk.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
+            finally:
+                talk.sock.close()
+        except OSError as error:
+            last = error
+            continue
+        if isinstance(primary, list):
+            return primary[0].decode(), int(primary[1])
+        last = primary if isinstance(primary, Exception) else None
+    raise weather.Unreachable(
+        f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
+        + (f" ({last})" if last else "")
+    )
+
+
+def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tuple[int, Address]]:
+    """Which node serves which hash slots: (last slot, address), in order."""
+    endpoint = config.endpoint
+    last: BaseException | None = None
+    for address in dict.fromkeys((*known, *endpoint.addresses)):
+        try:
+            talk = dial(config, address)
+            try:
+                ranges = talk.ask("CLUSTER", "SLOTS")
+            finally:
+                talk.sock.close()
+        except (OSError, hiredis.ReplyError) as error:
+            last = error
+            continue
+        if isinstance(ranges, hiredis.ReplyError):
+            raise weather.Refused(f"{endpoint} is no cluster ({ranges}); use redis:// for it")
+        nodes = []
+        for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: each[0]):
+            # A node that does not know its own name is the one that we asked.
+            host = primary[0].decode() if primary[0] else ""
+            nodes.append((last_slot, (host or address[0], primary[1])))
+        if nodes:
+            return nodes
+        last = None
+    if isinstance(last, hiredis.ReplyError):
+        raise weather.refused(endpoint, last)
+    raise weather.unreachable(endpoint, last or OSError("no node serves any slot"))
+
+
+def _connect(endpoint: Endpoint, address: Address, timeout: float, deadline: float) -> Talk:
+    host, port = address
+    if port == 0:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout)
+            sock.connect(host)
+        except BaseException:
+            sock.close()
+            raise
+    else:
+        sock = socket.create_connection(address, timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if endpoint.tls is not None:
+            try:
+                sock = _context(dict(endpoint.tls)).wrap_socket(sock, server_hostname=host)
+            except BaseException:
+                sock.close()
+                raise
+    return Talk(sock, deadline)
+
+
+def _context(options: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(
+        cafile=options.get("ssl_ca_certs"), capath=options.get("ssl_ca_path")
+    )
+    wanted = options.get("ssl_cert_reqs", "required")
+    if wanted in ("none", ssl.CERT_NONE):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif str(options.get("ssl_check_hostname", True)).lower() in ("false", "0", "no"):
+        context.check_hostname = False
+    if options.get("ssl_certfile"):
+        context.load_cert_chain(
+            options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password")
+        )
+    return context
+
+
+def _teach_scripts(talk: Talk) -> None:
+    """Let the server know all our scripts: one that it does not know would be passed by others."""
+    scripts = [load(name) for name in OURS]
+    known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
+    if isinstance(known, list):  # else this user may not, and they are sent when they are used
+        for script, there in zip(scripts, known, strict=True):
+            if not there:
+                talk.ask("SCRIPT", "LOAD", script.source)
+
+
+def _look_at_eviction(endpoint: Endpoint, talk: Talk) -> None:
+    info = talk.ask("INFO", "memory")
+    if isinstance(info, bytes):  # some users may not ask
+        for line in info.decode(errors="replace").splitlines():
+            if line.startswith("maxmemory_policy:"):
+                weather.warn_of_eviction(endpoint, line.partition(":")[2].strip())
+
+
+__all__ = ["Address", "Talk", "ask_cluster", "dial", "open_line", "pack_command", "show_address"]

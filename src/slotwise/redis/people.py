@@ -1,0 +1,56 @@
+"""Who holds and who waits, for people who ask: read from the server's keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """One holder or waiter, of any process of the fleet.
+
+    ``since`` is when it was granted, or when it began to wait, by the server's
+    clock. Clients that speak only the documented protocol leave no host, pid,
+    label or slot number behind, and as holders no time.
+    """
+
+    acquisition_id: str
+    slots: int
+    since: datetime | None
+    host: str | None = None
+    pid: int | None = None
+    label: str | None = None
+    slot_number: int | None = None
+
+
+def read_claimants(flat: list[Any]) -> list[Claimant]:
+    """What look.lua listed: id, since, claim; id, since, claim; ..."""
+    return [
+        _read(acquisition_id.decode(), since.decode(), claim.decode())
+        for acquisition_id, since, claim in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    ]
+
+
+def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
+    several = re.search(r"^sw-.*\*(\d+)$", acquisition_id)
+    slots = int(several[1]) if several else 1
+    if not claim:
+        return Claimant(acquisition_id, slots, _time(since))
+    _, _, ticket, granted, number, _, host, pid, label = claim.split(" ", 8)
+    holds = granted != "0"
+    return Claimant(
+        acquisition_id,
+        slots,
+        _time(granted if holds else ticket),
+        host,
+        int(pid),
+        label or None,
+        int(number.partition(",")[0]) if holds else None,
+    )
+
+
+def _time(seconds: str) -> datetime | None:
+    return datetime.fromtimestamp(float(seconds), UTC) if seconds else None

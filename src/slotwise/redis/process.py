@@ -1,0 +1,253 @@
+"""What one process shares with one server: its seats, and who holds or waits in it.
+
+Equal configurations share a `Process`. A forked child starts with none: it
+closes the sockets that it inherited, and holds none of its parent's
+acquisitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import itertools
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from slotwise.redis.cluster import ClusterMap
+from slotwise.redis.config import RedisConfig
+from slotwise.redis.keeper import Keeper
+from slotwise.redis.keys import Keys
+from slotwise.redis.seat import Seat
+from slotwise.redis.transport import pack_half
+from slotwise.redis.weather import Unreachable
+
+if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
+
+
+class Room:
+    """What this process knows of one name: its keys, its value, whether it was closed."""
+
+    __slots__ = (
+        "__weakref__",
+        "_templates",
+        "closed_at",
+        "heard_at",
+        "keys",
+        "name",
+        "value",
+        "values",
+    )
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.name = keys.name
+        self.value = 0  # the last that the server told; 0 before that
+        self.values: frozenset[int] = frozenset()  # those that instances may be made with
+        self.heard_at = -math.inf  # when the last heartbeat was sent that was answered
+        self.closed_at = -math.inf  # instances made before are closed
+        self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
+
+    def learn(self, value: int, *declared: int) -> None:
+        if value != self.value or not self.values.issuperset(declared):
+            self.values = self.values | {value, *declared} if self.value else frozenset(declared)
+            self.value = value
+
+    def give_template(self, sha: bytes, seat: str, interval: float) -> tuple[bytes, bytes]:
+        """A give.lua call as it travels, but for the id in its middle."""
+        template = self._templates.get((seat, interval))
+        if template is None:
+            keys = self.keys.all
+            first = pack_half((b"EVALSHA", sha, len(keys), *keys, b""))
+            last = pack_half((seat, interval, self.keys.notification, b""))
+            template = (b"*%d\r\n" % (3 + len(keys) + 6) + first, last)
+            if len(self._templates) > 16:  # loops come and go
+                self._templates.clear()
+            self._templates[seat, interval] = template
+        return template
+
+
+class Process:
+    """The seats, holders and waiters of this process on one server."""
+
+    # The tables are changed by single dict operations, from the threads of all
+    # loops; the keeper goes over copies.
+    #   P1  an acquisition is in waiters from before it is asked for until its wait has ended
+    #   P2  it is in holders from when its grant was delivered until its release, loss or ttl
+
+    def __init__(self, config: RedisConfig) -> None:
+        self.config = config
+        self.token = secrets.token_hex(6)
+        self.who = f"{socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
+        self.next_number = itertools.count(1).__next__
+        self.holders: dict[str, Acquisition] = {}
+        self.waiters: dict[str, Acquisition] = {}
+        # Lost or expired, with a task that is about to be cancelled for it.
+        self.condemned: dict[str, Acquisition] = {}
+        self.cluster = ClusterMap(config) if config.endpoint.cluster else None
+        self.keeper = Keeper(self)
+        self._rooms: WeakValueDictionary[str, Room] = WeakValueDictionary()
+        self._seats: dict[asyncio.AbstractEventLoop, Seat] = {}
+        self._seat_numbers = itertools.count()
+
+    def room(self, name: str) -> Room:
+        with _lock:
+            room = self._rooms.get(name)
+            if room is None:
+                keys = Keys(self.config.namespace, name, cluster=self.cluster is not None)
+                room = self._rooms[name] = Room(keys)
+            return room
+
+    # ----------------------------------------------------------------- seats
+
+    def seat(self) -> Seat:
+        """The seat of the running loop."""
+        loop = asyncio.get_running_loop()
+        return self._seats.get(loop) or self._new_seat(loop)
+
+    def _new_seat(self, loop: asyncio.AbstractEventLoop) -> Seat:
+        self.leave_closed_loops()
+        token = f"{self.token}x{next(self._seat_numbers)}"
+
+        def listens() -> bool:
+            return any(waiter.seat.token == token for waiter in list(self.waiters.values()))
+
+        seat = Seat(
+            self.config,
+            loop,
+            token,
+            self.cluster,
+            on_message=self.hear,
+            on_reopened=self.keeper.beat_soon,
+            listens=listens,
+        )
+        with _lock:
+            self._seats[loop] = seat
+        return seat
+
+    def leave_closed_loops(self) -> None:
+        """Close what closed loops left open, and give back what was waited for there."""
+        for loop, seat in list(self._seats.items()):
+            if loop.is_closed() and self._seats.pop(loop, None) is not None:
+                seat.abandon()
+                for waiter in list(self.waiters.values()):
+                    if waiter.seat is seat:
+                        self.waiters.pop(waiter.acquisition_id, None)
+                        self.keeper.give_later(waiter)
+
+    # -------------------------------------------------------------- messages
+
+    def hear(self, message: bytes) -> None:
+        """Pass on what a script tells a waiter of ours, in whatever loop it waits."""
+        word, acquisition_id, *more = message.decode().split(" ")
+        waiter = self.waiters.get(acquisition_id)
+        if waiter is None:
+            # Delivered before, or given up: who gave it up also gives it back.
+            return
+        if word == "look":
+            self.keeper.beat_soon()
+            return
+        try:
+            if asyncio._get_running_loop() is waiter.seat.loop:
+                waiter.hear(word, more)
+            else:
+                waiter.seat.loop.call_soon_threadsafe(waiter.hear, word, more)
+        except RuntimeError:  # its loop is closed
+            if self.waiters.pop(acquisition_id, None) is not None:
+                self.keeper.give_later(waiter)
+
+    # ---------------------------------------------------------------- losing
+
+    def lose(self, holder: Acquisition, reason: str, *, cancel: bool) -> None:
+        """Tell a holder, from any thread, that it holds nothing any more."""
+        acquisition_id = holder.acquisition_id
+        if self.holders.pop(acquisition_id, None) is None:
+            return
+        holder.let_go()
+        task = holder.task if cancel else None
+        if task is not None:
+            self.condemned[acquisition_id] = holder
+        holder.lost.set(reason)
+        if task is not None:
+            loop = task.get_loop()
+
+            def cancel_task() -> None:
+                # Not there any more if it was released before the loop came to this.
+                if self.condemned.pop(acquisition_id, None) is not None:
+                    task.cancel(reason)
+
+            try:
+                loop.call_soon_threadsafe(cancel_task)
+            except RuntimeError:  # the loop is closed, and the task with it
+                self.condemned.pop(acquisition_id, None)
+
+    # ---------------------------------------------------------------- ending
+
+    def end(self) -> None:
+        self.keeper.end()
+        for loop, seat in list(self._seats.items()):
+            if loop.is_running():
+                error = Unreachable(f"the connection to {self.config.endpoint} was closed by us")
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(seat.end, error)
+            else:
+                seat.abandon()
+
+    def abandon(self) -> None:
+        """Close the inherited sockets in a forked child; the parent keeps its own."""
+        for seat in self._seats.values():
+            seat.abandon()
+
+
+# ------------------------------------------------------------------ all of them
+
+_lock = threading.Lock()
+_processes: dict[RedisConfig, Process] = {}
+# What the parent of a forked process held: not ours to release.
+inherited: set[str] = set()
+
+
+class Era:
+    """The time between two forks; what was cached in an earlier one is void."""
+
+
+era = Era()
+
+
+def process_for(config: RedisConfig) -> Process:
+    with _lock:
+        process = _processes.get(config)
+        if process is None:
+            process = _processes[config] = Process(config)
+        return process
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _processes, era
+    _lock = threading.Lock()
+    abandoned, _processes, era = _processes, {}, Era()
+    for process in abandoned.values():
+        inherited.update(process.holders)
+        process.abandon()
+
+
+def _at_exit() -> None:
+    for process in list(_processes.values()):
+        process.end()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def now() -> float:
+    """The clock of this process; the server has its own."""
+    return time.monotonic()

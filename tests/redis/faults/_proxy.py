@@ -1,0 +1,133 @@
+"""A proxy between client and server that loses things: one small class per failure."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+
+class Proxy:
+    """Passes everything on, until `break_next` is set; then it fails once, in its way."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.break_next = threading.Event()
+        self.broken = threading.Event()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for pair in self._pairs:
+            self._cut(*pair)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            self._pairs.append((client, server))
+            for run in (self._requests, self._replies):
+                thread = threading.Thread(target=run, args=(client, server), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(client):
+            if self.break_next.is_set() and self.wanted(data) and self.fails_request(data):
+                self._note(client, server)
+                return
+            _send(server, data)
+        self._cut(client, server)
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(server):
+            if self.break_next.is_set() and self.fails_reply(client, data):
+                self._note(client, server)
+                return
+            _send(client, data)
+        self._cut(client, server)
+
+    def _note(self, client: socket.socket, server: socket.socket) -> None:
+        self.break_next.clear()
+        self._cut(client, server)
+        self.broken.set()
+
+    def _cut(self, client: socket.socket, server: socket.socket) -> None:
+        for sock in (client, server):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            sock.close()
+
+    def wanted(self, data: bytes) -> bool:
+        """Heartbeats do not count."""
+        return b"sw-" in data and b"EVALSHA" in data
+
+    def fails_request(self, data: bytes) -> bool:
+        return False
+
+    def fails_reply(self, client: socket.socket, data: bytes) -> bool:
+        return False
+
+
+class LosesRequest(Proxy):
+    """The connection is cut before the server sees the request."""
+
+    def fails_request(self, data: bytes) -> bool:
+        return True
+
+
+class LosesReply(Proxy):
+    """The script ran; the client never heard."""
+
+    _asked = False
+
+    def fails_request(self, data: bytes) -> bool:
+        self._asked = True
+        return False
+
+    def fails_reply(self, client: socket.socket, data: bytes) -> bool:
+        return self._asked
+
+
+class CutsAfterReply(Proxy):
+    """The client heard, and then the connection was gone."""
+
+    _asked = False
+
+    def fails_request(self, data: bytes) -> bool:
+        self._asked = True
+        return False
+
+    def fails_reply(self, client: socket.socket, data: bytes) -> bool:
+        if self._asked:
+            _send(client, data)
+        return self._asked
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(65536)
+    except OSError:
+        return b""
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        pass

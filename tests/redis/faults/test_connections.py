@@ -1,0 +1,159 @@
+"""Connections that break, scripts that are forgotten, subscriptions that are cut."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+from tests.redis._server import Server, until
+from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
+from tests.redis.test_semaphore import assert_nothing_left, in_line
+
+from slotwise import AcquireTimeout
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+FAILURES = [LosesRequest, LosesReply, CutsAfterReply]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_an_acquire_and_a_release_survive_a_cut_connection(
+    server: Server, client: redis.Redis, failure: type[Proxy]
+) -> None:
+    with failure(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=2, config=RedisConfig(proxy.url))
+        kept = await semaphore.acquire()
+        proxy.break_next.set()
+        acquired = await asyncio.wait_for(semaphore.acquire(), 20)
+        await until(proxy.broken.is_set, "the cut")
+        assert {kept.slot_number, acquired.slot_number} == {1, 2}
+        assert (await semaphore.stats()).acquired_slots == 2
+        proxy.broken.clear()
+        proxy._asked = False  # type: ignore[attr-defined]
+        proxy.break_next.set()
+        assert await asyncio.wait_for(semaphore.release(acquired), 20) is True
+        await until(proxy.broken.is_set, "the cut")
+        assert (await semaphore.stats()).acquired_slots == 1
+        assert not kept.lost.is_set()
+        await semaphore.release(kept)
+        assert_nothing_left(client)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_waiters_keep_their_places_over_a_cut_connection(
+    server: Server, client: redis.Redis, failure: type[Proxy]
+) -> None:
+    with failure(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        outside = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+        held = await outside.acquire()
+        order: list[int] = []
+
+        async def wait(n: int) -> None:
+            async with semaphore:
+                order.append(n)
+
+        tasks = []
+        for n in range(5):
+            tasks.append(asyncio.create_task(wait(n)))
+            await in_line(outside, n + 1)
+        proxy.break_next.set()
+        tasks += [asyncio.create_task(wait(n)) for n in range(5, 9)]  # travel together
+        await until(proxy.broken.is_set, "the cut")
+        await in_line(outside, 9)
+        await outside.release(held)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        assert order == list(range(9))
+        assert_nothing_left(client)
+
+
+async def test_a_grant_made_while_nobody_listened_is_found_after_the_reconnect(
+    server: Server, client: redis.Redis
+) -> None:
+    with Proxy(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        outside = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+        held = await outside.acquire()
+        waiting = asyncio.create_task(semaphore.acquire())
+        await in_line(outside, 1)
+        # Cut every connection of ours, and hand the slot over before they are back.
+        ours = [each for each in client.client_list() if each["sub"] == "1"]
+        pipe = client.pipeline(transaction=True)
+        for each in ours:
+            pipe.client_kill_filter(_id=each["id"])
+        pipe.execute()
+        await outside.release(held)
+        await semaphore.release(await asyncio.wait_for(waiting, 20))
+        assert_nothing_left(client)
+
+
+async def test_killed_subscriptions_come_back_and_order_is_kept(
+    server: Server, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+    order: list[int] = []
+
+    async def work(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+            if n % 10 == 0:
+                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    await asyncio.wait_for(asyncio.gather(*(work(n) for n in range(50))), 60)
+    assert order == list(range(50))
+    assert_nothing_left(client)
+
+
+async def test_forgotten_scripts_are_sent_again(server: Server, client: redis.Redis) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    client.script_flush()
+    assert await semaphore.release(held) is True
+    acquired = await waiting
+    client.script_flush()
+    with pytest.raises(AcquireTimeout):
+        await semaphore.acquire(timeout=0.01)
+    await semaphore.release(acquired)
+    assert_nothing_left(client)
+
+
+async def test_cancelling_while_the_connection_is_cut_leaves_nothing(
+    server: Server, client: redis.Redis
+) -> None:
+    for failure in FAILURES:
+        with failure(server.port) as proxy:
+            semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+            await semaphore.release(await semaphore.acquire())
+            proxy.break_next.set()
+            task = asyncio.create_task(semaphore.acquire())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 20)
+            stats = await semaphore.stats()
+            assert (stats.acquired_slots, stats.waiting) == (0, 0)
+            assert_nothing_left(client)
+
+
+async def test_a_forgotten_script_lets_nobody_pass(server: Server, client: redis.Redis) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+    order: list[int] = []
+
+    async def work(n: int) -> None:
+        async with semaphore.cm(label=str(n)):  # labelled ones travel one by one
+            order.append(n)
+
+    for _ in range(5):
+        order.clear()
+        client.script_flush()
+        tasks = []
+        for n in range(30):
+            tasks.append(asyncio.create_task(work(n)))
+            if n % 3 == 0:
+                await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        assert order == list(range(30))
+    assert_nothing_left(client)

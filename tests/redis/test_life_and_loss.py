@@ -1,0 +1,122 @@
+"""Heartbeats, ttl, and how a holder learns that it holds nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import redis
+from tests.redis._server import until
+from tests.redis.test_semaphore import assert_nothing_left, in_line
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+
+def deadline_of(client: redis.Redis, acquisition_id: str) -> float:
+    return client.zscore("adv-sem:semaphore_main:s", acquisition_id) or 0.0
+
+
+async def test_heartbeats_of_a_process_keep_holders_and_waiters(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=1, config=config)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    before = deadline_of(client, held.acquisition_id)
+    await until(lambda: deadline_of(client, held.acquisition_id) > before + 1.2, "a later deadline")
+    assert not held.lost.is_set()
+    assert (await semaphore.stats()).waiting == 1
+    await semaphore.release(held)
+    await semaphore.release(await waiting)
+    assert_nothing_left(client)
+
+
+async def test_the_ttl_ends_a_hold_however_often_it_beats(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, ttl=0.3, heartbeat_max_interval=1, config=config)
+    started = time.monotonic()
+    first = await semaphore.acquire()
+    second = await semaphore.acquire(timeout=10)
+    assert 0.3 <= time.monotonic() - started < 2
+    await asyncio.wait_for(first.lost, 10)
+    assert first.lost.is_set()
+    assert "ttl" in (first.lost.reason or "")
+    assert await semaphore.release(first) is False
+    assert await semaphore.release(second) is True
+    assert_nothing_left(client)
+
+
+async def test_the_ttl_cancels_the_task_if_asked(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(
+        name="s", value=1, ttl=0.1, cancel_task_after_ttl=True, config=config
+    )
+
+    async def work() -> None:
+        async with semaphore:
+            await asyncio.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError, match="ttl"):
+        await asyncio.wait_for(asyncio.create_task(work()), 20)
+    assert (await semaphore.stats()).acquired_slots == 0
+
+
+async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(
+        name="s", value=1, heartbeat_max_interval=1, cancel_task_on_loss=True, config=config
+    )
+
+    async def work() -> None:
+        async with semaphore:
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await until(lambda: client.zcard("adv-sem:semaphore_main:s"), "a holder")
+    [holder] = [each for each in semaphore._process.holders.values() if each.room.name == "s"]
+    thread = asyncio.create_task(asyncio.to_thread(holder.lost.wait, 20))
+    client.delete("adv-sem:semaphore_main:s")
+    with pytest.raises(asyncio.CancelledError, match="lost"):
+        await asyncio.wait_for(task, 20)
+    assert await thread is True
+    assert holder.lost.wait(0) is True
+
+
+async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
+    config: RedisConfig,
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    acquired = await semaphore.acquire()
+    assert acquired.lost is acquired.lost
+    await semaphore.release(acquired)
+    assert not acquired.lost.is_set()
+    assert acquired.lost.wait(0) is False
+    assert acquired == type(acquired).__mro__[1](acquired.acquisition_id, acquired.slot_number)
+
+
+async def test_thousands_of_heartbeats_are_one_call(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=2, config=config)
+    held = await semaphore.acquire()
+    order: list[int] = []
+
+    async def wait(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+
+    waiting = [asyncio.create_task(wait(n)) for n in range(3000)]
+    await in_line(semaphore, 3000)
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    started = time.monotonic()
+    deadline = deadline_of(client, held.acquisition_id)
+    await until(lambda: deadline_of(client, held.acquisition_id) > deadline + 1.5, "four beats")
+    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert calls / (time.monotonic() - started) < 6, "a beat each 0.4 s, and now and then a look"
+    await semaphore.release(held)
+    await asyncio.gather(*waiting)
+    assert order == list(range(3000))
+    assert_nothing_left(client)

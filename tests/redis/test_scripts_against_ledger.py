@@ -1,0 +1,302 @@
+"""The scripts and the ledger, one random sequence: after every step they agree.
+
+The ledger is the oracle: who holds which slot numbers, and who waits in which
+order. The test's clock is passed to both.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.invariants import check
+from slotwise.errors import SemaphoreClosed
+from slotwise.redis.keys import Keys
+from slotwise.redis.scripts import Script, load
+
+INTERVAL = 15.0
+
+
+class Pair:
+    """One semaphore twice: a ledger here, and the keys on a server."""
+
+    def __init__(self, client: redis.Redis, value: int) -> None:
+        self.client = client
+        self.keys = Keys("adv-sem", "s")
+        self.ledger: Ledger[Claim] = Ledger(value)
+        self.value = value
+        self.now = round(time.time(), 3)
+        self.ttl_ends: dict[str, float] = {}
+        self.silent_at: dict[str, float] = {}
+        self.ttls: dict[str, float | None] = {}
+        self.closed = False
+        self.tokens: list[int] = []
+        self.fell_back = 0
+
+    # ------------------------------------------------------- the server's side
+
+    def run(self, script: Script, *args: object) -> Any:
+        keys = self.keys.all
+        texts = ["" if arg is None else str(arg) for arg in args]
+        return self.client.eval(script.source, len(keys), *keys, f"{self.now:.6f}", *texts)
+
+    # ------------------------------------------------------- the ledger's side
+
+    def end_what_is_over(self) -> None:
+        self.note(self.ledger.expire(self.now)[2])
+
+    def note(self, granted: list[Claim]) -> list[Claim]:
+        for claim in granted:
+            claim_id = str(claim.key)
+            ttl = self.ttls[claim_id]
+            self.ttl_ends[claim_id] = float("inf") if ttl is None else self.now + ttl
+            self.ledger.renew(claim_id, min(self.silent_at[claim_id], self.ttl_ends[claim_id]))
+        return granted
+
+    # --------------------------------------------------------------- the verbs
+
+    def request(self, claim_id: str, slots: int, ttl: float | None, *, wait: bool) -> None:
+        if slots > 1:
+            claim_id = f"{claim_id}*{slots}"
+        self.ttls[claim_id] = ttl
+        self.silent_at[claim_id] = self.now + INTERVAL
+        self.end_what_is_over()
+        mode = "wait" if wait else "try"
+        args = (claim_id, self.value, INTERVAL, ttl, mode, "", 10**12 if self.closed else 0)
+        reply = self.run(load("request"), *args, "host 1 label", "", random.choice(["", "due"]))
+        claim = Claim(claim_id, slots, ttl)
+        try:
+            if wait:
+                granted = self.ledger.request(claim, self.now, wait_until=self.now + INTERVAL)
+            else:
+                granted = [claim] if self.ledger.try_request(claim, self.now) else []
+        except SemaphoreClosed:
+            assert reply[0] == "closed"
+            return
+        except ValueError:
+            assert reply[:2] == ["too many", self.ledger.value]
+            return
+        self.note(granted)
+        if claim in granted:
+            assert reply[0] == "granted"
+            assert reply[1] == claim.slot_number
+            self.tokens.append(reply[2])
+        elif wait:
+            assert reply[0] == "queued"
+        else:
+            assert reply[0] == "busy"
+
+    def request_many(self, ids: list[str], ttl: float | None) -> None:
+        for claim_id in ids:
+            self.ttls[claim_id] = ttl
+            self.silent_at[claim_id] = self.now + INTERVAL
+        self.end_what_is_over()
+        args = (self.value, INTERVAL, ttl, "", "host 1 ", random.choice(["", "due"]))
+        reply = self.run(load("request_many"), *args, *ids)
+        if reply == ["one by one"]:
+            self.fell_back += 1
+            for claim_id in ids:
+                self.request(claim_id, 1, ttl, wait=True)
+            return
+        assert reply[:2] == ["queued", self.ledger.value]
+        for claim_id in ids:
+            claim = Claim(claim_id, 1, ttl)
+            assert self.ledger.request(claim, self.now, wait_until=self.now + INTERVAL) == []
+
+    def give(self, claim_id: str) -> None:
+        held, stood = claim_id in self.ledger.holders, claim_id in self.ledger.waiting
+        # It goes together with all whose time is up; only then is anything granted.
+        self.ledger.renew(claim_id, self.now)
+        self.end_what_is_over()
+        count = random.choice(["", "count"])
+        reply = self.run(load("give"), claim_id, "", INTERVAL, "", count)
+        slots = int(claim_id.rpartition("*")[2]) if "*" in claim_id else 1
+        assert reply[:2] == [slots if held else 0, int(stood)]
+
+    def give_many(self, ids: list[str]) -> None:
+        held = [claim_id in self.ledger.holders for claim_id in ids]
+        for claim_id, holds in zip(ids, held, strict=True):
+            if holds:
+                self.ledger.renew(claim_id, self.now)
+        self.end_what_is_over()
+        reply = self.run(load("give_many"), "", INTERVAL, "", *ids)
+        assert reply == ["".join(str(int(holds)) for holds in held)]
+
+    def beat(self, ids: list[str]) -> None:
+        holders = [claim_id for claim_id in ids if claim_id in self.ledger.holders]
+        waiters = [claim_id for claim_id in ids if claim_id in self.ledger.waiting]
+        lost = []
+        for claim_id in holders:
+            if self.ttl_ends[claim_id] > self.now:
+                self.silent_at[claim_id] = self.now + INTERVAL
+                self.ledger.renew(claim_id, min(self.silent_at[claim_id], self.ttl_ends[claim_id]))
+            else:
+                lost.append(f"lost {claim_id}")
+        for claim_id in waiters:
+            self.silent_at[claim_id] = self.now + INTERVAL
+            self.ledger.renew(claim_id, self.now + INTERVAL)
+        self.end_what_is_over()
+        counts = (len(holders), len(waiters))
+        [reply] = self.run(load("beat"), "", INTERVAL, "", *counts, *holders, *waiters)
+        assert reply[1:] == lost
+
+    def resize(self, value: int) -> None:
+        self.end_what_is_over()
+        reply = self.run(load("resize"), "", INTERVAL, "", self.value, value, 60, 0)
+        if self.ledger.closed:
+            assert reply[0] == "closed" or self.ledger.in_use == 0
+            return
+        self.note(self.ledger.resize(value, self.now)[1])
+        assert reply == ["resized", value]
+
+    def close(self) -> None:
+        self.closed = True
+        self.end_what_is_over()
+        self.ledger.close()
+        self.run(load("close"), "", 60)
+
+    # ------------------------------------------------------------ do they agree
+
+    def compare(self) -> None:
+        check(self.ledger)
+        held = {
+            f"{member}#{i}" if i > 1 else member: number
+            for member, claim in self.ledger.holders.items()
+            for i, number in enumerate(claim.numbers, 1)
+        }
+        numbers = self.client.zrange(self.keys.numbers, 0, -1, withscores=True)
+        assert numbers[1:] == [(str(number), number) for number in sorted(held.values())]
+        for holder, claim in self.ledger.holders.items():
+            filed = self.client.hget(self.keys.state, holder).split()[4]
+            assert filed == ",".join(map(str, claim.numbers))
+        assert set(self.client.zrange(self.keys.main, 0, -1)) == set(held)
+        line = list(self.ledger.waiting)
+        assert self.client.zrange(self.keys.waiting, 0, -1) == line
+        assert set(self.client.zrange(self.keys.waiting_heartbeat, 0, -1)) == set(line)
+        claims = {
+            claim_id
+            for claim_id in self.client.hkeys(self.keys.state)
+            if not claim_id.startswith(".")
+        }
+        assert claims == {*self.ledger.holders, *line}
+        assert set(self.client.zrange(self.keys.ttl, 0, -1)) == {
+            claim_id for claim_id in self.ledger.holders if self.ttls[str(claim_id)] is not None
+        }
+        for key in self.client.keys("*"):
+            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_our_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -> None:
+    dice = random.Random(seed)
+    pair = Pair(client, value=dice.choice([1, 2, 3, 5]))
+    issued = 0
+    for step in range(150):
+        pair.now = round(pair.now + dice.choice([0, 0, 0.001, 0.5, 2]), 6)
+        # Scripts end what is over only where it stands in the way; the ledger
+        # always does. A heartbeat of nobody makes them see the same.
+        pair.beat([])
+        everyone = [str(claim_id) for claim_id in (*pair.ledger.holders, *pair.ledger.waiting)]
+        action = dice.random()
+        if action < 0.1:
+            issued += 3
+            ids = [f"sw-x-{issued + n}" for n in range(-2, 1)]
+            pair.request_many(ids, dice.choice([None, None, 20.0]))
+        elif action < 0.45:
+            issued += 1
+            slots = dice.choice([1, 1, 1, 2, 3])
+            ttl = dice.choice([None, None, 1.0, 20.0])
+            pair.request(f"sw-x-{issued}", slots, ttl, wait=dice.random() < 0.8)
+        elif action < 0.55:
+            single = [claim_id for claim_id in everyone if "*" not in claim_id]
+            holders = [claim_id for claim_id in single if claim_id in pair.ledger.holders]
+            some = dice.sample(holders, dice.randint(0, len(holders)))
+            if not some or dice.random() < 0.2:
+                some.append("sw-x-nobody")
+            pair.give_many(some)
+        elif action < 0.75:
+            pair.give(dice.choice([*everyone, "sw-x-nobody"]))
+        elif action < 0.9:
+            pair.beat(dice.sample(everyone, dice.randint(0, len(everyone))))
+        elif action < 0.96:
+            pair.resize(dice.randint(1, 6))
+        elif action < 0.98:
+            pair.now += 20
+            pair.beat([])
+        elif step > 120:
+            pair.close()
+        pair.compare()
+    assert pair.tokens == sorted(set(pair.tokens)), "tokens increase strictly"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -> None:
+    dice = random.Random(seed)
+    value = dice.choice([1, 2, 4])
+    ledger: Ledger[Claim] = Ledger(value)
+    keys = Keys("adv-sem", "s")
+    now = round(time.time(), 3)
+
+    def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
+        return client.eval(load(name).source, len(given), *given, *map(str, args))
+
+    line, main = (keys.waiting, keys.waiting_heartbeat), keys.main
+    for step in range(120):
+        now = round(now + dice.choice([0, 0.25, 3]), 6)
+        everyone = [str(claim_id) for claim_id in (*ledger.holders, *ledger.waiting)]
+        action = dice.random()
+        if action < 0.4:
+            claim_id = f"foreign{step}"
+            run("queue", line, claim_id, INTERVAL, "", now)
+            # To queue and to be granted are two steps here: a full ledger, for a moment.
+            ledger.waiting = type(ledger.waiting)(ledger.waiting) | {claim_id: Claim(claim_id)}
+            ledger.attention = True
+            ledger.renew(claim_id, now + INTERVAL)
+        elif action < 0.7 and everyone:
+            claim_id = dice.choice(everyone)
+            assert run("release", (main, keys.ttl, *line), claim_id) == int(
+                claim_id in ledger.holders
+            )
+            ledger = _rebuilt(ledger, value, without=claim_id)
+        elif everyone:
+            for claim_id in dice.sample(everyone, dice.randint(0, len(everyone))):
+                found = run("ping", (*line, main), claim_id, INTERVAL, "", now)
+                assert found == [int(claim_id in ledger.waiting), int(claim_id in ledger.holders)]
+                ledger.renew(claim_id, now + INTERVAL)
+        granted = ledger.expire(now)[2]
+        pattern = keys.notification.decode()
+        args = (value, INTERVAL, "", now, pattern)
+        assert run("wake_up_nexts", (main, keys.ttl, *line), *args) == len(granted)
+        for claim in granted:
+            claim_id = str(claim.key)
+            assert client.lpop(keys.notification_of(claim_id)) is not None
+            assert run(
+                "acquire", (main, keys.ttl, keys.max), claim_id, value, INTERVAL, "", now
+            ) == [
+                1,
+                ledger.in_use,
+            ]
+            ledger.renew(claim_id, now + INTERVAL)
+        assert set(client.zrange(main, 0, -1)) == set(ledger.holders)
+        assert client.zrange(keys.waiting, 0, -1) == list(ledger.waiting)
+        assert run("card", (main, keys.ttl), now) == ledger.in_use
+
+
+def _rebuilt(old: Ledger[Claim], value: int, *, without: str) -> Ledger[Claim]:
+    """The ledger without one claim and with nothing handed on: release.lua wakes nobody."""
+    new: Ledger[Claim] = Ledger(value)
+    for claim_id in old.holders:
+        if claim_id != without:
+            new.request(Claim(claim_id))
+            new.renew(claim_id, old.timed().get(claim_id) or 0.0)
+    waiting = [claim_id for claim_id in old.waiting if claim_id != without]
+    for claim_id in waiting:
+        new.waiting = type(old.waiting)(new.waiting) | {claim_id: Claim(claim_id)}
+        new.attention = True
+        new.renew(claim_id, old.timed().get(claim_id) or 0.0)
+    return new

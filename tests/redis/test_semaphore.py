@@ -1,0 +1,414 @@
+"""What RedisSemaphore does beyond the contract that all drivers share."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+import redis
+from tests.redis._server import Server, until
+
+from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict, WouldBlockLoop
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+
+def documented_keys(client: redis.Redis) -> list[str]:
+    """What may not stay: everything but the facts that expire by themselves."""
+    facts = ("semaphore_state", "semaphore_max", "semaphore_numbers")
+    return [key for key in client.scan_iter() if not any(fact in key for fact in facts)]
+
+
+def assert_nothing_left(client: redis.Redis) -> None:
+    assert documented_keys(client) == []
+    for key in client.scan_iter():
+        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        if "state" in key:
+            assert [field for field in client.hkeys(key) if not field.startswith(".")] == []
+        if "numbers" in key:
+            assert client.zrange(key, 0, -1) == ["."]
+
+
+async def in_line(semaphore: RedisSemaphore, count: int) -> None:
+    async def enough() -> bool:
+        return (await semaphore.stats()).waiting == count
+
+    await until(enough, f"{count} in line")
+
+
+async def test_waiters_are_served_in_order_and_nothing_is_left(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    first = await semaphore.acquire()
+    order: list[int] = []
+
+    async def wait_and_note(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+
+    tasks = []
+    for n in range(20):
+        tasks.append(asyncio.create_task(wait_and_note(n)))
+        await in_line(semaphore, n + 1)
+    assert await semaphore.release(first)
+    await asyncio.gather(*tasks)
+    assert order == list(range(20))
+    assert_nothing_left(client)
+
+
+async def test_requests_that_travel_together_keep_their_order(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    one = RedisSemaphore(name="s", value=2, config=config)
+    other = RedisSemaphore(name="s", value=2, config=config)
+    held = await one.acquire(2)
+    order: list[int] = []
+
+    async def wait(n: int) -> None:
+        semaphore = one if n % 5 else other
+        label = "labelled" if n % 7 == 3 else None
+        async with semaphore.cm(2 if n % 11 == 4 else 1, label=label):
+            order.append(n)
+
+    first = asyncio.create_task(wait(0))
+    await in_line(one, 1)
+    rest = [asyncio.create_task(wait(n)) for n in range(1, 60)]
+    await in_line(one, 60)
+    line = [each.acquisition_id for each in await one.waiters()]
+    numbers = [int(each.rpartition("-")[2].partition("*")[0]) for each in line]
+    assert numbers == sorted(numbers), "the order in which they asked"
+    await one.release(held)
+    await asyncio.gather(first, *rest)
+    assert sorted(order) == list(range(60))
+    assert_nothing_left(client)
+
+
+async def test_a_request_may_time_out_or_be_cancelled_before_it_travels(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    with pytest.raises(AcquireTimeout, match="1 of 1 held, 1 others waiting"):
+        await semaphore.acquire(timeout=0.0001)
+    several = [asyncio.create_task(semaphore.acquire()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in several:
+        task.cancel()
+    assert all(
+        isinstance(each, asyncio.CancelledError)
+        for each in await asyncio.gather(*several, return_exceptions=True)
+    )
+    assert (await semaphore.stats()).waiting == 1
+    await semaphore.release(held)
+    await semaphore.release(await waiting)
+    assert_nothing_left(client)
+
+
+async def test_an_uncontended_pair_is_two_commands(config: RedisConfig, server: Server) -> None:
+    semaphore = RedisSemaphore(name="s", value=3, config=config)
+    await semaphore.release(await semaphore.acquire())
+    with server.client(decode_responses=True) as looker:
+        before = looker.info("commandstats")
+        for _ in range(100):
+            await semaphore.release(await semaphore.acquire())
+        after = looker.info("commandstats")
+    counts = {
+        name: after[name]["calls"] - before.get(name, {"calls": 0})["calls"]
+        for name in ("cmdstat_evalsha", "cmdstat_eval")
+        if name in after
+    }
+    assert 200 <= counts["cmdstat_evalsha"] <= 203, "two for each pair; a heartbeat may come"
+    assert counts.get("cmdstat_eval", 0) == 0
+
+
+async def test_fencing_tokens_increase_over_instances_and_idle_times(config: RedisConfig) -> None:
+    tokens = []
+    for _ in range(5):
+        semaphore = RedisSemaphore(name="s", value=2, config=config)
+        async with semaphore.cm() as a, semaphore.cm() as b:
+            tokens += [a.fencing_token, b.fencing_token]
+    assert all(token is not None for token in tokens)
+    assert tokens == sorted(set(tokens), key=lambda token: token or 0)
+    assert abs((tokens[0] or 0) / 1e6 - time.time()) < 60, "tokens follow the server's clock"
+
+
+async def test_slots_are_granted_all_or_none_with_numbers_of_their_own(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=3, config=config)
+    one = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire(3))
+    await in_line(semaphore, 1)
+    assert await semaphore.try_acquire() is None, "nobody passes the head"
+    await semaphore.release(one)
+    three = await waiting
+    assert three.slot_number == 1
+    assert (await semaphore.stats()).acquired_slots == 3
+    assert client.zcard("adv-sem:semaphore_main:s") == 3
+    assert await semaphore.release(three)
+    assert_nothing_left(client)
+
+
+async def test_a_cancelled_waiter_leaves_nothing_and_serves_the_next(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    held = await semaphore.acquire()
+    first = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    second = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 2)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await semaphore.stats()).waiting == 1
+    await semaphore.release(held)
+    await semaphore.release(await second)
+    assert_nothing_left(client)
+
+
+async def test_cancelling_at_any_moment_neither_leaks_nor_loses(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=2, config=config)
+
+    async def work(n: int) -> None:
+        async with semaphore:
+            await asyncio.sleep(n % 3 / 1000)
+
+    for again in range(30):
+        tasks = [asyncio.create_task(work(n)) for n in range(12)]
+        for n, task in enumerate(tasks):
+            for _ in range((again + n) % 7):
+                await asyncio.sleep(0)
+            if n % 2:
+                task.cancel()
+                if n % 4 == 1:
+                    await asyncio.sleep(0)
+                    task.cancel()  # and again, while it cleans up
+        await asyncio.gather(*tasks, return_exceptions=True)
+        stats = await semaphore.stats()
+        assert (stats.acquired_slots, stats.waiting) == (0, 0)
+    assert_nothing_left(client)
+
+
+async def test_a_time_out_tells_who_was_in_the_way_and_leaves_nothing(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, max_acquire_time=0.05, config=config)
+    held = await semaphore.acquire(timeout=None)
+    with pytest.raises(AcquireTimeout, match=r"no slot of 's' in 0\.05 s: 1 of 1 held, 0 others"):
+        await semaphore.acquire()
+    with pytest.raises(AcquireTimeout, match="no slot of 's' in 0 s"):
+        await semaphore.acquire(timeout=0)
+    assert (await semaphore.stats()).waiting == 0
+    await semaphore.release(held)
+    assert_nothing_left(client)
+
+
+async def test_tasks_threads_and_loops_share_one_line(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    held = await semaphore.acquire()
+    order: list[str] = []
+
+    def in_a_thread() -> None:
+        with semaphore.cm():
+            order.append("thread")
+
+    def in_another_loop() -> None:
+        async def main() -> None:
+            async with semaphore.cm():
+                order.append("loop")
+
+        asyncio.run(main())
+
+    async def in_this_loop() -> None:
+        async with semaphore.cm():
+            order.append("task")
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    await in_line(semaphore, 1)
+    other = threading.Thread(target=in_another_loop)
+    other.start()
+    await in_line(semaphore, 2)
+    task = asyncio.create_task(in_this_loop())
+    await in_line(semaphore, 3)
+    await semaphore.release(held)
+    await task
+    await asyncio.to_thread(thread.join, 20)
+    await asyncio.to_thread(other.join, 20)
+    assert order == ["thread", "loop", "task"]
+
+
+def test_the_sync_twins_do_the_same(config: RedisConfig, client: redis.Redis) -> None:
+    semaphore = RedisSemaphore(name="s", value=2, config=config)
+    with semaphore:
+        acquired = semaphore.try_acquire_sync(label="second")
+        assert acquired is not None
+        assert semaphore.locked_sync()
+        assert semaphore.stats_sync().acquired_slots == 2
+        assert [each.label for each in semaphore.holders_sync()].count("second") == 1
+        with pytest.raises(AcquireTimeout):
+            semaphore.acquire_sync(timeout=0.02)
+        assert semaphore.try_acquire_sync() is None
+        assert semaphore.release_sync(acquired) is True
+        assert semaphore.release_sync(acquired.acquisition_id) is False
+    assert semaphore.get_acquired_stats_sync(config=config) == {}
+    semaphore.resize_sync(5)
+    assert semaphore.stats_sync().max_slots == 5
+    semaphore.close_sync()
+    with pytest.raises(SemaphoreClosed):
+        semaphore.acquire_sync()
+    assert_nothing_left(client)
+
+
+async def test_blocking_calls_refuse_a_thread_with_a_loop(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    with pytest.raises(WouldBlockLoop):
+        semaphore.acquire_sync()
+    with pytest.raises(WouldBlockLoop), semaphore.cm():
+        pass
+    with pytest.raises(WouldBlockLoop), semaphore:
+        pass
+
+
+async def test_who_holds_and_who_waits_can_be_read(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    async with semaphore.cm(label="nightly report, part 2"):
+        waiting = asyncio.create_task(semaphore.acquire(label="the next"))
+        await in_line(semaphore, 1)
+        [holder], [waiter] = await semaphore.holders(), await semaphore.waiters()
+        assert holder.label == "nightly report, part 2"
+        assert waiter.label == "the next"
+        assert holder.slot_number == 1
+        assert waiter.slot_number is None
+        assert holder.pid == waiter.pid
+        assert holder.host
+        assert holder.since is not None
+        assert waiter.since is not None
+        assert holder.since < waiter.since
+    await semaphore.release(await waiting)
+
+
+async def test_another_value_while_in_use_is_a_conflict_and_idle_it_is_not(
+    config: RedisConfig,
+) -> None:
+    three = RedisSemaphore(name="s", value=3, config=config)
+    five = RedisSemaphore(name="s", value=5, config=config)
+    async with three:
+        with pytest.raises(ValueConflict, match="in use with 3 slots, not 5: 1 held, 0 waiting"):
+            await five.acquire()
+    async with five:
+        assert (await five.stats()).max_slots == 5
+
+
+async def test_resize_reaches_waiters_of_other_instances(config: RedisConfig) -> None:
+    a = RedisSemaphore(name="s", value=1, config=config)
+    b = RedisSemaphore(name="s", value=1, config=config)
+    held = await a.acquire()
+    waiting = asyncio.create_task(b.acquire())
+    await in_line(a, 1)
+    await a.resize(3)
+    second = await waiting
+    assert second.slot_number == 2
+    assert (b.value, (await b.stats()).max_slots) == (3, 3)
+    too_many = asyncio.create_task(b.acquire(3))
+    await in_line(a, 1)
+    await b.resize(2)
+    with pytest.raises(ValueError, match="3 slots asked of 's', which has 2"):
+        await too_many
+    for acquired in (held, second):
+        await a.release(acquired)
+
+
+async def test_close_fails_waiters_and_newcomers_and_frees_the_name_with_the_last_holder(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    a = RedisSemaphore(name="s", value=1, config=config)
+    b = RedisSemaphore(name="s", value=1, config=config)
+    held = await a.acquire()
+    waiting = asyncio.create_task(b.acquire())
+    await in_line(a, 1)
+    await a.close()
+    with pytest.raises(SemaphoreClosed):
+        await waiting
+    late = RedisSemaphore(name="s", value=4, config=config)
+    with pytest.raises(SemaphoreClosed):
+        await late.acquire()
+    assert await a.release(held)
+    for old in (a, b):
+        with pytest.raises(SemaphoreClosed):
+            await old.acquire()
+    async with late:
+        assert (await late.stats()).max_slots == 4
+    assert_nothing_left(client)
+    assert client.ttl("adv-sem:semaphore_state:s") > 3600
+
+
+async def test_statistics_come_from_the_whole_server_fullest_first(config: RedisConfig) -> None:
+    other = RedisConfig(config.url, namespace="other*")
+    for name, value, held in (("half", 2, 1), ("full", 1, 1), ("idle", 3, 0)):
+        for _ in range(held):
+            await RedisSemaphore(name=name, value=value, config=config).acquire()
+        if not held:
+            async with RedisSemaphore(name=name, value=value, config=config):
+                pass
+    await RedisSemaphore(name="elsewhere", value=1, config=other).acquire()
+    stats = await RedisSemaphore.get_acquired_stats(config=config)
+    assert list(stats) == ["full", "half"]
+    assert stats["half"].acquired_percent == 50
+    assert list(await RedisSemaphore.get_acquired_stats(limit=1, config=config)) == ["full"]
+    named = await RedisSemaphore.get_acquired_stats(["idle", "nobody"], config=config)
+    assert {name: each.acquired_slots for name, each in named.items()} == {"idle": 0}
+    assert list(await RedisSemaphore.get_acquired_stats(config=other)) == ["elsewhere"]
+
+
+async def test_a_process_with_one_loop_has_at_most_three_connections(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=2, config=config)
+
+    async def work() -> None:
+        async with semaphore:
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(work() for _ in range(100)))
+    await asyncio.to_thread(lambda: semaphore.release_sync(semaphore.acquire_sync()))
+    ours = [each for each in client.client_list() if each["name"] == "slotwise"]
+    assert len(ours) <= 3
+
+
+async def test_10_000_acquisitions_leave_nothing_behind(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=50, ttl=60, config=config)
+
+    async def work() -> None:
+        for _ in range(100):
+            async with semaphore:
+                pass
+
+    await asyncio.gather(*(work() for _ in range(100)))
+    assert_nothing_left(client)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"heartbeat_max_interval": 0}, "heartbeat_max_interval must be finite and above 0"),
+        ({"ping_interval": 15}, "ping_interval must be lower than heartbeat_max_interval"),
+        ({"ping_interval": -1}, "ping_interval must be finite"),
+        ({"value": 0}, "value must be at least 1"),
+        ({"config": "redis://localhost"}, "config must be a RedisConfig"),
+        ({"cancel_task_on_loss": 1}, "cancel_task_on_loss must be True or False"),
+        ({"name": ""}, "name must not be empty"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, object], complaint: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        RedisSemaphore(**{"name": "s", "value": 1, **wrong})  # type: ignore[arg-type]
