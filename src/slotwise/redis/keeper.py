@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import random
 import threading
 import time
 from collections.abc import Coroutine, Iterator
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.errors import BackendError
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from slotwise.redis.process import Process, Room
 
 T = TypeVar("T")
+
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
 
 # The ids in one call: the server does nothing else meanwhile, and this is some 10 ms of it.
 _IDS_PER_CALL = 10_000
@@ -80,7 +83,7 @@ class Keeper:
         """Look at a semaphore that is waited for when somebody's time is up there."""
         if ms < 0:
             return
-        when = time.monotonic() + ms / 1000 + random.uniform(0.002, 0.03)  # noqa: S311
+        when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
         if when < self._dues.get(room, math.inf) - _GRAIN:
             self._dues[room] = when
             self._nudge()
@@ -195,7 +198,7 @@ class Keeper:
             if newcomers:  # just now, and they may have seen us awake
                 self.hurry(min(each.ping_interval for each in newcomers))
             return
-        self._next_beat = now + self.interval * random.uniform(0.9, 1.0)  # noqa: S311
+        self._next_beat = now + self.interval * _jitter.uniform(0.9, 1.0)
 
     def _everyone(self) -> list[Acquisition]:
         process = self._process

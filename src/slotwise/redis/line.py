@@ -9,9 +9,9 @@ at once when the server's answer will not change.
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable
+from random import SystemRandom
 from typing import Any
 
 from hiredis import ReplyError
@@ -22,6 +22,9 @@ from slotwise.redis.config import RedisConfig
 from slotwise.redis.opening import Address, Talk, open_line
 from slotwise.redis.scripts import OURS, load
 from slotwise.redis.transport import Call, Link
+
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
 
 
 class Line:
@@ -99,7 +102,7 @@ class Line:
         delay = 0.0
         if self._failures:
             longest = self.config.backoff * 2 ** min(self._failures - 1, 30)
-            delay = min(longest, self.config.max_backoff) * random.uniform(0.5, 1)  # noqa: S311
+            delay = min(longest, self.config.max_backoff) * _jitter.uniform(0.5, 1)
         if delay:
             self.loop.call_later(delay, self._start_opening)
         else:

@@ -184,7 +184,8 @@ def build_shifted_clock(folder: Path) -> Path:
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(SHIFTED_CLOCK)
     command = [compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True, capture_output=True)
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("needs a C compiler that works, to put another clock under redis-server")
     return library
 
 
