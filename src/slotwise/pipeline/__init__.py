@@ -1,0 +1,24 @@
+"""Bounded work: from a source of any length, at most so many in flight, into a loop.
+
+Memory is bounded by the limit and never by the amount of work.
+"""
+
+from slotwise.pipeline.bounded import BoundedMap, bounded_map, run_bounded
+from slotwise.pipeline.errors import MemoryLimitExceeded
+from slotwise.pipeline.guard import MemoryGuard
+from slotwise.pipeline.progress import progress_bar
+from slotwise.pipeline.report import Report
+from slotwise.pipeline.sync import BoundedMapSync, bounded_map_sync, run_bounded_sync
+
+__all__ = [
+    "BoundedMap",
+    "BoundedMapSync",
+    "MemoryGuard",
+    "MemoryLimitExceeded",
+    "Report",
+    "bounded_map",
+    "bounded_map_sync",
+    "progress_bar",
+    "run_bounded",
+    "run_bounded_sync",
+]

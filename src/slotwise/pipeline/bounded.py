@@ -1,0 +1,314 @@
+"""bounded_map and run_bounded: at most so many at once, over a source of any length.
+
+This is the side of the caller: results out, an end in order, the report. Who runs
+the function is in `tasks` and `threads`, what may run when in `flow`, and the twins
+for callers without an event loop in `sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Union, cast, overload
+
+from slotwise.pipeline.flow import NOTHING, Flow
+from slotwise.pipeline.guard import MemoryGuard
+from slotwise.pipeline.report import Report
+from slotwise.pipeline.settings import (
+    OnCancel,
+    OnError,
+    Settings,
+    check_settings,
+    is_coroutine_function,
+)
+from slotwise.pipeline.tasks import TaskCrew
+from slotwise.pipeline.threads import ThreadCrew
+from slotwise.semaphore import Semaphore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Source = Union[Iterable[T], AsyncIterable[T]]  # noqa: UP007  # a generic alias for 3.11
+Crew = TaskCrew | ThreadCrew
+
+
+class BoundedMap(Generic[R]):
+    """The results of a run, as they come; made by `bounded_map`.
+
+    The run starts with the first result that is asked for, or with ``async with``.
+    It ends with the source, with an error, with `aclose`, or when the loop over it
+    is left; ``async with`` waits until nothing of it runs any more.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        source: Source[Any],
+        settings: Settings,
+        *,
+        consumed: bool = True,
+    ) -> None:
+        self._fn = fn
+        self._in_loop = is_coroutine_function(fn)
+        self._source = iterator_of(source)
+        self._settings = settings
+        self._flow = Flow(settings, consumed=consumed)
+        self._crew: Crew | None = None
+        self._raised = False
+        self._told_progress = False
+        self._closed = False
+
+    @property
+    def report(self) -> Report:
+        """What was done so far; still true after the end, whatever the end was."""
+        return self._flow.report
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        return _Loop(self)
+
+    async def __anext__(self) -> R:
+        crew = self._crew or self._open()
+        while True:
+            result = crew.take()
+            if result is not NOTHING:
+                return cast("R", result)
+            if crew.finished:
+                self._finish()
+                raise StopAsyncIteration
+            await self._news(crew)
+
+    async def __aenter__(self) -> BoundedMap[R]:
+        if self._crew is None:
+            self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Start nothing any more, and wait until nothing runs.
+
+        What runs is cancelled, or finished with ``on_cancel="finish"``; plain
+        functions in threads always finish. Calling it again does no harm.
+        """
+        self._closed = True
+        if self._crew is None:
+            self._flow.finish()
+        else:
+            await self._wind_down(self._crew)
+        self._raised = True  # who closes a run does not ask for its error
+        self._flow.forget_results()
+        self._finish()
+
+    def __del__(self) -> None:
+        if getattr(self, "_crew", None) is not None:
+            self._leave()
+
+    # ---------------------------------------------------------------- inside
+
+    def _open(self) -> Crew:
+        if self._closed:
+            raise StopAsyncIteration
+        loop = asyncio.get_running_loop()
+        if self._in_loop:
+            self._crew = TaskCrew(self._flow, self._fn, self._source)
+        else:
+            self._crew = ThreadCrew(self._flow, self._fn, self._source, loop)
+        self._crew.open()
+        return self._crew
+
+    async def _news(self, crew: Crew) -> None:
+        """Wait for a result or the end; a cancellation here is the end."""
+        try:
+            await _told(crew)
+        except asyncio.CancelledError as cancellation:
+            await self._wind_down(crew)
+            self._raised = True
+            self._flow.forget_results()
+            carry(cancellation, self.report)
+            with suppress(Exception):  # the cancellation goes first
+                self._finish()
+            raise
+
+    async def _wind_down(self, crew: Crew) -> None:
+        crew.stop(cancel=self._settings.on_cancel == "cancel")
+        cancellation = None
+        while not crew.finished:
+            try:
+                await _told(crew)
+            except asyncio.CancelledError as again:
+                # Asked twice: there is no patience for finishing any more.
+                cancellation = again
+                crew.stop(cancel=True)
+        if cancellation is not None:
+            raise cancellation
+
+    def _finish(self) -> None:
+        """The run is over: tell the hook a last time, raise what it ended with, once."""
+        self._flow.report._end()
+        hook = self._settings.on_progress
+        if hook is not None and not self._told_progress:
+            self._told_progress = True
+            hook(self.report)
+        error = self._flow.error
+        if error is not None and not self._raised:
+            self._raised = True
+            carry(error, self.report)
+            raise error
+
+    def _leave(self) -> None:
+        """The loop was left: stop, without anybody to wait for it."""
+        crew = self._crew
+        if crew is not None and not crew.finished:
+            crew.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
+
+
+class _Loop(AsyncIterator[R]):
+    """One ``async for``; when it is left early, nothing refers to this any more."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, bounded: BoundedMap[R]) -> None:
+        self._map = bounded
+
+    def __anext__(self) -> Coroutine[Any, Any, R]:
+        return self._map.__anext__()
+
+    def __del__(self) -> None:
+        self._map._leave()
+
+
+@overload
+def bounded_map(
+    fn: Callable[[T], Coroutine[Any, Any, R]],
+    source: Source[T],
+    limit: int | None = None,
+    *,
+    semaphore: Semaphore | None = None,
+    weight: int | Callable[[T], int] = 1,
+    ordered: bool = False,
+    max_per_second: float | None = None,
+    max_items: int | None = None,
+    priority: Callable[[T], Any] | None = None,
+    group_key: Callable[[T], Any] | None = None,
+    memory_guard: MemoryGuard | None = None,
+    on_error: OnError = "raise",
+    on_cancel: OnCancel = "cancel",
+    on_progress: Callable[[Report], object] | None = None,
+) -> BoundedMap[R]: ...
+@overload
+def bounded_map(
+    fn: Callable[[T], R],
+    source: Source[T],
+    limit: int | None = None,
+    *,
+    semaphore: Semaphore | None = None,
+    weight: int | Callable[[T], int] = 1,
+    ordered: bool = False,
+    max_per_second: float | None = None,
+    max_items: int | None = None,
+    priority: Callable[[T], Any] | None = None,
+    group_key: Callable[[T], Any] | None = None,
+    memory_guard: MemoryGuard | None = None,
+    on_error: OnError = "raise",
+    on_cancel: OnCancel = "cancel",
+    on_progress: Callable[[Report], object] | None = None,
+) -> BoundedMap[R]: ...
+def bounded_map(
+    fn: Callable[[Any], Any], source: Source[Any], limit: int | None = None, **settings: Any
+) -> BoundedMap[Any]:
+    """Call ``fn`` with every item of ``source``, at most ``limit`` at once.
+
+    Items are pulled only as slots become free, and results that nobody takes hold
+    new items back, so the memory in use depends on ``limit`` alone.
+
+    Args:
+        fn: a coroutine function; or a plain one, which then runs in threads.
+        source: an iterable or async iterable, possibly endless. With a plain
+            ``fn`` an iterable is pulled by the worker threads, one at a time.
+        limit: how many run at once. Left out, it is the semaphore's value.
+        semaphore: each item takes slots of this, too: a limit shared with others.
+        weight: how many slots an item takes, or a function that tells.
+        ordered: results come in the order of the source (with ``priority``: of
+            the starts); an item that takes long holds back at most ``2 * limit``.
+        max_per_second: at most so many starts a second, evenly spaced.
+        max_items: stop after so many items.
+        priority: higher first, within a look-ahead of ``limit`` items.
+        group_key: items with equal keys run one after the other on one worker.
+        memory_guard: slows the run down, or stops it, when memory gets short.
+        on_error: "raise" ends the run with the first exception, which is raised
+            after the results that are ready; "skip" and "collect" count failures
+            and go on, and "collect" keeps the first 100.
+        on_cancel: whether what runs is cancelled or finished when the run is
+            cancelled, closed or left.
+        on_progress: called with the report at most ten times a second, by
+            whoever finished an item, and at the end.
+        **settings: everything after ``limit``.
+    """
+    return BoundedMap(fn, source, check_settings(limit=limit, **settings))
+
+
+async def run_bounded(
+    fn: Callable[[T], Awaitable[Any] | Any],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Any,
+) -> Report:
+    """Like `bounded_map`, for work whose results are of no interest; gives the report.
+
+    Takes the same arguments. An exception carries the report as ``.report``, and
+    so does a cancellation.
+    """
+    run: BoundedMap[Any] = BoundedMap(
+        fn, source, check_settings(limit=limit, **settings), consumed=False
+    )
+    async for _ in run:
+        pass  # there are no results: this waits for the end
+    return run.report
+
+
+async def _told(crew: Crew) -> None:
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def wake() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    if crew.listen(wake if isinstance(crew, TaskCrew) else lambda: _call(loop, wake)):
+        await told
+
+
+def _call(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(wake)
+
+
+def carry(error: BaseException, report: Report) -> None:
+    """Let an exception tell how far the run got."""
+    with suppress(Exception):  # it may have no room for attributes
+        error.report = report  # type: ignore[attr-defined]
+
+
+def iterator_of(source: Any) -> Iterator[Any] | AsyncIterator[Any]:
+    if isinstance(source, AsyncIterable):
+        return aiter(source)
+    try:
+        iterator: Iterator[Any] = iter(source)
+    except TypeError:
+        raise TypeError(f"source must be an iterable or async iterable, not {source!r}") from None
+    return iterator

@@ -1,0 +1,147 @@
+"""bounded_map_sync and run_bounded_sync: the same from plain threads, without asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from slotwise.pipeline.bounded import carry, iterator_of
+from slotwise.pipeline.flow import NOTHING, Flow
+from slotwise.pipeline.report import Report
+from slotwise.pipeline.settings import Settings, check_settings, is_coroutine_function
+from slotwise.pipeline.threads import ThreadCrew
+from slotwise.semaphore import refuse_to_block_a_loop
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BoundedMapSync(Generic[R]):
+    """The results of a run, as they come; made by `bounded_map_sync`.
+
+    An iterator and a context manager; `close` waits for the worker threads.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        source: Iterable[Any],
+        settings: Settings,
+        *,
+        consumed: bool = True,
+    ) -> None:
+        if is_coroutine_function(fn):
+            raise TypeError(f"{fn!r} is a coroutine function; it needs bounded_map and a loop")
+        iterator = iterator_of(source)
+        if not isinstance(iterator, Iterator):
+            raise TypeError(f"an async source needs bounded_map and a loop: {source!r}")
+        self._flow = Flow(settings, consumed=consumed)
+        self._settings = settings
+        self._crew = ThreadCrew(self._flow, fn, iterator)
+        self._raised = False
+        self._told_progress = False
+
+    @property
+    def report(self) -> Report:
+        """What was done so far; still true after the end, whatever the end was."""
+        return self._flow.report
+
+    def __iter__(self) -> Iterator[R]:
+        return _Loop(self)
+
+    def __next__(self) -> R:
+        refuse_to_block_a_loop("bounded_map_sync")
+        crew = self._crew
+        crew.open()
+        while True:
+            result = crew.take()
+            if result is not NOTHING:
+                return cast("R", result)
+            if crew.finished:
+                self._finish()
+                raise StopIteration
+            try:
+                crew.wait()
+            except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
+                self._raised = True
+                carry(interruption, self.report)
+                self.close()
+                raise
+
+    def __enter__(self) -> BoundedMapSync[R]:
+        self._crew.open()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Start nothing any more, and wait for what runs: threads can't be cancelled."""
+        self._crew.stop()
+        while not self._crew.finished:
+            self._crew.wait_for_end()
+        self._raised = True
+        self._flow.forget_results()
+        with suppress(Exception):
+            self._finish()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_crew"):
+            self._crew.stop()
+
+    def _finish(self) -> None:
+        self._flow.report._end()
+        hook = self._settings.on_progress
+        if hook is not None and not self._told_progress:
+            self._told_progress = True
+            hook(self.report)
+        error = self._flow.error
+        if error is not None and not self._raised:
+            self._raised = True
+            carry(error, self.report)
+            raise error
+
+
+class _Loop(Iterator[R]):
+    """One ``for``; when it is left early, nothing refers to this any more."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, bounded: BoundedMapSync[R]) -> None:
+        self._map = bounded
+
+    def __next__(self) -> R:
+        return self._map.__next__()
+
+    def __del__(self) -> None:
+        self._map._crew.stop()
+
+
+def bounded_map_sync(
+    fn: Callable[[T], R], source: Iterable[T], limit: int | None = None, **settings: Any
+) -> BoundedMapSync[R]:
+    """`bounded_map` for a plain function and a caller without an event loop.
+
+    Takes the same arguments; ``on_cancel`` makes no difference, since what runs in
+    a thread always finishes.
+    """
+    return BoundedMapSync(fn, source, check_settings(limit=limit, **settings))
+
+
+def run_bounded_sync(
+    fn: Callable[[T], Any], source: Iterable[T], limit: int | None = None, **settings: Any
+) -> Report:
+    """`run_bounded` for a plain function and a caller without an event loop."""
+    run: BoundedMapSync[Any] = BoundedMapSync(
+        fn, source, check_settings(limit=limit, **settings), consumed=False
+    )
+    for _ in run:
+        pass  # there are no results: this waits for the end
+    return run.report

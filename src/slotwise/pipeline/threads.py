@@ -1,0 +1,377 @@
+"""ThreadCrew: plain functions, run by worker threads that pull their items themselves.
+
+The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
+item may start, leaves the lead and runs it. A thread is started when nobody leads
+and nobody is idle. With ``group_key`` one more thread pulls, and hands each item
+to the thread of its group.
+
+Threads can't be cancelled: a run that is stopped starts nothing any more and waits
+for what runs.
+
+What to pull and whether it may start is `flow`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from slotwise.pipeline.flow import NOTHING, Flow, Start, Step
+from slotwise.pipeline.on_loop import OnLoop, loop_in_a_thread
+from slotwise.pipeline.tasks import both as _both
+
+_numbers = itertools.count(1)
+
+
+class ThreadCrew:
+    """The workers of one run; every method may be called from any thread.
+
+    Args:
+        flow: the decisions; only touched with the lock held.
+        fn: runs without the lock.
+        source: pulled without the lock, by one thread at a time.
+        loop: the event loop that an async source, and waiting for a contended
+            semaphore, run in. None: one of our own is started if needed.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Any],
+        source: Iterator[Any] | AsyncIterator[Any],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.flow = flow
+        self._fn = fn
+        self._source = source
+        self._loop = loop
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
+        self._idle = threading.Condition(self._lock)  # who waits for the lead
+        self._news = threading.Condition(self._lock)  # a consumer without an event loop
+        self._wake: Callable[[], None] | None = None
+        self._threads = 0
+        self._idlers = 0
+        self._leading = False
+        self._admitting = False
+        self._opened = False
+        self._on_loop: set[OnLoop] = set()
+        self._lane_queues: dict[int, deque[Start]] = {}
+        self._semaphore = flow.settings.semaphore
+        self._name = f"slotwise-pipeline-{next(_numbers)}"
+
+    # ------------------------------------------------------------ for the owner
+
+    def open(self) -> None:
+        with self._lock:
+            if self._opened:
+                return
+            self._opened = True
+            self.flow.report._begin()
+            self._hire(self._work if self.flow.lanes is None else self._dispatch)
+
+    @property
+    def finished(self) -> bool:
+        return not self._threads and (self.flow.over or not self._opened)
+
+    def listen(self, wake: Callable[[], None]) -> bool:
+        """Call ``wake``, in some thread, when there is news; False if there is some already."""
+        with self._lock:
+            if self.finished or self.flow.first_is_ready:
+                return False
+            earlier = self._wake
+            self._wake = wake if earlier is None else partial(_both, earlier, wake)
+            return True
+
+    def take(self) -> Any:
+        with self._lock:
+            result = self.flow.take()
+            if result is not NOTHING:
+                self._changed.notify_all()
+            return result
+
+    def wait(self) -> None:
+        """Block until there may be news for a consumer."""
+        with self._lock:
+            if not self.finished and not self.flow.first_is_ready:
+                self._news.wait()
+
+    def wait_for_end(self) -> None:
+        with self._lock:
+            while not self.finished:
+                self._news.wait()
+
+    def stop(self, *, cancel: bool = False) -> None:
+        """Start nothing any more; ``cancel`` is for tasks, threads always finish."""
+        del cancel
+        with self._lock:
+            self.flow.finish()
+            self._opened = True
+            pending = list(self._on_loop)
+            self._changed.notify_all()
+            self._idle.notify_all()
+        for call in pending:
+            call.cancel()
+
+    stop_from_anywhere = stop
+
+    # ------------------------------------------------------------------- hiring
+
+    def _hire(self, work: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(
+            target=self._member,
+            args=(work, *args),
+            name=f"{self._name}-{self._threads + 1}",
+            # A run that nobody waits for must not keep the interpreter from ending.
+            daemon=True,
+        )
+        self._threads += 1
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads to be had
+            self._threads -= 1
+            if not self._threads or args:
+                self.flow.finish(error)
+
+    def _member(self, work: Callable[..., None], *args: Any) -> None:
+        with self._lock:
+            try:
+                work(*args)
+            except BaseException as error:
+                self.flow.finish(error)
+            self._threads -= 1
+            if not self._threads:
+                self.flow.over = True
+                if self._own_loop is not None:
+                    self._own_loop.call_soon_threadsafe(self._own_loop.stop)
+            self._changed.notify_all()
+            self._tell()
+
+    def _lead_passes_on(self) -> None:
+        """Somebody else may lead now: one who waits for it, or else a new thread."""
+        if self.flow.over:
+            self._idle.notify_all()
+        elif self._idlers:
+            self._idle.notify()
+        elif self._threads < self.flow.limit:
+            self._hire(self._work)
+
+    # ---------------------------------------- working; all with the lock held
+
+    def _work(self) -> None:
+        while True:
+            while self._leading and not self.flow.over:
+                self._idlers += 1
+                self._idle.wait()
+                self._idlers -= 1
+            if self.flow.over:
+                return
+            self._leading = True
+            try:
+                start = self._lead()
+                if start is not None and not self._admit(start):
+                    self.flow.drop(start)
+                    start = None
+            finally:
+                self._leading = False
+                self._lead_passes_on()
+            if start is None:
+                return
+            self._run(start)
+
+    def _lead(self) -> Start | None:
+        """The next item; None if there is none."""
+        flow = self.flow
+        while True:
+            step = flow.next_step()
+            if step is Step.AHEAD:
+                return flow.best()
+            if step is Step.WAIT:
+                self._changed.wait()
+            elif step is Step.OVER:
+                return None
+            else:
+                try:
+                    item = self._unlocked(self._pull)
+                except (StopIteration, StopAsyncIteration):
+                    flow.exhausted = True
+                except asyncio.CancelledError:
+                    flow.finish()
+                except Exception as error:
+                    flow.finish(error)
+                else:
+                    start = None if flow.over else flow.take_in(item)
+                    if start is not None:
+                        return start
+
+    def _pull(self) -> Any:
+        if not isinstance(self._source, AsyncIterator):
+            return next(self._source)
+        # In a coroutine of its own: an asynchronous iterator may give any awaitable.
+        pull = self._source.__anext__
+
+        async def pulling() -> Any:
+            try:
+                return [await pull()]
+            except StopAsyncIteration:
+                return []
+
+        found = self._run_on_loop(pulling())
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    def _admit(self, start: Start) -> bool:
+        """Wait until ``start`` may start; False if it never will."""
+        flow = self.flow
+        if flow.unconditional:
+            return not flow.over
+        while True:
+            verdict = flow.may_start(start)
+            if verdict is Step.START:
+                break
+            if verdict is Step.OVER:
+                return False
+            self._changed.wait(verdict if isinstance(verdict, float) else None)
+        if self._semaphore is not None:
+            try:
+                start.acquisition = self._unlocked(self._acquire, start.weight)
+            except asyncio.CancelledError:
+                return False
+            except Exception as error:  # closed, timed out, unreachable: nothing can run
+                flow.finish(error)
+                return False
+            if flow.over:
+                self._unlocked(self._release, start)
+                return False
+        return True
+
+    def _run(self, start: Start) -> None:
+        flow = self.flow
+        flow.begin(start)
+        failure: BaseException | None = None
+        result = None
+        self._lock.release()
+        try:
+            result = self._fn(start.item)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(
+                    f"{self._fn!r} gave a coroutine, so it should run in the event loop:"
+                    f" pass a coroutine function (async def)"
+                )
+        except BaseException as error:
+            failure = error
+        finally:
+            if start.acquisition is not None:
+                self._release(start)
+            self._lock.acquire()
+        if failure is None:
+            flow.succeed(start, result)
+        else:
+            flow.fail(start, failure)
+            failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
+        self._changed.notify_all()
+        if flow.over:
+            self._idle.notify_all()
+        self._tell()
+        if flow.progress_is_due() and flow.settings.on_progress is not None:
+            try:
+                self._unlocked(flow.settings.on_progress, flow.report)
+            except Exception as error:
+                flow.finish(error)
+
+    # -------------------------------------------------------------------- lanes
+
+    def _dispatch(self) -> None:
+        self._leading = True
+        try:
+            while (start := self._lead()) is not None:
+                queue = self._lane_queues.get(start.lane)
+                if queue is None:
+                    self._lane_queues[start.lane] = deque([start])
+                    self._hire(self._lane, start.lane)
+                else:
+                    queue.append(start)
+                    self._changed.notify_all()
+        finally:
+            self._leading = False
+            self._changed.notify_all()
+
+    def _lane(self, number: int) -> None:
+        """One thread, for all items of its groups, in the source's order."""
+        queue = self._lane_queues[number]
+        while True:
+            while not queue:
+                if not self._leading or self.flow.over:
+                    return
+                self._changed.wait()
+            start = queue.popleft()
+            self.flow.left_lane_queue()
+            while self._admitting:
+                self._changed.wait()
+            self._admitting = True
+            try:
+                admitted = self._admit(start)
+            finally:
+                self._admitting = False
+                self._changed.notify_all()
+            if not admitted:
+                self.flow.drop(start)
+                return
+            self._run(start)
+
+    # ------------------------------------------------------- outside of the lock
+
+    def _unlocked(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._lock.release()
+        try:
+            return call(*args)
+        finally:
+            self._lock.acquire()
+
+    def _acquire(self, slots: int) -> Any:
+        assert self._semaphore is not None
+        # The way through the loop can be cancelled without losing the place in the
+        # queue, which a blocking wait can't; it is taken only if there is a queue.
+        acquired = self._semaphore.try_acquire_sync(slots)
+        return self._run_on_loop(self._semaphore.acquire(slots)) if acquired is None else acquired
+
+    def _release(self, start: Start) -> None:
+        assert self._semaphore is not None
+        assert start.acquisition is not None
+        self._semaphore.release_sync(start.acquisition)
+        start.acquisition = None
+
+    def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        with self._lock:
+            if self.flow.over:
+                work.close()
+                raise asyncio.CancelledError
+            call = OnLoop(work, self._loop or self._our_loop())
+            self._on_loop.add(call)
+        try:
+            return call.result()
+        finally:
+            with self._lock:
+                self._on_loop.discard(call)
+
+    def _our_loop(self) -> asyncio.AbstractEventLoop:
+        if self._own_loop is None:
+            self._own_loop = loop_in_a_thread(f"{self._name}-waits")
+        return self._own_loop
+
+    def _tell(self) -> None:
+        self._news.notify_all()
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            with suppress(RuntimeError):  # the consumer's loop was closed
+                wake()

@@ -1,0 +1,62 @@
+"""How many workers: one while operations are fast, all that are allowed when they are slow.
+
+On a fast local disk a second thread only fights for the interpreter; on a file
+system with milliseconds per operation, throughput is the number of threads that
+wait. What is measured decides, several times within 100 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Local disks need some 10 µs, and up to a few hundred when they are busy.
+SLOW = 0.001
+FAST = 0.000_3
+# So many operations say something about their speed ...
+_EVIDENCE = 3
+# ... and so does silence, but not as much: a journal that is written out, or a neighbour
+# on the processor, stops everything for a moment, too.
+_SILENCE = 0.08
+_A_FEW = 4
+# Four looks from one worker to a thousand, so that an error costs little.
+_GROWTH = 8
+# How many fast looks in a row send the others home.
+_FAST_LOOKS = 2
+
+
+class Adapter:
+    """Turns measurements into a number of workers."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.wanted = 1
+        self._fast_looks = 0
+        self._operations = 0
+        self._seconds = 0.0
+
+    def look(self, seconds: float, operations: int, busy: int, latencies: Sequence[float]) -> int:
+        """Decide anew.
+
+        Args:
+            seconds: since the last look.
+            operations: finished since the start of the run.
+            busy: how many workers are at it.
+            latencies: seconds per operation, in batches finished since the last look.
+        """
+        self._seconds += seconds
+        done = operations - self._operations
+        if latencies and sorted(latencies)[len(latencies) // 2] < FAST:  # the median
+            self._fast_looks += 1
+            if self._fast_looks >= _FAST_LOOKS:
+                self._fast_looks = 0
+                self.wanted = 1
+        elif done < _EVIDENCE and self._seconds < _SILENCE:
+            return self.wanted
+        elif not done:
+            self.wanted = min(self.most, max(self.wanted, _A_FEW))
+        # What the workers that are there needed for one operation.
+        elif max(busy, 1) * self._seconds / done > SLOW:
+            self._fast_looks = 0
+            self.wanted = min(self.most, _GROWTH * self.wanted)
+        self._operations, self._seconds = operations, 0.0
+        return self.wanted

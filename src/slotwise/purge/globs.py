@@ -1,0 +1,78 @@
+"""Which names the patterns of ``--include`` and ``--exclude`` mean.
+
+A pattern without a slash is about base names; one with a slash is about the whole
+path below the root. There ``*`` and ``?`` stop at a slash, and ``**`` does not: a
+pattern that means too little deletes too little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+Match = Callable[[str], object]
+
+
+class Globs:
+    """Several patterns as one question; `names` and `paths` are None where none asks."""
+
+    __slots__ = ("names", "paths")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        names: list[str] = []
+        paths: list[str] = []
+        for pattern in patterns:
+            (paths if "/" in pattern else names).append(pattern.strip("/"))
+        self.names = _any_of(names)
+        self.paths = _any_of(paths)
+
+    def __bool__(self) -> bool:
+        return self.names is not None or self.paths is not None
+
+    def match(self, name: str, path: str) -> bool:
+        return bool(
+            (self.names is not None and self.names(name))
+            or (self.paths is not None and self.paths(path))
+        )
+
+
+def _any_of(patterns: list[str]) -> Match | None:
+    if not patterns:
+        return None
+    return re.compile("|".join(f"(?:{_translated(one)})" for one in patterns), re.DOTALL).fullmatch
+
+
+def _translated(pattern: str) -> str:
+    parts = []
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            parts.append("(?:.*/)?")
+            at += 3
+        elif pattern.startswith("**", at):
+            parts.append(".*")
+            at += 2
+        elif pattern[at] == "*":
+            parts.append("[^/]*")
+            at += 1
+        elif pattern[at] == "?":
+            parts.append("[^/]")
+            at += 1
+        elif pattern[at] == "[" and (end := _end_of_set(pattern, at)) > 0:
+            inner = pattern[at + 1 : end].replace("\\", "\\\\")
+            negated = inner[:1] in ("!", "^")
+            inner = inner[1:] if negated else inner
+            inner = inner.replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
+            parts.append(f"(?!/)[{'^' if negated else ''}{inner}]")
+            at = end + 1
+        else:
+            parts.append(re.escape(pattern[at]))
+            at += 1
+    return "".join(parts)
+
+
+def _end_of_set(pattern: str, at: int) -> int:
+    start = at + 1
+    if pattern[start : start + 1] in ("!", "^"):
+        start += 1
+    return pattern.find("]", start + 1)

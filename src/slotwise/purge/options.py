@@ -1,0 +1,70 @@
+"""PurgeOptions: what was typed, checked. Nothing here looks at the file system."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotwise._arguments import check_count, check_flag
+from slotwise.semaphore import Semaphore
+
+AGES = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeOptions:
+    """The flags of ``slotwise purge``, as keywords; each has the flag's name and default."""
+
+    max_age_days: float = 30.0
+    age_by: str = "mtime"
+    max_concurrency_scanning: int = 100
+    max_concurrency_deletion: int = 1000
+    memory_limit_mb: float = 800
+    remove_empty_dirs: bool = False
+    max_empty_dirs_to_delete: int = 500
+    max_files_to_delete: int = 0
+    max_delete_per_second: float | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_depth: int = 0
+    one_file_system: bool = True
+    dry_run: bool = False
+    audit: str | Path | None = None
+    allow_dangerous_root: bool = False
+    fleet: str | Semaphore | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("max_age_days", self.max_age_days, zero=True)
+        if self.age_by not in AGES:
+            raise ValueError(f"age_by must be one of {', '.join(AGES)}, not {self.age_by!r}")
+        check_count("max_concurrency_scanning", self.max_concurrency_scanning)
+        check_count("max_concurrency_deletion", self.max_concurrency_deletion)
+        _check_number("memory_limit_mb", self.memory_limit_mb)
+        for what in ("max_empty_dirs_to_delete", "max_files_to_delete", "min_depth"):
+            given = getattr(self, what)
+            if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+                raise ValueError(f"{what} must be an int of 0 or more, not {given!r}")
+        if self.max_delete_per_second is not None:
+            _check_number("max_delete_per_second", self.max_delete_per_second)
+        for what in ("include", "exclude"):
+            given = getattr(self, what)
+            if isinstance(given, str):
+                raise TypeError(f"{what} must be a list of patterns, not the string {given!r}")
+            if not all(isinstance(pattern, str) and pattern for pattern in given):
+                raise ValueError(f"{what} must be patterns that are not empty, not {given!r}")
+            object.__setattr__(self, what, tuple(given))
+        for what in ("remove_empty_dirs", "one_file_system", "dry_run", "allow_dangerous_root"):
+            check_flag(what, getattr(self, what))
+        if isinstance(self.fleet, str) and not self.name:
+            raise ValueError("fleet needs a name: the machines that purge together share it")
+
+
+def _check_number(what: str, given: Any, *, zero: bool = False) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{what} must be a number, not {given!r}")
+    if not math.isfinite(given) or given < 0 or (given == 0 and not zero):
+        least = "0 or more" if zero else "above 0"
+        raise ValueError(f"{what} must be finite and {least}, not {given!r}")

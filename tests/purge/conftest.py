@@ -1,0 +1,79 @@
+"""Trees to purge, always below tmp_path."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+OLD = 1_000_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directory that is purged."""
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory beside it, with an old file that must survive everything."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    precious = outside / "precious"
+    precious.write_bytes(b"x")
+    os.utime(precious, (OLD, OLD))
+    return outside
+
+
+@pytest.fixture
+def old() -> Callable[..., Path]:
+    """Make a file, with its directories, that is old."""
+
+    def make(path: Path, size: int = 0) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+        os.utime(path, (OLD, OLD))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def new() -> Callable[..., Path]:
+    """Make a file, with its directories, that is new."""
+
+    def make(path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return path
+
+    return make
+
+
+@pytest.fixture
+def left() -> Callable[[Path], set[str]]:
+    """Everything that is below a directory."""
+
+    def names(root: Path) -> set[str]:
+        return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+    return names
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left_open():
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = count()
+    yield
+    deadline = time.monotonic() + 5  # sockets of a loop that a thread closes
+    while count() > before and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert count() <= before

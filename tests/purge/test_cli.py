@@ -1,0 +1,356 @@
+"""The command line, as a process: exit codes, JSON, signals, the question."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SUMMARY = [
+    "files_scanned",
+    "files_to_purge",
+    "files_purged",
+    "dirs_scanned",
+    "empty_dirs_deleted",
+    "symlinks_skipped",
+    "special_files_skipped",
+    "errors",
+    "error_samples",
+    "bytes_freed",
+    "duration_seconds",
+    "files_per_second",
+    "peak_memory_mb",
+    "dry_run",
+    "stopped_by",
+]
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "slotwise", "purge", *map(str, words)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWISE_PURGE_")}
+    return {**kept, "COLUMNS": "100", "TERM": "xterm", **more}
+
+
+def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(**more),
+        timeout=60,
+        check=False,
+    )
+
+
+def summary(ran: subprocess.CompletedProcess[str]) -> dict:
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_the_last_line_of_json_is_the_summary(root, old) -> None:
+    old(root / "a" / "x", size=5)
+    ran = run(root, "--yes", "--json", "--remove-empty-dirs")
+    assert ran.returncode == 0, ran.stderr
+    assert all(json.loads(line) for line in ran.stdout.splitlines())
+    said = summary(ran)
+    assert set(SUMMARY) <= set(said)
+    assert (said["files_purged"], said["empty_dirs_deleted"], said["bytes_freed"]) == (1, 1, 5)
+    assert said["stopped_by"] is None
+    assert 5 < said["peak_memory_mb"] < 200
+
+
+def test_a_table_at_the_end_for_people(root, old) -> None:
+    old(root / "a" / "x")
+    ran = run(root, "--yes")
+    assert ran.returncode == 0
+    assert "files purged" in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_without_a_terminal_yes_or_dry_run_is_required(root, old) -> None:
+    path = old(root / "x")
+    ran = run(root)
+    assert ran.returncode == 2
+    assert "--yes or --dry-run" in ran.stderr
+    assert path.exists()
+    assert run(root, "--dry-run").returncode == 0
+    assert path.exists()
+
+
+def test_flags_can_come_from_the_environment(root, old, left) -> None:
+    for name in ("a.log", "b.txt", "c.txt"):
+        old(root / name)
+    ran = run(
+        root,
+        "--json",
+        SLOTWISE_PURGE_YES="1",
+        SLOTWISE_PURGE_MAX_AGE_DAYS="1",
+        SLOTWISE_PURGE_INCLUDE="*.txt",
+        SLOTWISE_PURGE_MAX_FILES_TO_DELETE="1",
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert summary(ran)["files_purged"] == 1
+    assert summary(ran)["stopped_by"] == "max_files_to_delete"
+    assert "a.log" in left(root)
+
+
+def test_every_flag_has_its_variable(monkeypatch) -> None:
+    from dataclasses import fields
+
+    from slotwise.cli.purge import _parser
+    from slotwise.purge import PurgeOptions
+
+    examples = {
+        "age_by": "ctime", "include": "a b", "exclude": "c", "audit": "file", "fleet": "redis://x",
+        "name": "n", "log_level": "debug", "max_age_days": "1.5",
+    }  # fmt: skip
+    plain = vars(_parser().parse_args(["p"]))
+    names = {field.name for field in fields(PurgeOptions)} | {"json", "yes", "log_level"}
+    assert names == set(plain) - {"path"}
+    for name in names:
+        value = "0" if plain[name] is True else examples.get(name, "1")
+        monkeypatch.setenv(f"SLOTWISE_PURGE_{name.upper()}", value)
+    given = vars(_parser().parse_args(["p"]))
+    assert all(given[name] != plain[name] for name in names)
+    assert given["include"] == ["a", "b"]
+    monkeypatch.setenv("SLOTWISE_PURGE_DRY_RUN", "maybe")
+    with pytest.raises(SystemExit) as ending:
+        _parser()
+    assert ending.value.code == 2
+
+
+def test_the_app_passes_everything_on(root, old) -> None:
+    from typer.testing import CliRunner
+
+    from slotwise.cli.main import app
+
+    path = old(root / "x")
+    ran = CliRunner().invoke(app, ["purge", str(root), "--dry-run", "--json"])
+    assert ran.exit_code == 0
+    assert json.loads(ran.stdout.splitlines()[-1])["files_purged"] == 1
+    assert path.exists()
+    assert CliRunner().invoke(app, ["purge", str(root), "--nonsense"]).exit_code == 2
+    assert "--max-age-days" in CliRunner().invoke(app, ["purge", "--help"]).stdout
+
+
+def test_include_and_exclude_can_be_repeated(root, old, left) -> None:
+    for name in ("a.log", "b.txt", "c.tmp", "d/e.log"):
+        old(root / name)
+    words = ["--include", "*.log", "--include", "*.txt", "--exclude", "d"]
+    assert run(root, "--yes", *words).returncode == 0
+    assert left(root) == {"c.tmp", "d", "d/e.log"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-age-days", "-1"],
+        ["--max-age-days", "soon"],
+        ["--age-by", "birth"],
+        ["--no-such-flag"],
+        ["--max-concurrency-deletion", "0"],
+        ["--fleet", "redis://localhost"],
+    ],
+)
+def test_bad_usage_is_not_done(root, old, words) -> None:
+    path = old(root / "x")
+    assert run(root, "--yes", *words).returncode == 2
+    assert path.exists()
+
+
+def test_refused_roots_and_audits_are_not_done(tmp_path, root, old) -> None:
+    old(root / "x")
+    assert run("/", "--yes", "--dry-run").returncode == 2
+    assert run(root, "--yes", HOME=str(root)).returncode == 2
+    assert run(root, "--yes", "--audit", root / "audit").returncode == 2
+    (tmp_path / "link").symlink_to(root)
+    ran = run(tmp_path / "link", "--yes", "--json")
+    assert ran.returncode == 2
+    assert "symlink" in summary(ran)["error"]
+    assert (root / "x").exists()
+    assert run(root, "--yes", "--allow-dangerous-root", HOME=str(root)).returncode == 0
+    assert not (root / "x").exists()
+
+
+def test_the_circuit_breaker_is_not_done(root, old) -> None:
+    old(root / "x")
+    ran = run(root, "--yes", "--json", "--memory-limit-mb", "1")
+    assert (ran.returncode, summary(ran)["stopped_by"]) == (2, "memory")
+
+
+def test_errors_are_done_with_errors(root, old, tmp_path) -> None:
+    if os.geteuid() == 0 and not Path("/usr/bin/chattr").exists():
+        pytest.skip("root is refused nothing here")
+    path = old(root / "x")
+    frozen = subprocess.run(["chattr", "+i", path], capture_output=True, check=False)
+    if frozen.returncode:
+        pytest.skip("no immutable files on this file system")
+    try:
+        ran = run(root, "--yes", "--json")
+    finally:
+        subprocess.run(["chattr", "-i", path], check=True)
+    assert ran.returncode == 1
+    assert summary(ran)["errors"] == {"EPERM": 1}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_in_order(root, old, number, code) -> None:
+    for file in range(200):
+        old(root / f"{file}")
+    process = subprocess.Popen(
+        command(root, "--yes", "--json", "--max-delete-per-second", "50"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    _until(lambda: len(list(root.iterdir())) < 200)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    last = json.loads(said.splitlines()[-1])
+    assert last["stopped_by"] == number.name
+    assert last["files_purged"] == 200 - len(list(root.iterdir())) < 200
+
+
+def test_killed_at_any_point_the_next_run_completes_the_job(root, tmp_path, old, left) -> None:
+    for directory in range(40):
+        for file in range(25):
+            old(root / f"{directory % 8}" / f"{directory}" / f"{file}")
+    audit = tmp_path / "audit"
+    kills = 0
+    while kills < 5:
+        process = subprocess.Popen(
+            command(
+                root, "--yes", "--remove-empty-dirs", "--audit", audit,
+                "--max-delete-per-second", "2000",
+            ),
+            stdout=subprocess.DEVNULL,
+            env=environment(),
+        )  # fmt: skip
+        _until_fewer(root, count_files(root) - 20, process)
+        process.kill()
+        process.wait()
+        kills += 1
+    ran = run(root, "--yes", "--json", "--remove-empty-dirs", "--audit", audit)
+    assert ran.returncode == 0
+    assert left(root) == set()
+    told = [json.loads(line) for line in audit.read_text().splitlines()]
+    paths = {line["path"] for line in told if line["op"] == "unlink"}
+    assert len(paths) == 1000  # what was deleted was told, by whoever was killed, too
+
+
+def count_files(root: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(root))
+
+
+def _until_fewer(root: Path, files: int, process: subprocess.Popen[bytes]) -> None:
+    _until(lambda: process.poll() is not None or count_files(root) < files)
+
+
+def _until(what, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def on_a_terminal(answer: bytes, *words: object) -> tuple[int, str]:
+    """Run it on a terminal and answer its question."""
+    child, fd = pty.fork()
+    if not child:
+        os.execve(sys.executable, command(*words), environment())
+    said = b""
+    answered = False
+    while True:
+        if not select.select([fd], [], [], 30)[0]:
+            os.kill(child, signal.SIGKILL)
+            break
+        try:
+            part = os.read(fd, 4096)
+        except OSError:  # the other end has closed
+            break
+        if not part:
+            break
+        said += part
+        if b"Delete these?" in said and not answered:
+            answered = True
+            os.write(fd, answer)
+    _, status = os.waitpid(child, 0)
+    os.close(fd)
+    return os.waitstatus_to_exitcode(status), said.decode(errors="replace")
+
+
+def test_on_a_terminal_it_shows_the_plan_and_asks(root, old) -> None:
+    path = old(root / "a" / "x", size=2000)
+    code, said = on_a_terminal(b"n\n", root, "--remove-empty-dirs")
+    assert code == 2
+    assert path.exists()
+    assert "the plan" in said
+    assert "1 of 1 files (2.0 kB), 1 directories" in said
+    code, _ = on_a_terminal(b"\x03", root)
+    assert code == 130
+    assert path.exists()
+    code, said = on_a_terminal(b"y\n", root, "--remove-empty-dirs")
+    assert code == 0
+    assert not path.exists()
+    assert "files purged" in said
+
+
+def test_log_lines_stay_json_when_json_is_asked_for(root, old) -> None:
+    old(root / "x")
+    ran = run(root, "--yes", "--json", "--log-level", "info")
+    events = [json.loads(line)["event"] for line in ran.stdout.splitlines()]
+    assert events == ["start", "log", "log", "summary"]
+    ran = run(root, "--yes", "--log-level", "info")
+    assert "purging" in ran.stderr
+
+
+def test_the_command_lists_its_commands_and_its_version() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "slotwise", "--help"], capture_output=True, text=True, check=False
+    )
+    assert "purge" in ran.stdout
+    assert "demo" in ran.stdout
+    ran = subprocess.run(
+        [sys.executable, "-m", "slotwise", "--version"], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.startswith("slotwise ")
+
+
+def test_without_the_extra_one_line_tells_what_to_install() -> None:
+    script = "import sys; sys.modules['typer'] = None; import slotwise.__main__ as m; m.main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "the command line needs typer: pip install 'slotwise[cli]'\n"
+
+
+def test_few_descriptors_are_enough_for_the_command(root, old) -> None:
+    import resource
+
+    for number in range(300):
+        old(root / f"{number % 10}" / f"{number % 30}" / f"{number}")
+
+    ran = subprocess.run(
+        command(root, "--yes", "--json", "--remove-empty-dirs"),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert summary(ran)["files_purged"] == 300
+    assert not any(root.iterdir())

