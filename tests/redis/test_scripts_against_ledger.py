@@ -69,7 +69,9 @@ class Pair:
         mode = "wait" if wait else "try"
         args = (claim_id, self.value, INTERVAL, ttl, mode, "", 10**12 if self.closed else 0)
         reply = self.run(load("request"), *args, "host 1 label", "", random.choice(["", "due"]))
-        claim = Claim(claim_id, slots, ttl)
+        self.compare_request(Claim(claim_id, slots, ttl), reply, wait=wait)
+
+    def compare_request(self, claim: Claim, reply: list[Any], *, wait: bool) -> None:
         try:
             if wait:
                 granted = self.ledger.request(claim, self.now, wait_until=self.now + INTERVAL)
@@ -97,11 +99,12 @@ class Pair:
             self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = (self.value, INTERVAL, ttl, "", "host 1 ", random.choice(["", "due"]))
-        reply = self.run(load("request_many"), *args, *ids)
-        if reply == ["one by one"]:
+        age = 10**12 if self.closed else 0
+        reply = self.run(load("request_many"), *args, age, "", *ids)
+        if reply[0] == "each":
             self.fell_back += 1
-            for claim_id in ids:
-                self.request(claim_id, 1, ttl, wait=True)
+            for claim_id, own in zip(ids, reply[1:], strict=True):
+                self.compare_request(Claim(claim_id, 1, ttl), own, wait=True)
             return
         assert reply[:2] == ["queued", self.ledger.value]
         for claim_id in ids:

@@ -50,6 +50,8 @@ class Acquisition(AcquisitionResult):
 
     __slots__ = (
         "_call",
+        "alive_at",
+        "asked_at",
         "expires_at",
         "future",
         "interval",
@@ -82,6 +84,8 @@ class Acquisition(AcquisitionResult):
         self.interval = semaphore._interval
         self.expires_at = math.inf
         self.since = 0.0
+        # When it asked, and when the server last answered that: its first sign of life.
+        self.asked_at = self.alive_at = time.monotonic()
         self.queued = False
         self.task: asyncio.Task[Any] | None = None
         self.future: asyncio.Future[None] = seat.loop.create_future()
@@ -164,10 +168,15 @@ class Acquisition(AcquisitionResult):
             return
         if isinstance(reply, BaseException):
             self._fail(reply)
-            return
+        else:
+            self._take(reply)
+
+    def _take(self, reply: list[Any]) -> None:
+        """Act on a reply of request.lua."""
         word = reply[0]
         if word == b"granted":
             self.room.learn(reply[3], self.semaphore._value)
+            self.alive_at = time.monotonic()
             self._granted(reply[1], reply[2])
             told = reply[4:]
         elif word == b"queued":
@@ -186,6 +195,7 @@ class Acquisition(AcquisitionResult):
         self.room.learn(value, self.semaphore._value)
         if self.future.done():
             return
+        self.alive_at = time.monotonic()
         self._stand_in_line()
         keeper = self.process.keeper
         if self.ping_interval < keeper.interval:
@@ -268,7 +278,8 @@ class Acquisition(AcquisitionResult):
 
         Runs to its end, or to its time limit, even when it is cancelled again.
         Gives the reply; None if nothing was asked; raises BackendError if
-        nobody knows. Then the heartbeat's silence frees it.
+        nobody knows. Then the heartbeat's silence frees it. A cancellation that
+        came meanwhile is raised at the end, not swallowed.
         """
         process, call = self.process, self._call
         process.waiters.pop(self._acquisition_id, None)
@@ -282,18 +293,26 @@ class Acquisition(AcquisitionResult):
         given = self.give(self.seat)
         limit = self.semaphore._config.cleanup_timeout
         deadline = time.monotonic() + limit
+        interrupted: asyncio.CancelledError | None = None
         while not given.done():
             left = deadline - time.monotonic()
             if left <= 0:
                 given.cancel()
-                raise self.seat.trouble(self.room.keys.slot) or Unreachable(
-                    f"{self.semaphore._config.endpoint} did not answer in time; is it overloaded"
-                    f" or stopped?"
+                raise (
+                    interrupted
+                    or self.seat.trouble(self.room.keys.slot)
+                    or Unreachable(
+                        f"{self.semaphore._config.endpoint} did not answer in time;"
+                        f" is it overloaded or stopped?"
+                    )
                 )
             try:
                 await asyncio.wait([given], timeout=left)
-            except asyncio.CancelledError:
-                pass  # the caller is already being told
+            except asyncio.CancelledError as cancelled:
+                interrupted = cancelled
+        if interrupted is not None:
+            given.exception()  # looked at
+            raise interrupted
         return given.result()
 
     async def give_back(self) -> None:
@@ -348,15 +367,16 @@ def _ask_together(seat: Seat, room: Room) -> None:
 def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
     process, semaphore = batch[0].process, batch[0].semaphore
 
-    def answered(call: Call, reply: Any) -> None:
-        ours = [each for each in batch if each._call is call]
-        for each in ours:
-            if isinstance(reply, BaseException):
+    def answered(_: Call, reply: Any) -> None:
+        if isinstance(reply, BaseException):
+            for each in batch:
                 each._fail(reply)
-            elif reply[0] == b"queued":
+        elif reply[0] == b"queued":
+            for each in batch:
                 each._queued(reply[1], reply[2])
-            elif not each.future.done():
-                each._ask_alone(wait=True, again=call.tries > 0)
+        else:
+            for each, own in zip(batch, reply[1:], strict=True):
+                each._take(own)
 
     args = [
         b"",
@@ -366,6 +386,8 @@ def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
         b"",
         f"{process.who} ",
         b"" if process.keeper.watches(room) else b"due",
+        int((time.monotonic() - semaphore._made_at) * 1e6),
+        room.keys.notification,
         *(each._acquisition_id for each in batch),
     ]
     call = Call(_REQUEST_MANY, room.keys.all, args, answered, room.keys.slot)

@@ -131,8 +131,16 @@ def parse_url(url: object) -> Endpoint:
     ):
         shown = f"{scheme}://..." if separator else "one without '://'"
         raise ValueError(f"url must begin with {_SCHEMES}, not {shown}")
-    # urlsplit knows one host; several are taken apart here.
-    parts = urlsplit(f"http://{rest}") if scheme != "unix" else urlsplit(url)
+    # What was not understood may be part of a password: no message repeats it.
+    form = (
+        f"its form is {scheme}://user:password@host:port/database,"
+        f" with / ? # @ [ ] in a password percent-encoded"
+    )
+    try:
+        # urlsplit knows one host; several are taken apart here.
+        parts = urlsplit(f"http://{rest}") if scheme != "unix" else urlsplit(url)
+    except ValueError:
+        raise ValueError(f"url can't be read: a bracket is out of place; {form}") from None
     user, _, hosts = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
     query = dict(parse_qsl(parts.query))
@@ -150,11 +158,9 @@ def parse_url(url: object) -> Endpoint:
             if not path:
                 raise ValueError("a redis+sentinel:// url must name the service: .../mymaster")
             service = path.pop(0)
-        database = int(query.get("db") or (path[0] if path else 0))
+        database = _parse_database(query.get("db") or (path[0] if path else "0"))
     except ValueError as error:
-        raise ValueError(
-            f"url can't be read: {error}; its form is {scheme}://user:password@host:port/database"
-        ) from None
+        raise ValueError(f"url can't be read: {error}; {form}") from None
     if cluster and database:
         raise ValueError(f"url must not name database {database}: Redis Cluster has only 0")
     tls = tuple((name, query[name]) for name in _TLS_OPTIONS if name in query)
@@ -170,10 +176,20 @@ def parse_url(url: object) -> Endpoint:
 
 
 def _parse_host(text: str, port: int) -> tuple[str, int]:
-    parts = urlsplit(f"//{text}")
+    try:
+        parts = urlsplit(f"//{text}")
+        given = parts.port
+    except ValueError:
+        raise ValueError("the port is none") from None
     if parts.hostname is None and text:
-        raise ValueError(f"{text!r} is no host")
-    return parts.hostname or "localhost", parts.port or port
+        raise ValueError("the host is none")
+    return parts.hostname or "localhost", given or port
+
+
+def _parse_database(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("the database is no number")
+    return int(text)
 
 
 def _endpoint_of(client: Any) -> Endpoint:

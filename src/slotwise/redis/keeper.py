@@ -20,6 +20,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.errors import BackendError
+from slotwise.redis import log
 from slotwise.redis.scripts import load
 from slotwise.redis.weather import logger
 
@@ -103,6 +104,17 @@ class Keeper:
         loop = self._started()
         loop.call_soon_threadsafe(lambda: self._spawn(waiter.give_back()))
 
+    def give_back_soon(self, taken: list[Acquisition]) -> None:
+        """Give back what a thread took that was interrupted, whatever it is by then."""
+
+        def give_back() -> None:
+            for each in taken:
+                self._process.holders.pop(each.acquisition_id, None)
+                each.let_go()
+                self._spawn(each.give_back())
+
+        self._started().call_soon_threadsafe(give_back)
+
     def end(self) -> None:
         if self._loop is not None and self._thread is not None:
             with contextlib.suppress(RuntimeError):
@@ -165,7 +177,7 @@ class Keeper:
         """Do what is due; for how long there is nothing to do then."""
         self._process.leave_closed_loops()
         self._end_ttls(now)
-        self._end_silent(now)
+        silence_ends = self._end_silent(now)
         if now >= self._next_beat:
             self._start_beat()
             self._plan(now)
@@ -173,7 +185,7 @@ class Keeper:
             if now >= when:
                 del self._dues[room]
                 self._spawn(self._look_at(room))
-        soonest = min(self._next_beat, self.alarm, *list(self._dues.values()))
+        soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
         return max(soonest - now, 0.0) if soonest < math.inf else None
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -306,22 +318,30 @@ class Keeper:
         if soonest < math.inf:
             self.watch_ttl(max(soonest, now + _GRAIN))
 
-    def _end_silent(self, now: float) -> None:
-        """Give up what the server must think is dead: no heartbeat got through for too long."""
+    def _end_silent(self, now: float) -> float:
+        """Give up what the server must think is dead: no heartbeat got through for too long.
+
+        Counted from when it stood in line and not from the grant, which is no sign of life.
+        Gives the time when the next one has to be given up if it stays silent.
+        """
+        soonest = math.inf
         for holder in list(self._process.holders.values()):
-            silent = now - max(holder.since, holder.room.heard_at)
-            if silent > holder.interval:
-                self._lose(holder, f"no heartbeat got through for {silent:.1f} s")
+            heard_at = max(holder.alive_at, holder.room.heard_at)
+            if now - heard_at >= holder.interval:
+                self._lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
                 self._spawn(holder.give_back())
+            else:
+                soonest = min(soonest, heard_at + holder.interval)
+        return soonest
 
     def _expire(self, holder: Acquisition) -> None:
         reason = f"the ttl of {holder.acquisition_id} ended after {holder.ttl:g} s"
-        logger.warning("%s (%r)", reason, holder.room.name)
+        log.ended(holder, reason)
         self._process.lose(holder, reason, cancel=holder.cancel_after_ttl)
 
     def _lose(self, holder: Acquisition, why: str) -> None:
         reason = f"{holder.acquisition_id} was lost: {why}"
-        logger.warning("%s (%r)", reason, holder.room.name)
+        log.ended(holder, reason)
         self._process.lose(holder, reason, cancel=holder.cancel_on_loss)
 
 

@@ -61,10 +61,12 @@ class Line:
         self._on_trouble = on_trouble
         self._listens = listens
         self._backlog: list[Call] = []
-        # While the server learns scripts that it forgot: the calls that it refused,
-        # and those made since, which must not pass them.
+        # While the server learns scripts that it forgot, or can't serve anybody for a
+        # moment: the calls that it refused, and those made since, which must not pass them.
         self._refused: list[Call] = []
         self._held_back: list[Call] | None = None
+        self._pause = 0.0  # before they are made again
+        self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
         self._opened_before = False
         self._failures = 0
@@ -177,6 +179,9 @@ class Line:
         self.trouble = weather.unreachable(self.config.endpoint, error)
         refused, self._refused = self._refused, []
         held_back, self._held_back = self._held_back or [], None
+        if self._pausing is not None:
+            self._pausing.cancel()
+        self._pause, self._pausing = 0.0, None
         self._backlog = refused + pending + held_back + self._backlog
         if self._ended:
             return
@@ -201,14 +206,16 @@ class Line:
         else:
             call.on_done(call, reply)
         if self._held_back is not None and self.link is not None and self.link.is_idle():
-            self._teach()
+            if not self._pause:
+                self._go_on()
+            elif self._pausing is None:
+                self._pausing = self.loop.call_later(self._pause, self._go_on)
 
     def _answered_with_error(self, call: Call, reply: Any) -> None:
         text = str(reply)
         if text.startswith("NOSCRIPT"):
-            self._refused.append(call)
-            if self._held_back is None:
-                self._held_back = []
+            call.whole = True  # for users who may not load scripts
+            self._hold_back(call)
         elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text):
             pass
         elif weather.passes(reply) or ("READONLY" in text and self.config.endpoint.service):
@@ -217,14 +224,23 @@ class Line:
                 call.on_done(call, weather.refused(self.config.endpoint, reply))
                 return
             delay = min(self.config.backoff * 2**call.tries, self.config.max_backoff)
-            self.loop.call_later(delay, self.submit, call)
+            if text.startswith(("TRYAGAIN", "CLUSTERDOWN")):  # others' slots may be served
+                self.loop.call_later(delay, self.submit, call)
+            else:
+                self._pause = max(self._pause, delay)
+                self._hold_back(call)
             if "READONLY" in text and self.link is not None:
                 # It was demoted: the sentinels know by whom it was replaced.
                 self.link.lose(ConnectionResetError("it is no primary any more"))
         else:
             call.on_done(call, weather.refused(self.config.endpoint, reply))
 
-    def _teach(self) -> None:
+    def _hold_back(self, call: Call) -> None:
+        self._refused.append(call)
+        if self._held_back is None:
+            self._held_back = []
+
+    def _go_on(self) -> None:
         """Send the scripts, then what was refused, and then what came after.
 
         All scripts: one that stayed unknown would be refused again, while calls of
@@ -232,10 +248,11 @@ class Line:
         """
         refused, held_back = self._refused, self._held_back or []
         self._refused, self._held_back = [], None
-        for name in OURS:
-            self.submit(Call(None, (), ["SCRIPT", "LOAD", load(name).source], _ignore))
+        self._pause, self._pausing = 0.0, None
+        if any(call.whole for call in refused):
+            for name in OURS:
+                self.submit(Call(None, (), ["SCRIPT", "LOAD", load(name).source], _ignore))
         for call in refused:
-            call.whole = True  # for users who may not load scripts
             self.submit(call)
         for call in held_back:
             self.submit(call)

@@ -146,7 +146,10 @@ class Process:
 
     def hear(self, message: bytes) -> None:
         """Pass on what a script tells a waiter of ours, in whatever loop it waits."""
-        word, acquisition_id, *more = message.decode().split(" ")
+        try:
+            word, acquisition_id, *more = message.decode().split(" ")
+        except ValueError:  # somebody else's: who may publish may publish anything
+            return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
             # Delivered before, or given up: who gave it up also gives it back.

@@ -6,12 +6,13 @@ restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("lua")
-_INCLUDE = "-- include common.lua\n"
+_INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
 
 DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
 OURS = ("request", "request_many", "give", "give_many", "beat", "resize", "close", "look")
@@ -35,8 +36,9 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """The script ``lua/<name>.lua``, with what it includes."""
-    source = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
-    if _INCLUDE in source:
-        common = (_FOLDER / "common.lua").read_text(encoding="utf-8")
-        source = source.replace(_INCLUDE, common)
-    return Script(name, source)
+    return Script(name, _read(f"{name}.lua"))
+
+
+def _read(file: str) -> str:
+    source = (_FOLDER / file).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _read(line[1]), source)

@@ -21,8 +21,8 @@ from slotwise._arguments import (
     check_name,
     check_seconds,
 )
+from slotwise.redis import log, statistics
 from slotwise.redis import process as processes
-from slotwise.redis import statistics
 from slotwise.redis.acquisition import (
     Acquisition,
     TimedOut,
@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 # For how long a resize or a close is remembered when nobody is there.
 _REMEMBERED = 24 * 3600
+
+# Lua counts in doubles: above this it would miscount.
+_MOST = 2**53
 
 _LOOK = load("look")
 
@@ -100,7 +103,7 @@ class RedisSemaphore(Semaphore):
         config: RedisConfig | None = None,
     ) -> None:
         super().__init__()
-        self._value = check_count("value", value)
+        self._value = _check_value(value)
         self._name = check_name(name)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
@@ -205,7 +208,8 @@ class RedisSemaphore(Semaphore):
         label: str | None = None,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        return self._in_keeper(self._acquire_for_thread(slots, timeout, label))
+        taken: list[Acquisition] = []
+        return self._take_in_keeper(self._acquire_for_thread(slots, timeout, label, taken), taken)
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
@@ -222,20 +226,29 @@ class RedisSemaphore(Semaphore):
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; blocks for one round trip to the server."""
-        return self._in_keeper(self._try_for_thread(slots, label))
+        taken: list[Acquisition] = []
+        return self._take_in_keeper(self._try_for_thread(slots, label, taken), taken)
 
     async def _acquire_for_thread(
-        self, slots: int, timeout: float | Unset | None, label: str | None
+        self,
+        slots: int,
+        timeout: float | Unset | None,
+        label: str | None,
+        taken: list[Acquisition],
     ) -> AcquisitionResult:
         acquired = await self.acquire(slots, timeout=timeout, label=label)
         assert isinstance(acquired, Acquisition)
         acquired.task = None  # the task of this coroutine is nobody's work
+        taken.append(acquired)
         return acquired
 
-    async def _try_for_thread(self, slots: int, label: str | None) -> AcquisitionResult | None:
+    async def _try_for_thread(
+        self, slots: int, label: str | None, taken: list[Acquisition]
+    ) -> AcquisitionResult | None:
         acquired = await self.try_acquire(slots, label=label)
         if isinstance(acquired, Acquisition):
             acquired.task = None
+            taken.append(acquired)
         return acquired
 
     def cm(
@@ -280,6 +293,8 @@ class RedisSemaphore(Semaphore):
         except GeneratorExit:  # collected together with its event loop
             acquisition.process.leave_closed_loops()
             raise
+        else:
+            log.acquired(acquisition)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -311,6 +326,8 @@ class RedisSemaphore(Semaphore):
             holder.let_go()
         process.condemned.pop(acquisition_id, None)
         reply = await give(process, room, process.seat(), acquisition_id, self._interval)
+        if holder is not None:
+            log.released(holder)
         return bool(reply[0])
 
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
@@ -394,7 +411,7 @@ class RedisSemaphore(Semaphore):
         return process.keeper.run(cls.get_acquired_stats(names, limit, config))
 
     async def resize(self, value: int) -> None:
-        check_count("value", value)
+        _check_value(value)
         process, room = self._attached()
         seat = process.seat()
         age = int((time.monotonic() - self._made_at) * 1e6)
@@ -423,6 +440,15 @@ class RedisSemaphore(Semaphore):
 
     def close_sync(self) -> None:
         self._in_keeper(self.close())
+
+    def _take_in_keeper(self, taking: Coroutine[Any, Any, T], taken: list[Acquisition]) -> T:
+        """Like `_in_keeper`; a slot that came as the thread was interrupted goes back."""
+        try:
+            return self._in_keeper(taking)
+        except BaseException:
+            process, _ = self._attached()
+            process.keeper.give_back_soon(taken)
+            raise
 
     def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
         process, _ = self._attached()
@@ -462,9 +488,18 @@ class _Labelled(HeldWhileInside):
         return acquired
 
 
+def _check_value(value: object) -> int:
+    count = check_count("value", value)
+    if count > _MOST:
+        raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
+    return count
+
+
 def _check_label(label: object) -> str | None:
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label must be a str or None, not {label!r}")
+    if label is not None:
+        label.encode()  # ValueError now, and not once it is half asked for
     return label
 
 

@@ -50,8 +50,9 @@ def unreachable(server: object, error: BaseException) -> BackendError:
 
 
 _GRANT_MORE = (
-    "does not allow this user enough; grant it the keys of the namespace, the channels slotwise:*"
-    " and the commands of @scripting, @pubsub, @sortedset and @hash"
+    "does not allow this user enough; grant it the keys of the namespace, the channels slotwise:*,"
+    " the commands of @scripting, @pubsub, @sortedset and @hash, and"
+    " +time +exists +del +pexpire +pttl +get +set +rpush +scan"
 )
 _STRANGE_KEY = (
     "has a key of the wrong type where the semaphore wants its own; delete that key, or choose"
@@ -65,6 +66,7 @@ _DIAGNOSES = (
     ("no password is set", "has no password set, but the url gives one; leave it out"),
     ("NOAUTH", "wants a password; put it into the url, redis://:password@host"),
     ("NOPERM", _GRANT_MORE),
+    ("can't run this command", _GRANT_MORE),  # one that a script uses
     ("READONLY", "is a read-only replica; the url must name the primary, or use redis+sentinel://"),
     ("WRONGTYPE", _STRANGE_KEY),
     ("OOM", "has no memory left; raise its maxmemory"),

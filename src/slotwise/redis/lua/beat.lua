@@ -80,7 +80,7 @@ local function clamp(key, longest)
 end
 
 local function mend_some()
-  local facts = 9
+  local facts = 7
   local filed = redis.call('HLEN', state) - facts
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))

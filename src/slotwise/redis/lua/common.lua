@@ -9,8 +9,7 @@
 --   waiting_heartbeat  zset  id -> deadline        documented
 --   state              hash  id -> its claim, "interval ttl ticket granted numbers token who",
 --                            and facts: .value .values .token .closed .closing .interval, and
---                            until when (us) keys live at least: .life (state, max, numbers),
---                            .main_life, .line_life (waiting, waiting_heartbeat)
+--                            .life, until when (us) state, max and numbers live at least
 --   numbers            zset  the slot numbers that our own holders have, and ".", so that
 --                            the key does not come and go
 -- The documented keys are the truth; state and numbers only add to them, and are
@@ -99,10 +98,14 @@ local function tell(id, word, ...)
   end
 end
 
+local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
+
 -- Take an acquisition out of everything; how many slots it held.
 local function drop(id)
-  local held = redis.call('ZREM', main, id)
-  for i = 2, slots_of(id) do held = held + redis.call('ZREM', main, id .. '#' .. i) end
+  local held, slots = redis.call('ZREM', main, id), slots_of(id)
+  -- Whoever makes up an id of millions of slots shall not stop the server.
+  if held == 0 and slots > redis.call('ZCARD', main) + AT_ONCE then slots = 1 end
+  for i = 2, slots do held = held + redis.call('ZREM', main, id .. '#' .. i) end
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
   if claim then
@@ -117,8 +120,6 @@ local function leave_line(id)
   return redis.call('ZREM', waiting, id)
 end
 
-local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
-
 local function end_ttls()
   local due = redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(due) do drop(id) end
@@ -126,7 +127,14 @@ end
 
 local function bury_silent()
   local silent = redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
-  for _, member in ipairs(silent) do drop(id_of(member)) end
+  local dropped = {}  -- one of n slots is n members, and all of them go with the first
+  for _, member in ipairs(silent) do
+    local id = id_of(member)
+    if not dropped[id] then
+      dropped[id] = true
+      drop(id)
+    end
+  end
   silent = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(silent) do
     leave_line(id)
@@ -189,8 +197,9 @@ local function seat(id, claim, value, stored_token, interval, freed, deadline)
   else
     claim.number = take_number(value)
   end
-  claim.numbers = whole(claim.number)
-  for i = 2, slots do claim.numbers = claim.numbers .. ',' .. whole(take_number(value)) end
+  local taken = {whole(claim.number)}
+  for i = 2, slots do taken[i] = whole(take_number(value)) end
+  claim.numbers = table.concat(taken, ',')
   claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)
   claim.granted = now_text
   write_claim(id, claim, '.token', whole(claim.token))

@@ -12,7 +12,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   -- goes as it is, number and all, to the first in line.
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closing', '.main_life')
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closing')
   given = redis.call('ZREM', main, id)
   if given == 1 and facts[1] then
     local ttl, number = string.match(facts[1], '^%S+ (%S+) %S+ %S+ (%d+) ')
@@ -38,16 +38,14 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
       end
       local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)
       if alive_until and tonumber(alive_until) > now_us / 1000000 then
-        local main_life = facts[6] or '0'
         local token = string.format('%.0f', math.max(tonumber(facts[4] or 0) + 1, now_us))
         redis.call('ZREM', waiting_heartbeat, head)
         redis.call('ZREM', waiting, head)
         redis.call('ZADD', main, alive_until, head)
-        if value == 1 or tonumber(main_life) < now_us + 1000000 * interval then
+        if value == 1 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
-          main_life = string.format('%.0f', now_us + 2000000 * interval)
         end
-        redis.call('HSET', state, '.token', token, '.main_life', main_life, head,
+        redis.call('HSET', state, '.token', token, head,
                    interval .. ' - ' .. ticket .. ' ' .. string.format('%.6f', now_us / 1000000)
                    .. ' ' .. number .. ' ' .. token .. ' ' .. who)
         local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token

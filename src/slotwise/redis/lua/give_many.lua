@@ -30,7 +30,7 @@ if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
 -- one slot and without a ttl; they take the numbers over, the lowest first.
 local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
 if known and #heads == #freed then
-  local facts = redis.call('HMGET', state, '.value', '.token', '.closing', '.main_life', unpack(heads))
+  local facts = redis.call('HMGET', state, '.value', '.token', '.closing', unpack(heads))
   local held, value = redis.call('ZCARD', main), tonumber(facts[1] or 0)
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
   local now_us = tonumber(ARGV[1])
@@ -47,8 +47,8 @@ if known and #heads == #freed then
   local now_text = string.format('%.6f', now_us / 1000000)
   for i, head in ipairs(heads) do
     local interval, ttl, ticket, who
-    if facts[4 + i] and not string.find(head, '*', 1, true) then
-      interval, ttl, ticket, who = string.match(facts[4 + i], '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
+    if facts[3 + i] and not string.find(head, '*', 1, true) then
+      interval, ttl, ticket, who = string.match(facts[3 + i], '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
     end
     if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now_us / 1000000 then
       fits = false
@@ -65,16 +65,13 @@ if known and #heads == #freed then
     messages[i] = 'granted ' .. head .. ' ' .. number .. ' ' .. token_text
   end
   if fits then
-    local main_life = facts[4] or '0'
     redis.call('ZREM', waiting, unpack(heads))
     redis.call('ZREM', waiting_heartbeat, unpack(heads))
     redis.call('ZADD', main, unpack(members))
-    if held == 0 or tonumber(main_life) < now_us + 1000000 * longest then
+    if held == 0 or redis.call('PTTL', main) < 1000 * longest then
       redis.call('PEXPIRE', main, math.ceil(2000 * longest))
-      main_life = string.format('%.0f', now_us + 2000000 * longest)
     end
-    redis.call('HSET', state, '.token', string.format('%.0f', token), '.main_life', main_life,
-               unpack(filed))
+    redis.call('HSET', state, '.token', string.format('%.0f', token), unpack(filed))
     for i, head in ipairs(heads) do
       local seat = string.match(head, '^sw%-([^-]+)%-')
       if seat == ARGV[2] then

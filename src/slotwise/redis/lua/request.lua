@@ -27,8 +27,7 @@ do
     local time = redis.call('TIME')
     now_us = time[1] * 1000000 + time[2]
   end
-  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token',
-                           '.main_life', '.line_life')
+  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token')
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
@@ -36,7 +35,6 @@ do
     local held = redis.call('ZCARD', main)
     local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
     local now_text = string.format('%.6f', now)
-    local longer_us = string.format('%.0f', now_us + 2000000 * interval)
     if held < value and not last and ARGV[5] == '' then
       local taken = redis.call('ZCARD', numbers) - 1
       local number = 1  -- the first k of which fewer than k numbers are taken
@@ -55,34 +53,31 @@ do
       end
       if taken < value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
-        local main_life = facts[6]
         redis.call('ZADD', main, string.format('%.6f', now + interval), id)
-        if held == 0 or tonumber(main_life or 0) < enough_us then
+        if held == 0 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
-          main_life = longer_us
         end
         redis.call('ZADD', numbers, number, number)
         local token_text = string.format('%.0f', token)
-        redis.call('HSET', state, '.token', token_text, '.main_life', main_life, id,
+        redis.call('HSET', state, '.token', token_text, id,
                    ARGV[4] .. ' - ' .. now_text .. ' ' .. now_text .. ' ' .. number .. ' '
                    .. token_text .. ' ' .. ARGV[9])
         return {'granted', number, token, value}
       end
     elseif held >= value and ARGV[6] == 'wait' then
-      local waiting_heartbeat, line_life = KEYS[5], facts[7]
-      local ticket = now_text
+      local waiting_heartbeat, ticket = KEYS[5], now_text
       if last then
         ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))
       end
       redis.call('ZADD', waiting, ticket, id)
       redis.call('ZADD', waiting_heartbeat, string.format('%.6f', now + interval), id)
-      if not last or tonumber(line_life or 0) < enough_us then
+      -- The two are always prolonged together.
+      if not last or redis.call('PTTL', waiting_heartbeat) < 1000 * interval then
         redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))
         redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
-        line_life = longer_us
       end
       local ttl = ARGV[5] == '' and '-' or ARGV[5]
-      redis.call('HSET', state, '.line_life', line_life, id,
+      redis.call('HSET', state, id,
                  ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[9])
       if ARGV[11] == '' then return {'queued', value, -1} end
       local soonest = now + interval
@@ -94,84 +89,8 @@ do
     end
   end
 end
--- include common.lua
+-- include asking.lua
 open(1, ARGV[1])
-local id, declared, interval, ttl = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local may_wait, again, age_us, who = ARGV[6] == 'wait', ARGV[7] == 'again', tonumber(ARGV[8]), ARGV[9]
 pattern = ARGV[10]
-caller = string.match(id, '^sw%-([^-]+)%-')
-
-local function answer(...)
-  local reply = {...}
-  for _, message in ipairs(told) do reply[#reply + 1] = message end
-  return reply
-end
-
-end_ttls()
-bury_silent()
-local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.closing')
-local held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
-
-local closed = tonumber(facts[4])
-if closed and now_us - age_us <= closed then return {'closed', 1} end
-if facts[5] and held > 0 then return {'closed', 0} end
-if facts[5] then
-  -- The last holder of a closed semaphore has left: its name is free again.
-  redis.call('HDEL', state, '.closing', '.value', '.values')
-  redis.call('DEL', max)
-  facts[1], facts[2] = false, false
-end
-
-local value = tonumber(facts[1])
-if not value and held + in_line > 0 then
-  value = tonumber(redis.call('GET', max))  -- foreign clients were here first
-  if value then facts[2] = ',' .. whole(value) .. ',' end
-end
-if not (value and facts[2] and string.find(facts[2], ',' .. declared .. ',', 1, true)) then
-  if value and held + in_line > 0 then return {'conflict', value, held, in_line} end
-  value = declared
-  facts[2] = ',' .. declared .. ','
-end
-if not facts[1] or tonumber(facts[1]) ~= value then
-  redis.call('HSET', state, '.value', value, '.values', facts[2])
-  redis.call('SET', max, value, 'KEEPTTL')
-  outlive(max, 4 * interval)
-end
-keep(interval)
-
-local slots = slots_of(id)
-if slots > value then return {'too many', value} end
-
-if again then
-  local claim = read_claim(id)
-  if claim and redis.call('ZSCORE', main, id) and claim.granted ~= '0' then
-    return answer('granted', claim.number, claim.token, value)
-  elseif redis.call('ZSCORE', waiting, id) then
-    return answer('queued', value, next_end())
-  end
-end
-
-if in_line > 0 and held < value then
-  settle(value, interval)
-  facts[3] = redis.call('HGET', state, '.token')
-  held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
-end
-
-local claim = {
-  interval = interval, ttl = ttl, ticket = now_text, granted = '0', numbers = '0', token = 0, who = who,
-}
-if in_line == 0 and held + slots <= value then
-  seat(id, claim, value, facts[3], interval)
-  return answer('granted', claim.number, claim.token, value)
-elseif not may_wait then
-  return answer('busy', value, held, in_line)
-end
-
-local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
-claim.ticket = seconds(math.max(now, (last or 0) + 0.000001))
-redis.call('ZADD', waiting, claim.ticket, id)
-redis.call('ZADD', waiting_heartbeat, seconds(now + interval), id)
-write_claim(id, claim)
-outlive(waiting, interval)
-outlive(waiting_heartbeat, interval)
-return answer('queued', value, next_end())
+return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'wait',
+               ARGV[7] == 'again', tonumber(ARGV[8]), ARGV[9])

@@ -3,53 +3,62 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the value the callers were made with
 --       3 heartbeat_max_interval (s)   4 ttl (s; empty: none)
 --       5 "again" if they may have been asked before, else empty   6 who: "host pid label"
---       7 "due" to be told when somebody's time is up, else empty   8... the acquisition ids
+--       7 "due" to be told when somebody's time is up, else empty
+--       8 age of the callers' semaphore object (us)   9 pattern of foreign notification lists
+--       10... the acquisition ids
 -- Returns {"queued", value, ms until somebody's time is up, or -1}, all of them, in their order
---         {"one by one"}: nothing has changed; request.lua has to look at each
--- Mirrors Ledger.request of a full ledger, for each.
-local main, waiting, waiting_heartbeat, state = KEYS[1], KEYS[4], KEYS[5], KEYS[6]
-local interval, now_us = tonumber(ARGV[3]), tonumber(ARGV[1])
-if now_us then
-  now_us = math.floor(now_us * 1000000 + 0.5)
-else
-  local time = redis.call('TIME')
-  now_us = time[1] * 1000000 + time[2]
+--         {"each", what request.lua would reply to the first, to the second ...}
+-- Mirrors Ledger.request for each. The first half is for a ledger that is full.
+do
+  local main, waiting, waiting_heartbeat, state = KEYS[1], KEYS[4], KEYS[5], KEYS[6]
+  local interval, now_us = tonumber(ARGV[3]), tonumber(ARGV[1])
+  if now_us then
+    now_us = math.floor(now_us * 1000000 + 0.5)
+  else
+    local time = redis.call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+  end
+  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life')
+  local value, now = tonumber(facts[1]), now_us / 1000000
+  local enough_us = now_us + interval * 1000000
+  if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and ARGV[5] == ''
+      and tonumber(facts[4] or 0) >= enough_us and redis.call('ZCARD', main) >= value then
+    local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+    local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
+    local ttl = ARGV[4] == '' and '-' or ARGV[4]
+    local tickets, deadlines, filed = {}, {}, {}
+    for i = 10, #ARGV do
+      local text = string.format('%.6f', ticket)
+      tickets[#tickets + 1] = text
+      tickets[#tickets + 1] = ARGV[i]
+      deadlines[#deadlines + 1] = deadline
+      deadlines[#deadlines + 1] = ARGV[i]
+      filed[#filed + 1] = ARGV[i]
+      filed[#filed + 1] = ARGV[3] .. ' ' .. ttl .. ' ' .. text .. ' 0 0 0 ' .. ARGV[6]
+      ticket = tonumber(text) + 0.000001
+    end
+    redis.call('ZADD', waiting, unpack(tickets))
+    redis.call('ZADD', waiting_heartbeat, unpack(deadlines))
+    if not last or redis.call('PTTL', waiting_heartbeat) < 1000 * interval then
+      redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))
+      redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
+    end
+    redis.call('HSET', state, unpack(filed))
+    if ARGV[7] == '' then return {'queued', value, -1} end
+    local soonest = now + interval
+    for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
+      local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+      if score and score < soonest then soonest = score end
+    end
+    return {'queued', value, math.max(math.ceil((soonest - now) * 1000), 0)}
+  end
 end
-local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.line_life')
-local value, now = tonumber(facts[1]), now_us / 1000000
-local enough_us = now_us + interval * 1000000
-if not value or facts[2] ~= ',' .. ARGV[2] .. ',' or facts[3] or ARGV[5] ~= ''
-    or tonumber(facts[4] or 0) < enough_us or redis.call('ZCARD', main) < value then
-  return {'one by one'}
+-- include asking.lua
+open(1, ARGV[1])
+pattern = ARGV[9]
+local replies = {'each'}
+for i = 10, #ARGV do
+  replies[#replies + 1] = request(ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), true,
+                                  ARGV[5] == 'again', tonumber(ARGV[8]), ARGV[6])
 end
-
-local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
-local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
-local ttl = ARGV[4] == '' and '-' or ARGV[4]
-local tickets, deadlines, filed = {}, {}, {}
-for i = 8, #ARGV do
-  local text = string.format('%.6f', ticket)
-  tickets[#tickets + 1] = text
-  tickets[#tickets + 1] = ARGV[i]
-  deadlines[#deadlines + 1] = deadline
-  deadlines[#deadlines + 1] = ARGV[i]
-  filed[#filed + 1] = ARGV[i]
-  filed[#filed + 1] = ARGV[3] .. ' ' .. ttl .. ' ' .. text .. ' 0 0 0 ' .. ARGV[6]
-  ticket = tonumber(text) + 0.000001
-end
-redis.call('ZADD', waiting, unpack(tickets))
-redis.call('ZADD', waiting_heartbeat, unpack(deadlines))
-local line_life = facts[5]
-if not last or tonumber(line_life or 0) < enough_us then
-  redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))
-  redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
-  line_life = string.format('%.0f', now_us + 2000000 * interval)
-end
-redis.call('HSET', state, '.line_life', line_life, unpack(filed))
-if ARGV[7] == '' then return {'queued', value, -1} end
-local soonest = now + interval
-for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
-  local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-  if score and score < soonest then soonest = score end
-end
-return {'queued', value, math.max(math.ceil((soonest - now) * 1000), 0)}
+return replies

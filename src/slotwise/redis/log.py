@@ -1,0 +1,73 @@
+"""What the Redis driver tells the standard library's logging of single acquisitions.
+
+Fields go into ``extra``, as those of the memory driver do: ``semaphore_name``,
+``acquisition_id``, ``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from logging import INFO
+from typing import TYPE_CHECKING
+
+from slotwise.redis.weather import logger
+from slotwise.semaphore import display
+
+if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
+
+
+def _cached_answers() -> Callable[[int, bool], bool]:
+    """The fastest way to learn that nobody listens; see slotwise.memory._log."""
+    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
+    if answers is None:
+        return lambda level, _: logger.isEnabledFor(level)
+    return answers.get
+
+
+perhaps_wanted = _cached_answers()
+logger.isEnabledFor(INFO)  # so that there is an answer from the start
+
+
+def acquired(holder: Acquisition) -> None:
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+        acquire_time = holder.since - holder.asked_at
+        logger.info(
+            "acquired slot %d of %s after %.3f s",
+            holder.slot_number,
+            display(holder.semaphore.name),
+            acquire_time,
+            extra={
+                "semaphore_name": holder.semaphore.name,
+                "acquisition_id": holder.acquisition_id,
+                "acquire_time": acquire_time,
+                "slot_number": holder.slot_number,
+                "max_slots": holder.semaphore.value,
+            },
+        )
+
+
+def released(holder: Acquisition) -> None:
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+        logger.info(
+            "released slot %d of %s",
+            holder.slot_number,
+            display(holder.semaphore.name),
+            extra=_ending(holder),
+        )
+
+
+def ended(holder: Acquisition, reason: str) -> None:
+    """Lost, or expired."""
+    logger.warning("%s (%s)", reason, display(holder.semaphore.name), extra=_ending(holder))
+
+
+def _ending(holder: Acquisition) -> dict[str, object]:
+    return {
+        "semaphore_name": holder.semaphore.name,
+        "acquisition_id": holder.acquisition_id,
+        "held_time": time.monotonic() - holder.since,
+        "slot_number": holder.slot_number,
+        "max_slots": holder.semaphore.value,
+    }

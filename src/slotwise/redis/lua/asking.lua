@@ -1,0 +1,82 @@
+-- asking.lua: one request, looked at from all sides: the word that request.lua and
+-- request_many.lua share. Not a script: scripts.py puts it, behind common.lua, in place of
+-- the line "-- include asking.lua". The replies are those of request.lua.
+-- include common.lua
+local function request(id, declared, interval, ttl, may_wait, again, age_us, who)
+  caller, told = string.match(id, '^sw%-([^-]+)%-'), {}
+
+  local function answer(...)
+    local reply = {...}
+    for _, message in ipairs(told) do reply[#reply + 1] = message end
+    return reply
+  end
+
+  end_ttls()
+  bury_silent()
+  local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.closing')
+  local held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
+
+  local closed = tonumber(facts[4])
+  if closed and now_us - age_us <= closed then return {'closed', 1} end
+  if facts[5] and held > 0 then return {'closed', 0} end
+  if facts[5] then
+    -- The last holder of a closed semaphore has left: its name is free again.
+    redis.call('HDEL', state, '.closing', '.value', '.values')
+    redis.call('DEL', max)
+    facts[1], facts[2] = false, false
+  end
+
+  local value = tonumber(facts[1])
+  if not value and held + in_line > 0 then
+    value = tonumber(redis.call('GET', max))  -- foreign clients were here first
+    if value then facts[2] = ',' .. whole(value) .. ',' end
+  end
+  if not (value and facts[2] and string.find(facts[2], ',' .. declared .. ',', 1, true)) then
+    if value and held + in_line > 0 then return {'conflict', value, held, in_line} end
+    value = declared
+    facts[2] = ',' .. declared .. ','
+  end
+  if not facts[1] or tonumber(facts[1]) ~= value then
+    redis.call('HSET', state, '.value', value, '.values', facts[2])
+    redis.call('SET', max, value, 'KEEPTTL')
+    outlive(max, 4 * interval)
+  end
+  keep(interval)
+
+  local slots = slots_of(id)
+  if slots > value then return {'too many', value} end
+
+  if again then
+    local claim = read_claim(id)
+    if claim and redis.call('ZSCORE', main, id) and claim.granted ~= '0' then
+      return answer('granted', claim.number, claim.token, value)
+    elseif redis.call('ZSCORE', waiting, id) then
+      return answer('queued', value, next_end())
+    end
+  end
+
+  if in_line > 0 and held < value then
+    settle(value, interval)
+    facts[3] = redis.call('HGET', state, '.token')
+    held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
+  end
+
+  local claim = {
+    interval = interval, ttl = ttl, ticket = now_text, granted = '0', numbers = '0', token = 0, who = who,
+  }
+  if in_line == 0 and held + slots <= value then
+    seat(id, claim, value, facts[3], interval)
+    return answer('granted', claim.number, claim.token, value)
+  elseif not may_wait then
+    return answer('busy', value, held, in_line)
+  end
+
+  local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  claim.ticket = seconds(math.max(now, (last or 0) + 0.000001))
+  redis.call('ZADD', waiting, claim.ticket, id)
+  redis.call('ZADD', waiting_heartbeat, seconds(now + interval), id)
+  write_claim(id, claim)
+  outlive(waiting, interval)
+  outlive(waiting_heartbeat, interval)
+  return answer('queued', value, next_end())
+end
