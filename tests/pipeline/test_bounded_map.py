@@ -659,3 +659,19 @@ async def test_memory_does_not_grow_with_the_work() -> None:
     await peak(100)
     few, many = await peak(4_000), await peak(60_000)
     assert many <= 1.1 * few
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"ordered": True}, {"priority": int}, {"group_key": int}, {"max_items": 3}],
+    ids=lambda more: next(iter(more), "plain"),
+)
+async def test_the_last_items_raise_too_after_the_source_has_ended(more) -> None:
+    async def fail(item: int) -> None:
+        await asyncio.sleep(0.02)  # by now the source has no more
+        if item == 1:
+            raise ValueError(item)
+
+    with pytest.raises(ValueError, match="1") as raised:
+        await run_bounded(fail, range(3), 5, **more)
+    assert raised.value.report.failed == 1

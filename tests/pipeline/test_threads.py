@@ -334,3 +334,63 @@ def test_ctrl_c_ends_a_run_in_order(tmp_path) -> None:
     last = said.splitlines()[-1].split()
     assert last[0] == "report"
     assert last[2] == "0"
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_the_last_items_raise_too_after_the_source_has_ended(in_loop: bool) -> None:
+    ended = threading.Event()
+
+    def source():
+        yield from range(3)
+        ended.set()
+
+    def fail(item: int) -> None:
+        ended.wait(10)
+        time.sleep(0.02)
+        if item == 1:
+            raise ValueError(item)
+
+    def work() -> None:
+        if in_loop:
+            asyncio.run(run_bounded(fail, source(), 5))
+        else:
+            run_bounded_sync(fail, source(), 5)
+
+    with pytest.raises(ValueError, match="1") as raised:
+        work()
+    assert raised.value.report.failed == 1
+
+
+def test_a_run_may_be_ended_by_the_collector_in_a_thread_that_holds_its_lock() -> None:
+    run = bounded_map_sync(same, range(3), 1)
+
+    def collect() -> None:
+        with run._crew._lock:
+            run.__del__()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+async def test_closing_with_results_ready_leaves_the_loop_free() -> None:
+    def slow_later(item: int) -> int:
+        if item > 1:
+            time.sleep(0.3)
+        return item
+
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    ticking = asyncio.create_task(tick())
+    async with bounded_map(slow_later, range(4), 4):
+        await asyncio.sleep(0.1)  # two results are ready, and two items run
+        before = turns
+    ticking.cancel()
+    assert turns - before > 5

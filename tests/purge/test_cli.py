@@ -354,3 +354,23 @@ def test_few_descriptors_are_enough_for_the_command(root, old) -> None:
     assert ran.returncode == 0, ran.stderr
     assert summary(ran)["files_purged"] == 300
     assert not any(root.iterdir())
+
+
+def test_a_fleet_that_is_no_address_or_a_closed_stdout_is_not_done(root, old) -> None:
+    file = old(root / "a")
+    ran = run(root, "--yes", "--fleet", "bogus://", "--name", "x")
+    assert (ran.returncode, file.exists()) == (2, True)
+    assert "Traceback" not in ran.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        ended = subprocess.run(
+            command(root, "--yes", "--json"),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=nobody,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    assert ended.returncode not in (0, 1)
+    assert file.exists()

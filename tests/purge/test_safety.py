@@ -446,3 +446,66 @@ def test_a_million_files_in_one_directory_cost_no_memory(root) -> None:
     report = in_child(work)
     assert report["purged"] == 1_000_000
     assert report["grown"] < 10_000  # kB
+
+
+def test_a_symlink_of_dots_is_refused_too(tmp_path, root, monkeypatch) -> None:
+    (tmp_path / "...").symlink_to(root)
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("...", ".../", ".../.", "..././/"):
+        with pytest.raises(RootRefused, match="symlink"):
+            make_plan(spelling, PurgeOptions())
+
+
+@pytest.mark.parametrize("pattern", ["./keep", "keep//", "/keep", "keep/./a", ".//keep//a"])
+def test_an_excluded_path_is_kept_however_it_is_spelled(root, old, pattern) -> None:
+    kept = old(root / "keep" / "a")
+    purge(root, exclude=[pattern])
+    assert kept.exists()
+
+
+def test_a_pattern_that_is_none_and_an_age_beyond_the_calendar_are_refused(root) -> None:
+    with pytest.raises(ValueError, match="is no pattern"):
+        make_plan(root, PurgeOptions(exclude=["[z-a]"]))
+    with pytest.raises(ValueError, match="max_age_days"):
+        PurgeOptions(max_age_days=1e300)
+    plan = make_plan(root, PurgeOptions(max_age_days=1e6))
+    assert plan.describe()
+    plan.close()
+
+
+@pytest.mark.parametrize("limit", [100, 1])
+def test_the_age_is_not_the_one_that_a_listing_without_types_had_to_read(
+    root, old, monkeypatch, limit
+) -> None:
+    files = [old(root / f"f{number}") for number in range(3)]
+    scandir, unlink = os.scandir, os.unlink
+
+    class WithoutTypes:
+        """The kernel told no types, so Python has asked for each entry, and remembers."""
+
+        def __init__(self, fd: int) -> None:
+            self._entries = scandir(fd)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            entry = next(self._entries)
+            entry.stat(follow_symlinks=False)
+            return entry
+
+        def close(self) -> None:
+            self._entries.close()
+
+    def unlink_and_touch_the_others(name, *, dir_fd) -> None:
+        unlink(name, dir_fd=dir_fd)
+        for file in files:
+            if file.exists():
+                os.utime(file)
+
+    monkeypatch.setattr(os, "scandir", WithoutTypes)
+    monkeypatch.setattr(os, "unlink", unlink_and_touch_the_others)
+    report = purge(root, max_concurrency_scanning=limit, max_concurrency_deletion=limit)
+    monkeypatch.undo()
+    assert report.files_purged == 1
+    assert sum(file.exists() for file in files) == 2

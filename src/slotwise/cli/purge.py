@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -121,8 +122,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if not options.dry_run and not yes and (objection := _objection(plan)) is not None:
             return _refuse(objection, as_json=as_json)
         return _run(plan, as_json=as_json).exit_code
-    except (SlotwiseError, ImportError) as error:
+    except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
+    except Exception:  # a bug, or nobody reads stdout: not done, which Python's 1 would not say
+        traceback.print_exc()
+        return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that goes on ends in order
         _refuse("interrupted; nothing was deleted", as_json=as_json)
         return SIGNALS["SIGINT"]
@@ -209,14 +213,17 @@ def _line(event: str, fields: dict[str, Any]) -> None:
 
 class _JsonLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        _line(
-            "log",
-            {
-                "time": record.created,
-                "level": record.levelname.lower(),
-                "message": record.getMessage(),
-            },
-        )
+        try:
+            _line(
+                "log",
+                {
+                    "time": record.created,
+                    "level": record.levelname.lower(),
+                    "message": record.getMessage(),
+                },
+            )
+        except Exception:  # a worker that logs goes on, whoever has closed stdout
+            self.handleError(record)
 
 
 def _log_to(*, as_json: bool, level: str) -> None:

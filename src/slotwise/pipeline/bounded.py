@@ -150,7 +150,8 @@ class BoundedMap(Generic[R]):
         cancellation = None
         while not crew.finished:
             try:
-                await _told(crew)
+                # Results that are ready are no news here: nobody takes them any more.
+                await _told(crew, results=False)
             except asyncio.CancelledError as again:
                 # Asked twice: there is no patience for finishing any more.
                 cancellation = again
@@ -282,7 +283,7 @@ async def run_bounded(
     return run.report
 
 
-async def _told(crew: Crew) -> None:
+async def _told(crew: Crew, *, results: bool = True) -> None:
     loop = asyncio.get_running_loop()
     told = loop.create_future()
 
@@ -290,7 +291,8 @@ async def _told(crew: Crew) -> None:
         if not told.done():
             told.set_result(None)
 
-    if crew.listen(wake if isinstance(crew, TaskCrew) else lambda: _call(loop, wake)):
+    call = wake if isinstance(crew, TaskCrew) else lambda: _call(loop, wake)
+    if crew.listen(call, results=results):
         await told
 
 

@@ -80,6 +80,7 @@ class Flow:
         self.limit = settings.limit
         self.report = Report(settings.limit, settings.memory_guard)
         self.over = False
+        self._finished = False
         self.exhausted = False
         self.error: BaseException | None = None
         self.in_use = 0
@@ -302,8 +303,10 @@ class Flow:
             self.report.failures.append((item, error))
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Start nothing any more; the first error given is what the run ends with."""
-        if self.error is None and not self.over:
+        """Start nothing any more; what the first call gives is what the run ends with."""
+        # Not "if it is over": it is over with the source's last item, while items still run.
+        if not self._finished:
+            self._finished = True
             self.error = error
         self.over = self.exhausted = True
 

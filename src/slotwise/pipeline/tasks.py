@@ -75,8 +75,9 @@ class TaskCrew:
         """Whether nothing runs and nothing will."""
         return not self._tasks and (self.flow.over or not self._opened) and not self._hiring
 
-    def listen(self, wake: Callable[[], None]) -> bool:
+    def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
         """Call ``wake`` when there is news; False if there is some already."""
+        del results  # in one thread there is none between a look and this call
         earlier = self.wake
         self.wake = wake if earlier is None else partial(both, earlier, wake)
         return True

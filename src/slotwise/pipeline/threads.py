@@ -53,7 +53,8 @@ class ThreadCrew:
         self._source = source
         self._loop = loop
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
+        # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
         self._idle = threading.Condition(self._lock)  # who waits for the lead
         self._news = threading.Condition(self._lock)  # a consumer without an event loop
@@ -82,10 +83,13 @@ class ThreadCrew:
     def finished(self) -> bool:
         return not self._threads and (self.flow.over or not self._opened)
 
-    def listen(self, wake: Callable[[], None]) -> bool:
-        """Call ``wake``, in some thread, when there is news; False if there is some already."""
+    def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
+        """Call ``wake``, in some thread, when there is news; False if there is some already.
+
+        Without ``results``, only the end is news that is there already.
+        """
         with self._lock:
-            if self.finished or self.flow.first_is_ready:
+            if self.finished or (results and self.flow.first_is_ready):
                 return False
             earlier = self._wake
             self._wake = wake if earlier is None else partial(_both, earlier, wake)

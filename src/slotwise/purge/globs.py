@@ -22,7 +22,12 @@ class Globs:
         names: list[str] = []
         paths: list[str] = []
         for pattern in patterns:
-            (paths if "/" in pattern else names).append(pattern.strip("/"))
+            if "/" in pattern:
+                # "./a//b/" is a/b: what is to be left must not go for its spelling.
+                parts = [part for part in pattern.split("/") if part not in ("", ".")]
+                paths.append("/".join(parts))
+            else:
+                names.append(pattern)
         self.names = _any_of(names)
         self.paths = _any_of(paths)
 
@@ -39,7 +44,14 @@ class Globs:
 def _any_of(patterns: list[str]) -> Match | None:
     if not patterns:
         return None
-    return re.compile("|".join(f"(?:{_translated(one)})" for one in patterns), re.DOTALL).fullmatch
+    parts = []
+    for one in patterns:
+        parts.append(f"(?:{_translated(one)})")
+        try:
+            re.compile(parts[-1])
+        except re.error as error:
+            raise ValueError(f"{one!r} is no pattern: {error}") from None
+    return re.compile("|".join(parts), re.DOTALL).fullmatch
 
 
 def _translated(pattern: str) -> str:

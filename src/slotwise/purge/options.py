@@ -12,6 +12,9 @@ from slotwise.semaphore import Semaphore
 
 AGES = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
 
+# Some 2,700 years: older than any file, and a date that the calendar still has.
+_MOST_DAYS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions:
@@ -38,6 +41,8 @@ class PurgeOptions:
 
     def __post_init__(self) -> None:
         _check_number("max_age_days", self.max_age_days, zero=True)
+        if self.max_age_days > _MOST_DAYS:
+            raise ValueError(f"max_age_days must be at most {_MOST_DAYS}, not {self.max_age_days}")
         if self.age_by not in AGES:
             raise ValueError(f"age_by must be one of {', '.join(AGES)}, not {self.age_by!r}")
         check_count("max_concurrency_scanning", self.max_concurrency_scanning)

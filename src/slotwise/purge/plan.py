@@ -114,7 +114,7 @@ def _open_root(path: str) -> int:
         raise RootRefused(f"{path!r} is no path")
     # A symlink with "/" or "/." behind it would be followed by the kernel.
     bare = path
-    while bare.endswith(("/", "/.")) and bare.strip("/."):
+    while len(bare) > 1 and bare.endswith(("/", "/.")):
         bare = bare[:-1] if bare.endswith("/") else bare[:-2]
     try:
         if stat.S_ISLNK(os.lstat(bare or "/").st_mode):

@@ -298,7 +298,8 @@ class Run:
             self._work.notify()
 
     def keep(self, node: Node) -> None:
-        node.kept = True
+        with self._lock:  # `done` reads it and writes it back
+            node.kept = True
 
     def done(self, node: Node, *, kept: bool, walker: Walker, listings: int = 0) -> None:
         """Something in ``node`` is finished: its listing, or a directory below it.

@@ -298,7 +298,9 @@ class Walker:
         fd, cutoff, field = node.fd, plan.cutoff_ns, plan.age_field
         scan_in, scan_out = self._scan_in, self._scan_out
         delete_in, delete_out = self._delete_in, self._delete_out
-        unlink, is_regular = os.unlink, stat.S_ISREG
+        # Not `entry.stat`, which remembers: where listings tell no types (NFS without
+        # READDIRPLUS), that would be the age at the time of the listing.
+        read_stat, unlink, is_regular = os.stat, os.unlink, stat.S_ISREG
         plain = self._plain
         deep_enough = node.depth + 1 >= plan.options.min_depth
         slot = None
@@ -314,7 +316,7 @@ class Walker:
                 try:
                     scan_in()
                     try:
-                        found = entry.stat(follow_symlinks=False)
+                        found = read_stat(entry.name, dir_fd=fd, follow_symlinks=False)
                     finally:
                         scan_out()
                     if getattr(found, field) >= cutoff or not is_regular(found.st_mode):
@@ -359,7 +361,7 @@ class Walker:
         """
         run, tally = self.run, self.tally
         fd, cutoff, field = node.fd, self._plan.cutoff_ns, self._plan.age_field
-        unlink, is_regular = os.unlink, stat.S_ISREG
+        read_stat, unlink, is_regular = os.stat, os.unlink, stat.S_ISREG
         kept = False
         self._scan_in()
         self._delete_in()
@@ -369,7 +371,7 @@ class Walker:
                     return True
                 tally.files_scanned += 1
                 try:
-                    found = entry.stat(follow_symlinks=False)
+                    found = read_stat(entry.name, dir_fd=fd, follow_symlinks=False)
                     if getattr(found, field) >= cutoff or not is_regular(found.st_mode):
                         kept = True
                         continue
