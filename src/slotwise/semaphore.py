@@ -9,7 +9,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 from slotwise._arguments import UNSET, Unset
 from slotwise.errors import ContextReused, WouldBlockLoop
@@ -34,8 +34,6 @@ class Semaphore(ABC):
     """
 
     __slots__ = ("__weakref__", "_blocks")
-
-    driver: ClassVar[str] = ""
 
     def __init__(self) -> None:
         # The acquisitions of `async with semaphore:` blocks, latest last, by who is in them.

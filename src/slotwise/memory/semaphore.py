@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from logging import INFO
 from types import TracebackType
-from typing import ClassVar, cast
+from typing import cast
 
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
@@ -71,8 +71,6 @@ class MemorySemaphore(Semaphore):
         "_ttl",
         "_value",
     )
-
-    driver: ClassVar[str] = "memory"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from slotwise._arguments import (
     UNSET,
@@ -86,8 +86,6 @@ class RedisSemaphore(Semaphore):
         "_value",
         "_written_name",
     )
-
-    driver: ClassVar[str] = "redis"
 
     def __init__(
         self,
