@@ -18,7 +18,7 @@ from slotwise.errors import (
 )
 from slotwise.memory import MemorySemaphore
 from slotwise.semaphore import Semaphore
-from slotwise.values import AcquisitionResult, SemaphoreStats
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig as RedisConfig
@@ -30,6 +30,7 @@ __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
     "BackendError",
+    "Claimant",
     "ContextReused",
     "MemorySemaphore",
     "Semaphore",

@@ -1,9 +1,10 @@
-"""What callers hold and read: the result of an acquisition, and statistics."""
+"""What callers hold and read: the result of an acquisition, statistics, who is there."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from slotwise._lost import Lost
 
@@ -100,3 +101,21 @@ class SemaphoreStats:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "acquired_percent", 100 * self.acquired_slots / self.max_slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """One holder or waiter, of any process.
+
+    ``since`` is when it was granted, or when it began to wait, by the server's
+    clock where there is a server. Clients that speak only the documented Redis
+    protocol leave no host, pid, label or slot number behind, and as holders no time.
+    """
+
+    acquisition_id: str
+    slots: int
+    since: datetime | None
+    host: str | None = None
+    pid: int | None = None
+    label: str | None = None
+    slot_number: int | None = None

@@ -658,7 +658,9 @@ async def test_memory_does_not_grow_with_the_work() -> None:
 
     await peak(100)
     few, many = await peak(4_000), await peak(60_000)
-    assert many <= 1.1 * few
+    # Other threads of the test run allocate too, some kilobytes. A list of the
+    # items, the tasks or the results would add half a megabyte at least.
+    assert many <= few + 200_000
 
 
 @pytest.mark.parametrize(

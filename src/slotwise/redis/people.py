@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """One holder or waiter, of any process of the fleet.
-
-    ``since`` is when it was granted, or when it began to wait, by the server's
-    clock. Clients that speak only the documented protocol leave no host, pid,
-    label or slot number behind, and as holders no time.
-    """
-
-    acquisition_id: str
-    slots: int
-    since: datetime | None
-    host: str | None = None
-    pid: int | None = None
-    label: str | None = None
-    slot_number: int | None = None
+from slotwise.values import Claimant
 
 
 def read_claimants(flat: list[Any]) -> list[Claimant]:

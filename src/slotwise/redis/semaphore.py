@@ -31,12 +31,12 @@ from slotwise.redis.acquisition import (
 )
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.giving import give
-from slotwise.redis.people import Claimant, read_claimants
+from slotwise.redis.people import read_claimants
 from slotwise.redis.process import Process, Room, process_for
 from slotwise.redis.scripts import load
 from slotwise.redis.weather import Unreachable
 from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult, SemaphoreStats
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
 
 T = TypeVar("T")
 
