@@ -22,6 +22,7 @@ from slotwise.effects import (
     ScheduleMismatch,
     Sleep,
     Spawn,
+    StepLimitExceeded,
     Try,
     Wait,
     WithPermit,
@@ -492,3 +493,39 @@ def test_ten_thousand_schedules_of_a_large_program_stay_within_memory():
     make, _ = walks(20, 20, 20)
     result = explore(make, max_schedules=2000)
     assert (result.ok, result.exhaustive, result.schedules) == (True, False, 2000)
+
+
+def test_tasks_that_wait_for_each_other_in_a_loop_are_a_failure_and_no_hang() -> None:
+    def after_you():
+        polite = {"left": True, "right": True}
+
+        @do
+        def door(mine, theirs):
+            while polite[theirs]:
+                yield Checkpoint()
+            polite[mine] = False
+
+        @do
+        def meet():
+            yield Gather(door("left", "right"), door("right", "left"))
+
+        return meet()
+
+    found = explore(after_you, max_turns=500)
+    assert isinstance(found.failure.error, StepLimitExceeded)
+    with pytest.raises(StepLimitExceeded, match="in a loop"):
+        replay(after_you, found.failure.schedule)
+
+
+def test_a_finally_that_never_ends_does_not_keep_a_stopped_run_alive() -> None:
+    @do
+    def stubborn():
+        try:
+            while True:
+                yield Checkpoint()
+        finally:
+            while True:
+                yield Checkpoint()
+
+    found = explore(stubborn, max_turns=100)
+    assert isinstance(found.failure.error, StepLimitExceeded)

@@ -17,6 +17,7 @@ from slotwise.effects.errors import ScheduleMismatch
 from slotwise.effects.program import as_program
 from slotwise.effects.reports import Report, collect, issue
 from slotwise.effects.schedules import (
+    MAX_TURNS,
     Failure,
     Invariant,
     MakeProgram,
@@ -53,6 +54,7 @@ def explore(
     max_schedules: int = 10_000,
     preemptions: int | None = None,
     handlers: Mapping[Any, Handler] | None = None,
+    max_turns: int = MAX_TURNS,
 ) -> Exploration:
     """Run a program along its schedules until one fails or none is left.
 
@@ -63,11 +65,13 @@ def explore(
             that the program changes. A ``@do`` function without parameters is one.
         invariant: called without arguments after every step; False or an
             AssertionError is a failure. So are an exception that leaves the root,
-            and a deadlock.
+            a deadlock, and a run that takes too many turns.
         max_schedules: how many to try at most.
         preemptions: leave out schedules with more switches than this away from
             a task that could have gone on.
         handlers: as for `run`.
+        max_turns: how often tasks may take turns in one schedule; beyond that it
+            fails with StepLimitExceeded.
 
     Raises:
         ScheduleMismatch: the program does not run the same way twice.
@@ -75,6 +79,7 @@ def explore(
     if not callable(make_program):
         raise TypeError(f"make_program must be a callable without arguments, not {make_program!r}")
     check_count("max_schedules", max_schedules)
+    check_count("max_turns", max_turns)
     if preemptions is not None:
         check_count("preemptions", preemptions + 1 if preemptions == 0 else preemptions)
     frontier = Frontier(preemptions)
@@ -83,7 +88,7 @@ def explore(
     prefix: list[int] | None = []
     preempted = 0
     while prefix is not None and schedules < max_schedules:
-        one = Pass(prefix, invariant, handlers)
+        one = Pass(prefix, invariant, handlers, max_turns)
         try:
             error = one.run(as_program(make_program(), "explore"))
         except ScheduleMismatch as mismatch:
@@ -95,7 +100,8 @@ def explore(
         if scheduler.left_behind or scheduler.failed:
             reports.update(dict.fromkeys(collect(scheduler)))
         if error is not None:
-            failure = describe(make_program, Schedule(one.choices, invariant, handlers), error)
+            schedule = Schedule(one.choices, invariant, handlers, max_turns)
+            failure = describe(make_program, schedule, error)
             return Exploration(schedules, False, failure, _texts(reports))
         if one.options:
             frontier.add(one, len(prefix), preempted, max_schedules - schedules)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from slotwise.effects.conduct import complete, conclude, failure_of
 from slotwise.effects.custom import Handler
-from slotwise.effects.errors import InvariantViolated, ScheduleMismatch
+from slotwise.effects.errors import InvariantViolated, ScheduleMismatch, StepLimitExceeded
 from slotwise.effects.permits import holders_of
 from slotwise.effects.program import Program, as_program
 from slotwise.effects.scheduler import ENDED, Scheduler
@@ -31,6 +31,12 @@ _WIDEST_EFFECT = 60
 # Checkpoints in a row that others look on before they get their turn.
 _LONGEST_STREAK = 100
 
+# Turns of tasks after which a run is taken for one that never ends.
+MAX_TURNS = 100_000
+
+# Turns that such a run may still take to unwind.
+_TURNS_TO_UNWIND = 10_000
+
 
 class Schedule(tuple[int, ...]):
     """The numbers of the tasks that were chosen, in order; for `replay`.
@@ -41,16 +47,19 @@ class Schedule(tuple[int, ...]):
 
     invariant: Invariant | None
     handlers: Mapping[Any, Handler] | None
+    max_turns: int
 
     def __new__(
         cls,
         numbers: Iterable[int],
         invariant: Invariant | None = None,
         handlers: Mapping[Any, Handler] | None = None,
+        max_turns: int = MAX_TURNS,
     ) -> Schedule:
         schedule = super().__new__(cls, numbers)
         schedule.invariant = invariant
         schedule.handlers = handlers
+        schedule.max_turns = max_turns
         return schedule
 
 
@@ -108,6 +117,7 @@ class Pass:
         "schedule",
         "scheduler",
         "streak",
+        "turns_left",
     )
 
     def __init__(
@@ -115,8 +125,10 @@ class Pass:
         schedule: tuple[int, ...] | list[int],
         invariant: Invariant | None,
         handlers: Mapping[Any, Handler] | None,
+        max_turns: int = MAX_TURNS,
     ) -> None:
         self.schedule = schedule
+        self.turns_left = max_turns
         self.invariant = invariant
         self.ready: list[Task[Any]] = []
         self.choices: list[int] = []  # who was chosen, wherever there was a choice
@@ -141,6 +153,9 @@ class Pass:
 
     def take(self) -> Task[Any]:
         ready = self.ready
+        self.turns_left -= 1
+        if self.turns_left < 0:
+            self._stop()
         if len(ready) < 2:
             self.previous = task = ready.pop()
             return task
@@ -170,6 +185,20 @@ class Pass:
         self.streak = self.streak + 1 if task is self.previous else 0
         self.previous = task
         return task
+
+    def _stop(self) -> None:
+        """End a run that goes on for ever: by cancelling, and if that does not help, at once."""
+        scheduler = self.scheduler
+        if scheduler.abort is None:
+            names = ", ".join(repr(task.name) for task in self.ready[:5])
+            scheduler.abort = StepLimitExceeded(
+                f"the tasks took more turns than max_turns, and went on ({names}):"
+                " do they wait for each other in a loop?"
+            )
+            raise IndexError  # none to take: the scheduler unwinds
+        if self.turns_left < -_TURNS_TO_UNWIND:
+            scheduler.close_all()
+            raise IndexError
 
     def check(self, task: Task[Any], effect: object) -> None:
         if self.scheduler.abort is not None:
@@ -206,14 +235,15 @@ def replay(
         invariant = getattr(schedule, "invariant", None)
     if handlers is None:
         handlers = getattr(schedule, "handlers", None)
-    one = Pass(tuple(schedule), invariant, handlers)
+    max_turns = getattr(schedule, "max_turns", MAX_TURNS)
+    one = Pass(tuple(schedule), invariant, handlers, max_turns)
     one.run(as_program(make_program(), "replay"))
     return conclude(one.scheduler)  # type: ignore[no-any-return]
 
 
 def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseException) -> Failure:
     """Run a failing schedule once more, and write down every step."""
-    one = Pass(schedule, schedule.invariant, schedule.handlers)
+    one = Pass(schedule, schedule.invariant, schedule.handlers, schedule.max_turns)
     rows: list[Row] = []
     scheduler = one.scheduler
     semaphores = scheduler.made_semaphores = []
