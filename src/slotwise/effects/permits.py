@@ -118,6 +118,15 @@ def count(holdings: list[Holding] | deque[Holding]) -> int:
     return sum(len(holding.numbers) for holding in holdings)
 
 
+def enough(holdings: deque[Holding], n: int) -> bool:
+    """Whether there are ``n`` permits, without counting them all."""
+    for holding in holdings:
+        if n <= 0:
+            break
+        n -= len(holding.numbers)
+    return n <= 0
+
+
 def tidy(task: Task[Any], semaphore: Semaphore) -> None:
     """Forget acquires of which nothing is left."""
     holdings = [holding for holding in holdings_of(task, semaphore) if holding.numbers]
@@ -146,7 +155,7 @@ def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     return numbers
 
 
-def take_oldest(holdings: list[Holding] | deque[Holding], n: int) -> list[int]:
+def take_oldest(holdings: deque[Holding], n: int) -> list[int]:
     """The numbers of ``n`` permits, out of the oldest acquires."""
     numbers: list[int] = []
     while n:

@@ -15,6 +15,7 @@ from slotwise.effects.errors import ForeignSemaphoreError
 from slotwise.effects.permits import (
     Holding,
     count,
+    enough,
     file,
     hand_on,
     held_by,
@@ -171,8 +172,8 @@ def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> 
         give(semaphore, take_latest(task, semaphore, n))
         return
     held = held_by(task, semaphore)
-    left = count(semaphore._left)
-    if n > held + left:
+    if not enough(semaphore._left, n - held):
+        left = count(semaphore._left)
         raise RuntimeError(
             f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
             f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"

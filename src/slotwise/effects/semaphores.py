@@ -48,7 +48,7 @@ class Semaphore:
     _scheduler: Scheduler
     _lane: Scheduler | None  # the scheduler that may take the short way: none, if ownerless
     _ledger: Ledger[Ticket]
-    _left: list[Holding]  # permits of tasks that have ended, oldest first
+    _left: deque[Holding]  # permits of tasks that have ended, oldest first
     _loose: deque[Holding]  # permits of an ownerless semaphore, oldest first
     _places_left: int  # how many places in the line nobody stands in any more
 
@@ -93,7 +93,7 @@ def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -
     semaphore._scheduler = scheduler
     semaphore._lane = scheduler if owned else None
     semaphore._ledger = Ledger(permits)
-    semaphore._left = []
+    semaphore._left = deque()
     semaphore._loose = deque()
     semaphore._places_left = 0
     return semaphore
