@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import subprocess
+import sys
+import textwrap
 import time
-import tracemalloc
 
 import pytest
 
@@ -495,8 +497,10 @@ async def test_max_per_second_spaces_the_starts() -> None:
     async def note(item):
         starts.append(time.monotonic())
 
+    began = time.monotonic()
     await run_bounded(note, range(6), limit=6, max_per_second=50)
-    assert all(later - earlier >= 0.0199 for earlier, later in itertools.pairwise(starts))
+    # Not from one start to the next: a busy machine may be late with one of them.
+    assert all(at - began >= 0.02 * number for number, at in enumerate(starts))
 
 
 async def test_max_items_ends_the_run_and_leaves_the_rest_to_others() -> None:
@@ -646,21 +650,35 @@ def test_a_source_must_be_iterable() -> None:
         bounded_map(same, 5, limit=1)
 
 
-async def test_memory_does_not_grow_with_the_work() -> None:
-    async def peak(count: int) -> int:
-        gc.collect()
-        tracemalloc.start()
-        async for _ in bounded_map(same, range(count), limit=200):
-            pass
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
+def test_memory_does_not_grow_with_the_work() -> None:
+    # In a process of its own: what other threads of the test run allocate would count.
+    script = """
+        import asyncio, gc, tracemalloc
+        from slotwise.pipeline import bounded_map
 
-    await peak(100)
-    few, many = await peak(4_000), await peak(60_000)
-    # Other threads of the test run allocate too, some kilobytes. A list of the
-    # items, the tasks or the results would add half a megabyte at least.
-    assert many <= few + 200_000
+        async def same(item):
+            return item
+
+        async def consume(count):
+            async for _ in bounded_map(same, range(count), limit=200):
+                pass
+
+        def peak(count):
+            gc.collect()
+            tracemalloc.start()
+            asyncio.run(consume(count))
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return most
+
+        peak(100)
+        print(peak(4_000), peak(60_000))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    few, many = map(int, ran.stdout.split())
+    assert many <= 1.1 * few
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.purge import AsyncEFSPurger, AuditRefused, PurgeOptions, Run, make_plan, purge
+from slotwise.purge.files import FRESH
 
 DAY = 86_400
 
@@ -115,6 +117,7 @@ def at_once(monkeypatch) -> None:
 
     monkeypatch.setattr(adapt, "SLOW", -1.0)
     monkeypatch.setattr(adapt, "FAST", -1.0)
+    monkeypatch.setattr(adapt, "BUSY", math.inf)
 
 
 @pytest.mark.parametrize("workers", [1, 16])
@@ -286,11 +289,11 @@ def test_a_file_that_is_touched_during_the_wait_for_its_turn_stays(root, old) ->
         assert run.pace is not None
         wait = run.pace.wait
 
-        def touch_all_while_waiting() -> bool:
+        def touch_all_while_waiting() -> None:
             wait()
             for path in root.iterdir():
                 path.touch()
-            return True
+            time.sleep(2 * FRESH)
 
         run.pace.wait = touch_all_while_waiting  # type: ignore[method-assign]
         report = run.run()
@@ -420,7 +423,7 @@ def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch) -> None
 async def test_a_cancelled_purge_ends_first(root, old) -> None:
     for number in range(200):
         old(root / f"{number}")
-    purging = asyncio.create_task(AsyncEFSPurger(root, max_delete_per_second=100).purge())
+    purging = asyncio.create_task(AsyncEFSPurger(root, max_delete_per_second=10).purge())
     while len(list(root.iterdir())) == 200:
         await asyncio.sleep(0)
     purging.cancel()
@@ -437,8 +440,7 @@ def test_progress_is_told(root, old) -> None:
         old(root / f"{number}")
     seen = []
     purge(root, max_delete_per_second=100, on_progress=seen.append)
-    assert seen
-    assert seen[-1].files_scanned > 0
+    assert seen[-1].files_purged == 30  # the end is told, too
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from typing import Any, assert_type
 
 from slotwise import (
@@ -32,6 +32,19 @@ from slotwise.effects import (
     run_async,
 )
 from slotwise.effects import Semaphore as Permits
+from slotwise.pipeline import (
+    BoundedMap,
+    BoundedMapSync,
+    MapSettings,
+    MemoryGuard,
+    Report,
+    bounded_map,
+    bounded_map_sync,
+    progress_bar,
+    run_bounded,
+    run_bounded_sync,
+)
+from slotwise.purge import AsyncEFSPurger, PurgeFlags, PurgeReport, purge
 from slotwise.testing import FakeClock, settle
 
 
@@ -126,3 +139,66 @@ async def effects() -> None:
     assert_type(await run_async(gathered()), list[int])
     assert_type(explore(gathered, preemptions=2), Exploration)
     assert_type(replay(gathered, (1, 2)), list[int])
+
+
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+def digest(data: bytes) -> int:
+    return len(data)
+
+
+async def numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+async def pipelines(semaphore: Semaphore) -> None:
+    results = bounded_map(fetch, ["a", "b"], 10)
+    assert_type(results, BoundedMap[bytes])
+    async with results:
+        async for body in results:
+            assert_type(body, bytes)
+    assert_type(await anext(results), bytes)
+    assert_type(bounded_map(digest, [b""], limit=2, ordered=True), BoundedMap[int])
+    assert_type(bounded_map(str, numbers(), limit=2, on_error="collect"), BoundedMap[str])
+    report = await run_bounded(
+        fetch,
+        ["a"],
+        semaphore=semaphore,
+        weight=lambda url: len(url) + 1,
+        max_per_second=2.5,
+        max_items=7,
+        priority=lambda url: -len(url),
+        memory_guard=MemoryGuard(800, slow_at=0.5, gauge=lambda: 1),
+        on_error="skip",
+        on_cancel="finish",
+    )
+    assert_type(report, Report)
+    assert_type(report.failures, list[tuple[Any, BaseException]])
+    with progress_bar(total=3) as show:
+        await run_bounded(fetch, ["a"], 1, group_key=str.lower, on_progress=show)
+    await run_bounded(fetch, ["a"], 1, on_error="ignore")  # type: ignore[arg-type]
+    await run_bounded(fetch, ["a"], 1, max_item=7)  # type: ignore[call-arg]
+    await run_bounded(fetch, [1], 1)  # type: ignore[arg-type]
+
+
+def pipelines_of_threads() -> None:
+    assert_type(bounded_map_sync(digest, [b""], 2), BoundedMapSync[int])
+    with bounded_map_sync(digest, [b""], 2, weight=2, ordered=False) as results:
+        assert_type(next(results), int)
+    settings: MapSettings[bytes] = {"on_error": "collect", "max_items": 3}
+    assert_type(run_bounded_sync(digest, [b""], 2, **settings), Report)
+    run_bounded_sync(digest, [b""], 2, max_items="3")  # type: ignore[arg-type]
+
+
+async def purging(semaphore: Semaphore) -> None:
+    purger = AsyncEFSPurger("/scratch", max_age_days=14, include=["*.tmp"], fleet=semaphore)
+    report = await purger.purge()
+    assert_type(report, PurgeReport)
+    assert_type(report.errors, dict[str, int])
+    assert_type(report.exit_code, int)
+    flags: PurgeFlags = {"dry_run": True, "age_by": "ctime"}
+    assert_type(purge("/scratch", on_progress=print, **flags), PurgeReport)
+    purge("/scratch", max_age=3)  # type: ignore[call-arg]
+    purge("/scratch", age_by="birth")  # type: ignore[arg-type]

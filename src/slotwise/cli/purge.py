@@ -7,6 +7,7 @@ start of a process that purges a small tree costs as much as the purge.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
@@ -15,15 +16,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from slotwise.cli.purge_view import bar, show_plan, show_summary
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
 from slotwise.purge.options import AGES
-from slotwise.purge.plan import printable
 from slotwise.purge.report import SIGNALS
 
 _ENV = "SLOTWISE_PURGE_"
@@ -31,26 +32,46 @@ _SAMPLE_SECONDS = 1.0
 _NOT_DONE = 2
 _LEVELS = ("debug", "info", "warning", "error")
 
-Show = Callable[[PurgeReport, Run], None]
 _ENOUGH_DESCRIPTORS = 65_536
 
 
 class _Flags(argparse.ArgumentParser):
     """Flags that can also come from the environment, by their names."""
 
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._variables: set[str] = set()
+        self._wrong: list[str] = []
+
     def flag(self, name: str, words: str, default: Any = None, **more: Any) -> None:
         variable = _ENV + name.removeprefix("--").upper().replace("-", "_")
+        self._variables.add(variable)
         given = os.environ.get(variable)
         if given is not None:
             try:
                 default = _from_environment(given, default, more)
             except ValueError:
-                self.error(f"{variable}={given!r} is no value for {name}")
+                self._wrong.append(f"{variable}={given!r} is no value for {name}")
         if isinstance(default, bool):
             more["action"] = argparse.BooleanOptionalAction
         if default is not None and not isinstance(default, bool | list):
             words += f" [{default}]"
         self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
+
+    def check_environment(self) -> None:
+        """After the words, so that ``--help`` helps in any environment.
+
+        A variable that is no flag is refused: it may be a misspelled DRY_RUN.
+        """
+        for variable in sorted(set(os.environ) - self._variables):
+            if variable.startswith(_ENV):
+                import difflib  # seldom needed, and not small
+
+                close = difflib.get_close_matches(variable, self._variables, 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                self._wrong.append(f"{variable} in the environment is no flag{hint}")
+        if self._wrong:
+            self.error("; ".join(self._wrong))
 
 
 def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
@@ -104,8 +125,10 @@ def _parser() -> _Flags:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what ``slotwise purge`` with these words does; gives the exit code."""
+    parser = _parser()
     try:
-        given = vars(_parser().parse_args(words))
+        given = vars(parser.parse_args(words))
+        parser.check_environment()
     except SystemExit as ending:  # help was asked for, or something is wrong
         return int(ending.code or 0)
     path, as_json, yes = given.pop("path"), given.pop("json"), given.pop("yes")
@@ -124,7 +147,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return _run(plan, as_json=as_json).exit_code
     except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
-    except Exception:  # a bug, or nobody reads stdout: not done, which Python's 1 would not say
+    except _Unheard as error:
+        sys.stderr.write(f"slotwise purge: {error}\n")
+        return error.exit_code
+    except Exception:  # a bug: not done, which Python's 1 would not say
         traceback.print_exc()
         return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that goes on ends in order
@@ -134,20 +160,42 @@ def main(words: Sequence[str] | None = None) -> int:
         plan.close()
 
 
+class _Unheard(Exception):
+    """Nobody reads stdout, or the disk behind it is full."""
+
+    def __init__(self, words: str, exit_code: int) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
+
+
 def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
+    dry_run = plan.options.dry_run
     if as_json:
-        _line("start", {"plan": dict(plan.describe()), "dry_run": plan.options.dry_run})
-        report = _with_signals(Run(plan))
-        _line("summary", report.as_dict())
-        return report
-    if sys.stderr.isatty():
-        with _bar(dry_run=plan.options.dry_run) as show:
+        try:
+            _line("start", {"plan": dict(plan.describe()), "dry_run": dry_run})
+        except OSError as error:
+            raise _Unheard(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
+    if not as_json and sys.stderr.isatty():
+        with bar(dry_run=dry_run) as show:
             run = Run(plan, lambda report: show(report, run))
             report = _with_signals(run)
-            show(report, run)
     else:
         report = _with_signals(Run(plan))
-    _show_summary(report, plan)
+    try:
+        if as_json:
+            _line("summary", report.as_dict())
+        elif sys.stdout is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        else:
+            show_summary(report, plan)
+            sys.stdout.flush()
+    except (OSError, SystemExit) as error:  # rich exits when nobody reads it
+        why = error.strerror if isinstance(error, OSError) else os.strerror(errno.EPIPE)
+        words = (
+            f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
+            f" {'would be' if dry_run else 'were'} purged, but stdout: {why}"
+        )
+        raise _Unheard(words, report.exit_code or 1) from error
     return report
 
 
@@ -171,7 +219,7 @@ def _objection(plan: Plan) -> str | None:
     """Show the plan and ask; why it is not to be done, or None if it is."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "without a terminal to ask on, --yes or --dry-run is required"
-    _show_plan(plan, _sample(plan), _SAMPLE_SECONDS)
+    show_plan(plan, _sample(plan), _SAMPLE_SECONDS)
     sys.stderr.write("Delete these? [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
@@ -201,12 +249,15 @@ def _sample(plan: Plan) -> PurgeReport:
 
 def _refuse(words: str, *, as_json: bool) -> int:
     if as_json:
-        _line("refused", {"error": words})
+        with suppress(OSError):  # stderr has it, too
+            _line("refused", {"error": words})
     sys.stderr.write(f"slotwise purge: {words}\n")
     return _NOT_DONE
 
 
 def _line(event: str, fields: dict[str, Any]) -> None:
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
@@ -242,111 +293,3 @@ def _room_for_descriptors() -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-# ------------------------------------------------------------- what a person sees
-# rich is imported where it is used: a run without a terminal starts sooner without it.
-
-
-def _show_plan(plan: Plan, sample: PurgeReport, seconds: float) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(stderr=True)
-    table = Table(title="the plan", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for label, value in plan.describe():
-        table.add_row(label, escape(value))
-    whole = sample.stopped_by != "sample"
-    found = (
-        f"{sample.files_to_purge:,} of {sample.files_scanned:,} files"
-        f" ({_size(sample.bytes_freed)}), {sample.empty_dirs_deleted:,} directories"
-    )
-    table.add_row("would go", found if whole else f"{found}, in the first {seconds:g} s")
-    console.print(table)
-
-
-@contextmanager
-def _bar(*, dry_run: bool) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("{task.fields[counts]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("would purge" if dry_run else "purging", total=None, counts="")
-
-        def show(report: PurgeReport, run: Run) -> None:
-            progress.update(task, counts=_counts(report, run))
-
-        yield show
-
-
-def _counts(report: PurgeReport, run: Run) -> str:
-    scanned = report.files_scanned / report.duration_seconds if report.duration_seconds else 0
-    words = [
-        f"{report.files_purged:,} files ({report.files_per_second:,.0f}/s)",
-        f"{report.files_scanned:,} seen ({scanned:,.0f}/s)",
-        f"{report.empty_dirs_deleted:,} dirs",
-        _size(report.bytes_freed),
-        f"{run.in_flight} in flight",
-        f"{run.memory_mb:,.0f} MB",
-    ]
-    if report.failures:
-        words.append(f"[red]{report.failures:,} errors[/red]")
-    return " · ".join(words)
-
-
-def _show_summary(report: PurgeReport, plan: Plan) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="would be purged" if report.dry_run else "purged", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    rows = [
-        ("root", escape(printable(plan.root))),
-        ("files seen", f"{report.files_scanned:,}"),
-        ("old files", f"{report.files_to_purge:,}"),
-        ("files purged", f"{report.files_purged:,}"),
-        ("directories seen", f"{report.dirs_scanned:,}"),
-        ("directories removed", f"{report.empty_dirs_deleted:,}"),
-        ("symlinks left", f"{report.symlinks_skipped:,}"),
-        ("special files left", f"{report.special_files_skipped:,}"),
-        ("freed", _size(report.bytes_freed)),
-        ("time", f"{report.duration_seconds:,.1f} s"),
-        ("files a second", f"{report.files_per_second:,.0f}"),
-        ("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
-    ]
-    for kind, count in sorted(report.errors.items()):
-        rows.append((f"error {kind}", f"[red]{count:,}[/red]"))
-    if report.stopped_by:
-        rows.append(("stopped by", f"[yellow]{report.stopped_by}[/yellow]"))
-    for label, value in rows:
-        table.add_row(label, value)
-    console.print(table)
-    if report.error_samples:
-        console.print("the first errors:")
-        for sample in report.error_samples:
-            console.print(
-                f"  {sample['op']} {escape(printable(sample['path']))}: {escape(sample['error'])}",
-                soft_wrap=True,
-                highlight=False,
-            )
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return ""

@@ -8,11 +8,13 @@ from slotwise.pipeline.errors import MemoryLimitExceeded
 from slotwise.pipeline.guard import MemoryGuard
 from slotwise.pipeline.progress import progress_bar
 from slotwise.pipeline.report import Report
+from slotwise.pipeline.settings import MapSettings
 from slotwise.pipeline.sync import BoundedMapSync, bounded_map_sync, run_bounded_sync
 
 __all__ = [
     "BoundedMap",
     "BoundedMapSync",
+    "MapSettings",
     "MemoryGuard",
     "MemoryLimitExceeded",
     "Report",

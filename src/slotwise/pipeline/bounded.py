@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -19,21 +18,21 @@ from collections.abc import (
 )
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Union, cast, overload
+from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
 
-from slotwise.pipeline.flow import NOTHING, Flow
-from slotwise.pipeline.guard import MemoryGuard
+from slotwise.pipeline.flow import Flow
 from slotwise.pipeline.report import Report
+from slotwise.pipeline.results import NOTHING
 from slotwise.pipeline.settings import (
-    OnCancel,
-    OnError,
+    MapSettings,
     Settings,
     check_settings,
     is_coroutine_function,
 )
+from slotwise.pipeline.task_lanes import TaskLanes
 from slotwise.pipeline.tasks import TaskCrew
+from slotwise.pipeline.thread_lanes import ThreadLanes
 from slotwise.pipeline.threads import ThreadCrew
-from slotwise.semaphore import Semaphore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -125,10 +124,12 @@ class BoundedMap(Generic[R]):
         if self._closed:
             raise StopAsyncIteration
         loop = asyncio.get_running_loop()
+        grouped = self._flow.lanes is not None
         if self._in_loop:
-            self._crew = TaskCrew(self._flow, self._fn, self._source)
+            self._crew = (TaskLanes if grouped else TaskCrew)(self._flow, self._fn, self._source)
         else:
-            self._crew = ThreadCrew(self._flow, self._fn, self._source, loop)
+            kind = ThreadLanes if grouped else ThreadCrew
+            self._crew = kind(self._flow, self._fn, self._source, loop)
         self._crew.open()
         return self._crew
 
@@ -199,39 +200,20 @@ def bounded_map(
     fn: Callable[[T], Coroutine[Any, Any, R]],
     source: Source[T],
     limit: int | None = None,
-    *,
-    semaphore: Semaphore | None = None,
-    weight: int | Callable[[T], int] = 1,
-    ordered: bool = False,
-    max_per_second: float | None = None,
-    max_items: int | None = None,
-    priority: Callable[[T], Any] | None = None,
-    group_key: Callable[[T], Any] | None = None,
-    memory_guard: MemoryGuard | None = None,
-    on_error: OnError = "raise",
-    on_cancel: OnCancel = "cancel",
-    on_progress: Callable[[Report], object] | None = None,
+    **settings: Unpack[MapSettings[T]],
 ) -> BoundedMap[R]: ...
 @overload
 def bounded_map(
     fn: Callable[[T], R],
     source: Source[T],
     limit: int | None = None,
-    *,
-    semaphore: Semaphore | None = None,
-    weight: int | Callable[[T], int] = 1,
-    ordered: bool = False,
-    max_per_second: float | None = None,
-    max_items: int | None = None,
-    priority: Callable[[T], Any] | None = None,
-    group_key: Callable[[T], Any] | None = None,
-    memory_guard: MemoryGuard | None = None,
-    on_error: OnError = "raise",
-    on_cancel: OnCancel = "cancel",
-    on_progress: Callable[[Report], object] | None = None,
+    **settings: Unpack[MapSettings[T]],
 ) -> BoundedMap[R]: ...
 def bounded_map(
-    fn: Callable[[Any], Any], source: Source[Any], limit: int | None = None, **settings: Any
+    fn: Callable[[T], Any],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
 ) -> BoundedMap[Any]:
     """Call ``fn`` with every item of ``source``, at most ``limit`` at once.
 
@@ -243,41 +225,23 @@ def bounded_map(
         source: an iterable or async iterable, possibly endless. With a plain
             ``fn`` an iterable is pulled by the worker threads, one at a time.
         limit: how many run at once. Left out, it is the semaphore's value.
-        semaphore: each item takes slots of this, too: a limit shared with others.
-        weight: how many slots an item takes, or a function that tells.
-        ordered: results come in the order of the source (with ``priority``: of
-            the starts); an item that takes long holds back at most ``2 * limit``.
-        max_per_second: at most so many starts a second, evenly spaced.
-        max_items: stop after so many items.
-        priority: higher first, within a look-ahead of ``limit`` items.
-        group_key: items with equal keys run one after the other on one worker.
-        memory_guard: slows the run down, or stops it, when memory gets short.
-        on_error: "raise" ends the run with the first exception, which is raised
-            after the results that are ready; "skip" and "collect" count failures
-            and go on, and "collect" keeps the first 100.
-        on_cancel: whether what runs is cancelled or finished when the run is
-            cancelled, closed or left.
-        on_progress: called with the report at most ten times a second, by
-            whoever finished an item, and at the end.
-        **settings: everything after ``limit``.
+        **settings: what `MapSettings` has, by keyword.
     """
-    return BoundedMap(fn, source, check_settings(limit=limit, **settings))
+    return BoundedMap(fn, source, check_settings(limit, settings))
 
 
 async def run_bounded(
-    fn: Callable[[T], Awaitable[Any] | Any],
+    fn: Callable[[T], Any],
     source: Source[T],
     limit: int | None = None,
-    **settings: Any,
+    **settings: Unpack[MapSettings[T]],
 ) -> Report:
     """Like `bounded_map`, for work whose results are of no interest; gives the report.
 
     Takes the same arguments. An exception carries the report as ``.report``, and
     so does a cancellation.
     """
-    run: BoundedMap[Any] = BoundedMap(
-        fn, source, check_settings(limit=limit, **settings), consumed=False
-    )
+    run: BoundedMap[Any] = BoundedMap(fn, source, check_settings(limit, settings), consumed=False)
     async for _ in run:
         pass  # there are no results: this waits for the end
     return run.report
@@ -297,7 +261,8 @@ async def _told(crew: Crew, *, results: bool = True) -> None:
 
 
 def _call(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(wake)
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(wake)
 
 
 def carry(error: BaseException, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""OnLoop: a thread lets a coroutine run in an event loop, and learns how it really ended.
+"""A thread lets a coroutine run in an event loop, and learns how it really ended.
 
 For waits that a plain thread could not break off: the coroutine can be cancelled.
 """
@@ -66,3 +66,50 @@ class OnLoop:
         if self._task is None:
             raise asyncio.CancelledError
         return self._task.result()
+
+
+class LoopCalls:
+    """Coroutines that threads wait for; all of them can be broken off at once.
+
+    Args:
+        loop: where they run. None: a loop of our own, started when it is needed.
+        name: of its thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, name: str) -> None:
+        self._loop = loop
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._name = name
+        self._lock = threading.RLock()  # a run may be stopped by the collector, anywhere
+        self._calls: set[OnLoop] = set()
+        self._stopped = False
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What ``work`` gives or raises; CancelledError if it was broken off."""
+        with self._lock:
+            if self._stopped:
+                work.close()
+                raise asyncio.CancelledError
+            if self._loop is None:
+                self._loop = self._own_loop = loop_in_a_thread(self._name)
+            call = OnLoop(work, self._loop)
+            self._calls.add(call)
+        try:
+            return call.result()
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+
+    def stop(self) -> None:
+        """Break off those that run, and begin none any more."""
+        with self._lock:
+            self._stopped = True
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
+    def close(self) -> None:
+        """Nobody runs anything any more."""
+        if self._own_loop is not None:
+            self._own_loop.call_soon_threadsafe(self._own_loop.stop)
+            self._own_loop = None

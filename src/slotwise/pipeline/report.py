@@ -7,6 +7,7 @@ run nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from slotwise.pipeline.guard import MemoryGuard, resident_memory
@@ -29,6 +30,7 @@ class Report:
         "_mark",
         "_own_peak",
         "_previous_mark",
+        "_queue",
         "_started",
         "_waiting_since",
         "_waits",
@@ -38,7 +40,6 @@ class Report:
         "failed",
         "failures",
         "in_flight",
-        "queue_depth",
         "started",
     )
 
@@ -52,12 +53,11 @@ class Report:
         self.started = 0
         self.in_flight = 0
         """Items that run right now."""
-        self.queue_depth = 0
-        """Items that wait to be started, and results that wait to be taken."""
         self.failures: list[tuple[Any, BaseException]] = []
         """With ``on_error="collect"``: the first 100 items that failed, and why."""
         self._limit = limit
         self._guard = guard
+        self._queue: Callable[[], int] | None = None
         self._own_peak = 0
         self._busy = 0.0
         self._started: float | None = None
@@ -69,6 +69,11 @@ class Report:
         self._mark = self._previous_mark = (0.0, 0)
 
     # ------------------------------------------------------------- reading
+
+    @property
+    def queue_depth(self) -> int:
+        """Items that wait to be started, and results that wait to be taken."""
+        return 0 if self._queue is None else self._queue()
 
     @property
     def elapsed(self) -> float:

@@ -6,92 +6,110 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from slotwise._arguments import check_count, check_flag
 from slotwise.pipeline.guard import MemoryGuard
 from slotwise.pipeline.report import Report
 from slotwise.semaphore import Semaphore
 
+T = TypeVar("T")
+
 OnError = Literal["raise", "collect", "skip"]
 OnCancel = Literal["cancel", "finish"]
 
 
+class MapSettings(TypedDict, Generic[T], total=False):
+    """The keywords of `bounded_map` and its kin; each may be left out."""
+
+    semaphore: Semaphore | None
+    """Each item takes slots of this, too: a limit shared with others."""
+    weight: int | Callable[[T], int]
+    """How many slots an item takes, or a function that tells; 1."""
+    ordered: bool
+    """Results come in the order of the source (with ``priority``: of the starts); an
+    item that takes long holds back at most ``2 * limit``. False."""
+    max_per_second: float | None
+    """At most so many starts a second, evenly spaced."""
+    max_items: int | None
+    """Stop after so many items."""
+    priority: Callable[[T], Any] | None
+    """Higher first, within a look-ahead of ``limit`` items."""
+    group_key: Callable[[T], Any] | None
+    """Items with equal keys run one after the other on one worker."""
+    memory_guard: MemoryGuard | None
+    """Slows the run down, or stops it, when memory gets short."""
+    on_error: OnError
+    """"raise" (the default) ends the run with the first exception, which is raised after
+    the results that are ready; "skip" and "collect" count failures and go on, and
+    "collect" keeps the first 100."""
+    on_cancel: OnCancel
+    """Whether what runs is cancelled (the default) or finished when the run is cancelled,
+    closed or left."""
+    on_progress: Callable[[Report], object] | None
+    """Called with the report at most ten times a second, by whoever finished an item,
+    and at the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of `bounded_map` except the function and the source."""
+    """The same, checked, with what was left out filled in."""
 
     limit: int
-    semaphore: Semaphore | None
-    weight: int | Callable[[Any], int]
-    ordered: bool
-    max_per_second: float | None
-    max_items: int | None
-    priority: Callable[[Any], Any] | None
-    group_key: Callable[[Any], Any] | None
-    memory_guard: MemoryGuard | None
-    on_error: OnError
-    on_cancel: OnCancel
-    on_progress: Callable[[Report], object] | None
+    semaphore: Semaphore | None = None
+    weight: int | Callable[[Any], int] = 1
+    ordered: bool = False
+    max_per_second: float | None = None
+    max_items: int | None = None
+    priority: Callable[[Any], Any] | None = None
+    group_key: Callable[[Any], Any] | None = None
+    memory_guard: MemoryGuard | None = None
+    on_error: OnError = "raise"
+    on_cancel: OnCancel = "cancel"
+    on_progress: Callable[[Report], object] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.limit)
+        if not callable(self.weight):
+            check_count("weight", self.weight)
+            # The semaphore has its own word on what fits it, and may be resized.
+            if self.semaphore is None and self.weight > self.limit:
+                raise ValueError(
+                    f"a weight of {self.weight} never fits into a limit of {self.limit}"
+                )
+        check_flag("ordered", self.ordered)
+        if self.max_per_second is not None and not 0 < self.max_per_second < math.inf:
+            raise ValueError(
+                f"max_per_second must be finite and above 0, not {self.max_per_second!r}"
+            )
+        if self.max_items is not None:
+            check_count("max_items", self.max_items)
+        for what in ("priority", "group_key", "on_progress"):
+            function = getattr(self, what)
+            if function is not None and not callable(function):
+                raise TypeError(f"{what} must be a function, not {function!r}")
+        if self.priority is not None and self.group_key is not None:
+            raise ValueError("priority and group_key both decide what comes next: give one of them")
+        if self.memory_guard is not None and not isinstance(self.memory_guard, MemoryGuard):
+            raise TypeError(f"memory_guard must be a MemoryGuard, not {self.memory_guard!r}")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(
+                f"on_error must be 'raise', 'collect' or 'skip', not {self.on_error!r}"
+            )
+        if self.on_cancel not in get_args(OnCancel):
+            raise ValueError(f"on_cancel must be 'cancel' or 'finish', not {self.on_cancel!r}")
 
 
-def check_settings(
-    *,
-    limit: int | None,
-    semaphore: Semaphore | None = None,
-    weight: int | Callable[[Any], int] = 1,
-    ordered: bool = False,
-    max_per_second: float | None = None,
-    max_items: int | None = None,
-    priority: Callable[[Any], Any] | None = None,
-    group_key: Callable[[Any], Any] | None = None,
-    memory_guard: MemoryGuard | None = None,
-    on_error: OnError = "raise",
-    on_cancel: OnCancel = "cancel",
-    on_progress: Callable[[Report], object] | None = None,
-) -> Settings:
-    given: object = semaphore
-    if given is not None and not isinstance(given, Semaphore):
+def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
+    """What was asked for; raises if it makes no sense, before anything starts."""
+    semaphore: object = given.get("semaphore")
+    if semaphore is not None and not isinstance(semaphore, Semaphore):
         raise TypeError(f"semaphore must be a slotwise Semaphore, not {semaphore!r}")
     if limit is None:
         if semaphore is None:
             raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
         limit = semaphore.value
-    check_count("limit", limit)
-    if not callable(weight):
-        check_count("weight", weight)
-        # The semaphore has its own word on what fits it, and may be resized.
-        if semaphore is None and weight > limit:
-            raise ValueError(f"a weight of {weight} never fits into a limit of {limit}")
-    if max_per_second is not None and not 0 < max_per_second < math.inf:
-        raise ValueError(f"max_per_second must be finite and above 0, not {max_per_second!r}")
-    if max_items is not None:
-        check_count("max_items", max_items)
-    if priority is not None and group_key is not None:
-        raise ValueError("priority and group_key both decide what comes next: give one of them")
-    for what, function in (("priority", priority), ("group_key", group_key)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{what} must be a function of an item, not {function!r}")
-    if memory_guard is not None and not isinstance(memory_guard, MemoryGuard):
-        raise TypeError(f"memory_guard must be a MemoryGuard, not {memory_guard!r}")
-    if on_error not in ("raise", "collect", "skip"):
-        raise ValueError(f"on_error must be 'raise', 'collect' or 'skip', not {on_error!r}")
-    if on_cancel not in ("cancel", "finish"):
-        raise ValueError(f"on_cancel must be 'cancel' or 'finish', not {on_cancel!r}")
-    return Settings(
-        limit=limit,
-        semaphore=semaphore,
-        weight=weight,
-        ordered=check_flag("ordered", ordered),
-        max_per_second=max_per_second,
-        max_items=max_items,
-        priority=priority,
-        group_key=group_key,
-        memory_guard=memory_guard,
-        on_error=on_error,
-        on_cancel=on_cancel,
-        on_progress=on_progress,
-    )
+    return Settings(limit=limit, **given)
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from slotwise.pipeline.bounded import carry, iterator_of
-from slotwise.pipeline.flow import NOTHING, Flow
+from slotwise.pipeline.flow import Flow
 from slotwise.pipeline.report import Report
-from slotwise.pipeline.settings import Settings, check_settings, is_coroutine_function
+from slotwise.pipeline.results import NOTHING
+from slotwise.pipeline.settings import (
+    MapSettings,
+    Settings,
+    check_settings,
+    is_coroutine_function,
+)
+from slotwise.pipeline.thread_lanes import ThreadLanes
 from slotwise.pipeline.threads import ThreadCrew
 from slotwise.semaphore import refuse_to_block_a_loop
 
@@ -39,7 +46,8 @@ class BoundedMapSync(Generic[R]):
             raise TypeError(f"an async source needs bounded_map and a loop: {source!r}")
         self._flow = Flow(settings, consumed=consumed)
         self._settings = settings
-        self._crew = ThreadCrew(self._flow, fn, iterator)
+        kind = ThreadCrew if self._flow.lanes is None else ThreadLanes
+        self._crew = kind(self._flow, fn, iterator)
         self._raised = False
         self._told_progress = False
 
@@ -54,21 +62,21 @@ class BoundedMapSync(Generic[R]):
     def __next__(self) -> R:
         refuse_to_block_a_loop("bounded_map_sync")
         crew = self._crew
-        crew.open()
-        while True:
-            result = crew.take()
-            if result is not NOTHING:
-                return cast("R", result)
-            if crew.finished:
-                self._finish()
-                raise StopIteration
-            try:
+        try:
+            crew.open()
+            while True:
+                result = crew.take()
+                if result is not NOTHING:
+                    return cast("R", result)
+                if crew.finished:
+                    break
                 crew.wait()
-            except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
-                self._raised = True
-                carry(interruption, self.report)
-                self.close()
-                raise
+        except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
+            carry(interruption, self.report)
+            self.close()
+            raise
+        self._finish()
+        raise StopIteration
 
     def __enter__(self) -> BoundedMapSync[R]:
         self._crew.open()
@@ -125,23 +133,34 @@ class _Loop(Iterator[R]):
 
 
 def bounded_map_sync(
-    fn: Callable[[T], R], source: Iterable[T], limit: int | None = None, **settings: Any
+    fn: Callable[[T], R],
+    source: Iterable[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
 ) -> BoundedMapSync[R]:
     """`bounded_map` for a plain function and a caller without an event loop.
 
     Takes the same arguments; ``on_cancel`` makes no difference, since what runs in
     a thread always finishes.
     """
-    return BoundedMapSync(fn, source, check_settings(limit=limit, **settings))
+    return BoundedMapSync(fn, source, check_settings(limit, settings))
 
 
 def run_bounded_sync(
-    fn: Callable[[T], Any], source: Iterable[T], limit: int | None = None, **settings: Any
+    fn: Callable[[T], Any],
+    source: Iterable[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
 ) -> Report:
     """`run_bounded` for a plain function and a caller without an event loop."""
     run: BoundedMapSync[Any] = BoundedMapSync(
-        fn, source, check_settings(limit=limit, **settings), consumed=False
+        fn, source, check_settings(limit, settings), consumed=False
     )
-    for _ in run:
-        pass  # there are no results: this waits for the end
+    try:
+        for _ in run:
+            pass  # there are no results: this waits for the end
+    except BaseException as error:
+        carry(error, run.report)
+        run.close()
+        raise
     return run.report

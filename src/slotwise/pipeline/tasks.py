@@ -6,21 +6,19 @@ while somebody does, goes home. A worker is hired when nobody leads, at the next
 turn of the loop, so a function that never waits is run by one worker alone, and
 no task is ever made for an item.
 
-With ``group_key`` the leader does nothing but pull, and hands each item to the
-worker of its group.
-
-What to pull and whether it may start is `flow`'s business.
+What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+in `task_lanes`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from functools import partial
 from typing import Any, Final
 
-from slotwise.pipeline.flow import Flow, Start, Step
+from slotwise.pipeline.flow import Flow, Step
+from slotwise.pipeline.news import News
+from slotwise.pipeline.start import Start
 
 # A function that never waits lets the rest of the loop run every so many items.
 _ITEMS_PER_TURN = 256
@@ -40,7 +38,7 @@ class TaskCrew:
         source: Iterator[Any] | AsyncIterator[Any],
     ) -> None:
         self.flow = flow
-        self.wake: Callable[[], None] | None = None  # set while a consumer waits
+        self._news = News()
         self._fn = fn
         self._pull_now = None if isinstance(source, AsyncIterator) else source.__next__
         self._pull_later = source.__anext__ if isinstance(source, AsyncIterator) else None
@@ -54,9 +52,6 @@ class TaskCrew:
         self._streak = 0
         self._resting = 0  # workers that let the loop run and then go on
         self._sleepers: list[asyncio.Future[None]] = []
-        self._lane_queues: dict[int, deque[Start]] = {}
-        self._admission = asyncio.Lock()
-        self._admitted: asyncio.Task[Any] | None = None  # the lane that waits to start an item
         self._semaphore = flow.settings.semaphore
 
     # ------------------------------------------------------------ for the owner
@@ -65,10 +60,10 @@ class TaskCrew:
         if not self._opened:
             self._opened = True
             self.flow.report._begin()
-            if self.flow.lanes is None:
-                self._hire_soon()
-            else:
-                self._add(self._dispatch())
+            self._begin()
+
+    def _begin(self) -> None:
+        self._hire_soon()
 
     @property
     def finished(self) -> bool:
@@ -78,12 +73,11 @@ class TaskCrew:
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
         """Call ``wake`` when there is news; False if there is some already."""
         del results  # in one thread there is none between a look and this call
-        earlier = self.wake
-        self.wake = wake if earlier is None else partial(both, earlier, wake)
+        self._news.listen(wake)
         return True
 
     def take(self) -> Any:
-        result = self.flow.take()
+        result = self.flow.results.take()
         if self._sleepers:
             self._nudge()
         return result
@@ -99,11 +93,15 @@ class TaskCrew:
                 if task is not current:
                     task.cancel()
         else:
-            for waiting in (self._leader, self._fetch, self._admitted):
+            for waiting in self._waiting():
                 if waiting is not None and waiting is not current:
                     waiting.cancel()
         self._nudge()
-        self._tell()
+        self._news.tell()
+
+    def _waiting(self) -> list[asyncio.Task[Any] | None]:
+        """Who has not started an item yet."""
+        return [self._leader, self._fetch]
 
     def stop_from_anywhere(self, *, cancel: bool) -> None:
         """Like `stop`, from any thread, also when the loop is gone."""
@@ -129,7 +127,7 @@ class TaskCrew:
         elif self._leader is None and not self.flow.over and len(self._tasks) < self.flow.limit:
             self._add(self._work())
         elif not self._tasks:
-            self._tell()
+            self._news.tell()
 
     def _add(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -142,11 +140,12 @@ class TaskCrew:
         if not task.cancelled():
             task.exception()  # the flow has it; this only says that it was looked at
         if not self._tasks:
-            if self.flow.lanes is not None:
-                self.flow.over = True
-            elif not self.flow.over:
-                self._hire_soon()  # who led was cancelled by a stranger; somebody else goes on
-            self._tell()
+            self._all_left()
+            self._news.tell()
+
+    def _all_left(self) -> None:
+        if not self.flow.over:
+            self._hire_soon()  # who led was cancelled by a stranger; somebody else goes on
 
     # ------------------------------------------------------------------ working
 
@@ -174,10 +173,17 @@ class TaskCrew:
 
     async def _lead(self) -> Start | None:
         """The next item, once it may start; None if there is none."""
+        start = await self._next()
+        if start is None or self.flow.unconditional or await self._admit(start):
+            return start
+        self.flow.drop(start)
+        return None
+
+    async def _next(self) -> Start | None:
+        """The next item, as soon as it is decided which; None if there is none."""
         flow, pull = self.flow, self._pull_now
         while True:
             step = flow.next_step()
-            start = None
             if step is Step.PULL:
                 try:
                     item = pull() if pull is not None else await self._pull()
@@ -189,22 +195,19 @@ class TaskCrew:
                     continue
                 if item is not _NOT_YET:
                     start = flow.take_in(item)
+                    if start is not None:
+                        return start
                     if flow.error is not None:  # its weight or priority could not be told
                         self._give_up()
                 elif flow.looked_ahead:
-                    start = flow.best()
+                    return flow.best()
                 else:
                     await self._changed()
             elif step is Step.AHEAD:
-                start = flow.best()
+                return flow.best()
             elif step is Step.WAIT:
                 await self._changed()
             else:
-                return None
-            if start is not None:
-                if flow.unconditional or await self._admit(start):
-                    return start
-                flow.drop(start)
                 return None
 
     async def _pull(self) -> Any:
@@ -272,8 +275,8 @@ class TaskCrew:
             raise
         else:
             flow.succeed(start, result)
-            if self.wake is not None:
-                self._tell()
+            if self._news.calls:
+                self._news.tell()
         finally:
             if start.acquisition is not None:
                 self._release(start)
@@ -304,68 +307,6 @@ class TaskCrew:
             except Exception as error:
                 self.flow.finish(error)
 
-    # -------------------------------------------------------------------- lanes
-
-    async def _dispatch(self) -> None:
-        self._leader = asyncio.current_task()
-        try:
-            while (start := await self._lead_lanes()) is not None:
-                queue = self._lane_queues.get(start.lane)
-                if queue is None:
-                    self._lane_queues[start.lane] = deque([start])
-                    self._add(self._lane(start.lane))
-                else:
-                    queue.append(start)
-                    self._nudge()
-        finally:
-            self._leader = None
-            self._nudge()
-
-    async def _lead_lanes(self) -> Start | None:
-        flow = self.flow
-        while True:
-            step = flow.next_step()
-            if step is Step.WAIT:
-                await self._changed()
-                continue
-            if step is not Step.PULL:
-                return None
-            try:
-                item = self._pull_now() if self._pull_now is not None else await self._pull()
-            except (StopIteration, StopAsyncIteration):
-                flow.exhausted = True
-                continue
-            except Exception as error:
-                flow.finish(error)
-                continue
-            start = flow.take_in(item)
-            if flow.error is not None:
-                self._give_up()
-            if start is not None:
-                return start
-
-    async def _lane(self, number: int) -> None:
-        """One worker, for all items of its groups, in the source's order."""
-        queue = self._lane_queues[number]
-        while True:
-            if not queue:
-                if self._leader is None:  # nothing will come any more
-                    return
-                await self._changed()
-                continue
-            start = queue.popleft()
-            self.flow.left_lane_queue()
-            async with self._admission:
-                self._admitted = asyncio.current_task()
-                try:
-                    if not await self._admit(start):
-                        self.flow.drop(start)
-                        return
-                finally:
-                    self._admitted = None
-            self._nudge()
-            await self._run(start)
-
     # ------------------------------------------------------------------ waiting
 
     async def _changed(self) -> None:
@@ -378,14 +319,3 @@ class TaskCrew:
         for sleeper in sleepers:
             if not sleeper.done():
                 sleeper.set_result(None)
-
-    def _tell(self) -> None:
-        """Something the consumer may be waiting for has happened."""
-        wake, self.wake = self.wake, None
-        if wake is not None:
-            wake()
-
-
-def both(first: Callable[[], None], second: Callable[[], None]) -> None:
-    first()
-    second()

@@ -2,13 +2,13 @@
 
 The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
 item may start, leaves the lead and runs it. A thread is started when nobody leads
-and nobody is idle. With ``group_key`` one more thread pulls, and hands each item
-to the thread of its group.
+and nobody is idle.
 
 Threads can't be cancelled: a run that is stopped starts nothing any more and waits
 for what runs.
 
-What to pull and whether it may start is `flow`'s business.
+What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+in `thread_lanes`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import asyncio
 import inspect
 import itertools
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from slotwise.pipeline.flow import NOTHING, Flow, Start, Step
-from slotwise.pipeline.on_loop import OnLoop, loop_in_a_thread
-from slotwise.pipeline.tasks import both as _both
+from slotwise.pipeline.flow import Flow, Step
+from slotwise.pipeline.news import News
+from slotwise.pipeline.on_loop import LoopCalls
+from slotwise.pipeline.results import NOTHING
+from slotwise.pipeline.start import Start
 
 _numbers = itertools.count(1)
 
@@ -51,23 +50,19 @@ class ThreadCrew:
         self.flow = flow
         self._fn = fn
         self._source = source
-        self._loop = loop
-        self._own_loop: asyncio.AbstractEventLoop | None = None
         # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
         self._idle = threading.Condition(self._lock)  # who waits for the lead
-        self._news = threading.Condition(self._lock)  # a consumer without an event loop
-        self._wake: Callable[[], None] | None = None
+        self._told = threading.Condition(self._lock)  # a consumer without an event loop
+        self._news = News()
         self._threads = 0
         self._idlers = 0
         self._leading = False
-        self._admitting = False
         self._opened = False
-        self._on_loop: set[OnLoop] = set()
-        self._lane_queues: dict[int, deque[Start]] = {}
         self._semaphore = flow.settings.semaphore
         self._name = f"slotwise-pipeline-{next(_numbers)}"
+        self._calls = LoopCalls(loop, f"{self._name}-waits")
 
     # ------------------------------------------------------------ for the owner
 
@@ -77,7 +72,10 @@ class ThreadCrew:
                 return
             self._opened = True
             self.flow.report._begin()
-            self._hire(self._work if self.flow.lanes is None else self._dispatch)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._hire(self._work)
 
     @property
     def finished(self) -> bool:
@@ -89,15 +87,14 @@ class ThreadCrew:
         Without ``results``, only the end is news that is there already.
         """
         with self._lock:
-            if self.finished or (results and self.flow.first_is_ready):
+            if self.finished or (results and self.flow.results.first_is_ready):
                 return False
-            earlier = self._wake
-            self._wake = wake if earlier is None else partial(_both, earlier, wake)
+            self._news.listen(wake)
             return True
 
     def take(self) -> Any:
         with self._lock:
-            result = self.flow.take()
+            result = self.flow.results.take()
             if result is not NOTHING:
                 self._changed.notify_all()
             return result
@@ -105,13 +102,13 @@ class ThreadCrew:
     def wait(self) -> None:
         """Block until there may be news for a consumer."""
         with self._lock:
-            if not self.finished and not self.flow.first_is_ready:
-                self._news.wait()
+            if not self.finished and not self.flow.results.first_is_ready:
+                self._told.wait()
 
     def wait_for_end(self) -> None:
         with self._lock:
             while not self.finished:
-                self._news.wait()
+                self._told.wait()
 
     def stop(self, *, cancel: bool = False) -> None:
         """Start nothing any more; ``cancel`` is for tasks, threads always finish."""
@@ -119,11 +116,9 @@ class ThreadCrew:
         with self._lock:
             self.flow.finish()
             self._opened = True
-            pending = list(self._on_loop)
             self._changed.notify_all()
             self._idle.notify_all()
-        for call in pending:
-            call.cancel()
+        self._calls.stop()
 
     stop_from_anywhere = stop
 
@@ -154,8 +149,7 @@ class ThreadCrew:
             self._threads -= 1
             if not self._threads:
                 self.flow.over = True
-                if self._own_loop is not None:
-                    self._own_loop.call_soon_threadsafe(self._own_loop.stop)
+                self._calls.close()
             self._changed.notify_all()
             self._tell()
 
@@ -293,46 +287,6 @@ class ThreadCrew:
             except Exception as error:
                 flow.finish(error)
 
-    # -------------------------------------------------------------------- lanes
-
-    def _dispatch(self) -> None:
-        self._leading = True
-        try:
-            while (start := self._lead()) is not None:
-                queue = self._lane_queues.get(start.lane)
-                if queue is None:
-                    self._lane_queues[start.lane] = deque([start])
-                    self._hire(self._lane, start.lane)
-                else:
-                    queue.append(start)
-                    self._changed.notify_all()
-        finally:
-            self._leading = False
-            self._changed.notify_all()
-
-    def _lane(self, number: int) -> None:
-        """One thread, for all items of its groups, in the source's order."""
-        queue = self._lane_queues[number]
-        while True:
-            while not queue:
-                if not self._leading or self.flow.over:
-                    return
-                self._changed.wait()
-            start = queue.popleft()
-            self.flow.left_lane_queue()
-            while self._admitting:
-                self._changed.wait()
-            self._admitting = True
-            try:
-                admitted = self._admit(start)
-            finally:
-                self._admitting = False
-                self._changed.notify_all()
-            if not admitted:
-                self.flow.drop(start)
-                return
-            self._run(start)
-
     # ------------------------------------------------------- outside of the lock
 
     def _unlocked(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -356,26 +310,11 @@ class ThreadCrew:
         start.acquisition = None
 
     def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        with self._lock:
-            if self.flow.over:
-                work.close()
-                raise asyncio.CancelledError
-            call = OnLoop(work, self._loop or self._our_loop())
-            self._on_loop.add(call)
-        try:
-            return call.result()
-        finally:
-            with self._lock:
-                self._on_loop.discard(call)
-
-    def _our_loop(self) -> asyncio.AbstractEventLoop:
-        if self._own_loop is None:
-            self._own_loop = loop_in_a_thread(f"{self._name}-waits")
-        return self._own_loop
+        if self.flow.over:
+            work.close()
+            raise asyncio.CancelledError
+        return self._calls.run(work)
 
     def _tell(self) -> None:
-        self._news.notify_all()
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            with suppress(RuntimeError):  # the consumer's loop was closed
-                wake()
+        self._told.notify_all()
+        self._news.tell()

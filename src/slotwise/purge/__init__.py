@@ -1,7 +1,7 @@
 """The purger: old files and empty directories, on file systems that are large and slow."""
 
 from slotwise.purge.errors import AuditFailed, AuditRefused, RootRefused
-from slotwise.purge.options import PurgeOptions
+from slotwise.purge.options import PurgeFlags, PurgeOptions
 from slotwise.purge.plan import Plan, make_plan
 from slotwise.purge.purger import AsyncEFSPurger, purge
 from slotwise.purge.report import PurgeReport
@@ -12,6 +12,7 @@ __all__ = [
     "AuditFailed",
     "AuditRefused",
     "Plan",
+    "PurgeFlags",
     "PurgeOptions",
     "PurgeReport",
     "RootRefused",

@@ -22,6 +22,11 @@ _A_FEW = 4
 _GROWTH = 8
 # How many fast looks in a row send the others home.
 _FAST_LOOKS = 2
+# In a crowd that fights for the interpreter each operation takes long, however fast the
+# disk is. What gives it away is the processor, which is busy all the time. Half of them
+# go home; if that was wrong they come back, and it is not tried again for so many looks.
+BUSY = 0.8
+_LOOKS_OF_REST = 100
 
 
 class Adapter:
@@ -33,8 +38,19 @@ class Adapter:
         self._fast_looks = 0
         self._operations = 0
         self._seconds = 0.0
+        self._cpu = 0.0
+        self._sent_home = 0
+        self._rest = 0
 
-    def look(self, seconds: float, operations: int, busy: int, latencies: Sequence[float]) -> int:
+    def look(
+        self,
+        seconds: float,
+        operations: int,
+        busy: int,
+        latencies: Sequence[float],
+        *,
+        cpu: float = 0.0,
+    ) -> int:
         """Decide anew.
 
         Args:
@@ -42,8 +58,11 @@ class Adapter:
             operations: finished since the start of the run.
             busy: how many workers are at it.
             latencies: seconds per operation, in batches finished since the last look.
+            cpu: what the process used of the processor since the last look, in seconds.
         """
         self._seconds += seconds
+        self._cpu += cpu
+        self._rest = max(0, self._rest - 1)
         done = operations - self._operations
         if latencies and sorted(latencies)[len(latencies) // 2] < FAST:  # the median
             self._fast_looks += 1
@@ -54,9 +73,20 @@ class Adapter:
             return self.wanted
         elif not done:
             self.wanted = min(self.most, max(self.wanted, _A_FEW))
+        elif self.wanted > 1 and not self._rest and self._cpu > BUSY * self._seconds:
+            self._sent_home = self.wanted
+            self.wanted = max(1, self.wanted // 2)
         # What the workers that are there needed for one operation.
         elif max(busy, 1) * self._seconds / done > SLOW:
             self._fast_looks = 0
-            self.wanted = min(self.most, _GROWTH * self.wanted)
-        self._operations, self._seconds = operations, 0.0
+            self._grow()
+        self._operations, self._seconds, self._cpu = operations, 0.0, 0.0
         return self.wanted
+
+    def _grow(self) -> None:
+        if self._sent_home > self.wanted:
+            self.wanted = min(self.most, self._sent_home)
+            self._rest = _LOOKS_OF_REST
+        else:
+            self.wanted = min(self.most, _GROWTH * self.wanted)
+        self._sent_home = 0

@@ -7,10 +7,9 @@ trip to the server per file would cost more than the deletion.
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from slotwise.errors import SlotwiseError
-from slotwise.pipeline.on_loop import OnLoop, loop_in_a_thread
+from slotwise.pipeline.on_loop import LoopCalls
 from slotwise.semaphore import Semaphore
 from slotwise.values import AcquisitionResult
 
@@ -20,29 +19,19 @@ class FleetSlots:
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
-        self._loop = loop_in_a_thread("slotwise-purge-fleet")
-        self._lock = threading.Lock()
-        self._waits: set[OnLoop] = set()
+        self._waits = LoopCalls(None, "slotwise-purge-fleet")
         self._stopped = False
         self.error: BaseException | None = None
 
     def acquire(self) -> AcquisitionResult | None:
         """A slot; None if the purge was stopped or the server can't be reached."""
-        with self._lock:
-            if self._stopped:
-                return None
-            wait = OnLoop(self._semaphore.acquire(), self._loop)
-            self._waits.add(wait)
         try:
-            acquired: AcquisitionResult = wait.result()
+            acquired: AcquisitionResult = self._waits.run(self._semaphore.acquire())
         except asyncio.CancelledError:
             return None
         except SlotwiseError as error:
             self.error = error
             return None
-        finally:
-            with self._lock:
-                self._waits.discard(wait)
         if self._stopped:
             self.release(acquired)
             return None
@@ -53,15 +42,12 @@ class FleetSlots:
 
     def stop(self) -> None:
         """Break off all waits; nothing is granted any more."""
-        with self._lock:
-            self._stopped = True
-            waits = list(self._waits)
-        for wait in waits:
-            wait.cancel()
+        self._stopped = True
+        self._waits.stop()
 
     def close(self) -> None:
         self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._waits.close()
 
 
 def semaphore_of(fleet: str | Semaphore, name: str | None, value: int) -> Semaphore:

@@ -2,7 +2,8 @@
 
 A pattern without a slash is about base names; one with a slash is about the whole
 path below the root. There ``*`` and ``?`` stop at a slash, and ``**`` does not: a
-pattern that means too little deletes too little.
+pattern that means too little deletes too little. One that can mean nothing at all is
+refused: what it was to protect would go.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ class Globs:
 
     __slots__ = ("names", "paths")
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(self, patterns: Iterable[str], roots: Iterable[str] = ()) -> None:
+        """``roots`` are the root's names, which an absolute pattern has to begin with."""
         names: list[str] = []
         paths: list[str] = []
         for pattern in patterns:
-            if "/" in pattern:
-                # "./a//b/" is a/b: what is to be left must not go for its spelling.
-                parts = [part for part in pattern.split("/") if part not in ("", ".")]
-                paths.append("/".join(parts))
+            if "/" in pattern or pattern in (".", ".."):
+                paths.append(_below(pattern, roots))
             else:
                 names.append(pattern)
         self.names = _any_of(names)
@@ -39,6 +39,28 @@ class Globs:
             (self.names is not None and self.names(name))
             or (self.paths is not None and self.paths(path))
         )
+
+
+def _below(pattern: str, roots: Iterable[str]) -> str:
+    """A pattern with a slash, as a path below the root."""
+    below = pattern
+    if pattern.startswith("/"):
+        for root in roots:
+            if pattern.startswith(root.rstrip("/") + "/"):
+                below = pattern[len(root.rstrip("/")) + 1 :]
+                break
+        else:
+            raise ValueError(
+                f"{pattern!r} matches nothing: it is absolute, and not below the root"
+                f" (below it, that would be {'./' + pattern.lstrip('/')!r})"
+            )
+    # "./a//b/" is a/b: what is to be left must not go for its spelling.
+    parts = [part for part in below.split("/") if part not in ("", ".")]
+    if not parts:
+        raise ValueError(f"{pattern!r} is the root itself, which always stays")
+    if ".." in parts:
+        raise ValueError(f"{pattern!r} matches nothing: there is no '..' in a path below the root")
+    return "/".join(parts)
 
 
 def _any_of(patterns: list[str]) -> Match | None:

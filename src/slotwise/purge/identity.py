@@ -1,7 +1,7 @@
-"""Which directory is this, and on which mount: what a descriptor refers to, in one call.
+"""What only ``statx`` tells: which mount a directory is on, and whether a file is frozen.
 
-``statx`` tells the mount's id, so that a bind mount of the same file system is seen
-as what it is. Where it is missing, the device has to do.
+The mount's id shows a bind mount of the same file system as what it is. Where
+``statx`` is missing, the device has to do.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import threading
 from typing import Any, NamedTuple
 
 _AT_EMPTY_PATH = 0x1000
+_AT_SYMLINK_NOFOLLOW = 0x100
 _WANTED = 0x100 | 0x1000  # STATX_INO | STATX_MNT_ID
 _MNT_ID = 0x1000
 # struct statx: mask at 0, ino at 32, device numbers at 136, mount id at 144
 _FIELDS = struct.Struct("<I28xQ96xIIQ")
+_ATTRIBUTES = struct.Struct("<8xQ")
+_IMMUTABLE_OR_APPEND_ONLY = 0x10 | 0x20
 
 
 class Identity(NamedTuple):
@@ -30,10 +33,9 @@ class _Buffer(threading.local):
         self.raw = ctypes.create_string_buffer(256)
 
 
-def _find_statx() -> Any:
+def _find_statx(library: type[ctypes.CDLL]) -> Any:
     try:
-        # PyDLL keeps the GIL: the call is about an open descriptor and never waits.
-        function = ctypes.PyDLL(None).statx
+        function = library(None).statx
     except (AttributeError, OSError):
         return None
     function.argtypes = [
@@ -47,7 +49,9 @@ def _find_statx() -> Any:
     return function
 
 
-_statx = _find_statx()
+# PyDLL keeps the GIL: a call about an open descriptor never waits. One about a name may.
+_statx = _find_statx(ctypes.PyDLL)
+_statx_of_a_name = _find_statx(ctypes.CDLL)
 _buffer = _Buffer()
 
 
@@ -66,3 +70,18 @@ def same_mount(one: Identity, other: Identity) -> bool:
     if one.mount is not None and other.mount is not None:
         return one.mount == other.mount
     return one.device == other.device
+
+
+def is_frozen(fd: int, name: str | None = None) -> bool:
+    """Whether a directory, or a name in it, is immutable or append-only, as ``chattr`` makes it.
+
+    False where the kernel does not tell.
+    """
+    if _statx_of_a_name is None:
+        return False
+    raw = _buffer.raw
+    flags = _AT_EMPTY_PATH if name is None else _AT_SYMLINK_NOFOLLOW
+    if _statx_of_a_name(fd, b"" if name is None else os.fsencode(name), flags, 0, raw) != 0:
+        return False
+    (attributes,) = _ATTRIBUTES.unpack_from(raw)
+    return bool(attributes & _IMMUTABLE_OR_APPEND_ONLY)

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from slotwise._arguments import check_count, check_flag
 from slotwise.semaphore import Semaphore
 
-AGES = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
+AgeBy = Literal["mtime", "atime", "ctime"]
+AGES: dict[AgeBy, str] = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
 
 # Some 2,700 years: older than any file, and a date that the calendar still has.
 _MOST_DAYS = 1_000_000
 
 
+class PurgeFlags(TypedDict, total=False):
+    """The flags of ``slotwise purge``, as keywords; what is left out has the flag's default."""
+
+    max_age_days: float
+    age_by: AgeBy
+    max_concurrency_scanning: int
+    max_concurrency_deletion: int
+    memory_limit_mb: float
+    remove_empty_dirs: bool
+    max_empty_dirs_to_delete: int
+    max_files_to_delete: int
+    max_delete_per_second: float | None
+    include: Sequence[str]
+    exclude: Sequence[str]
+    min_depth: int
+    one_file_system: bool
+    dry_run: bool
+    audit: str | Path | None
+    allow_dangerous_root: bool
+    fleet: str | Semaphore | None
+    name: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions:
-    """The flags of ``slotwise purge``, as keywords; each has the flag's name and default."""
+    """The same, checked; each has the flag's name and default."""
 
     max_age_days: float = 30.0
-    age_by: str = "mtime"
+    age_by: AgeBy = "mtime"
     max_concurrency_scanning: int = 100
     max_concurrency_deletion: int = 1000
     memory_limit_mb: float = 800
@@ -29,8 +54,8 @@ class PurgeOptions:
     max_empty_dirs_to_delete: int = 500
     max_files_to_delete: int = 0
     max_delete_per_second: float | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     min_depth: int = 0
     one_file_system: bool = True
     dry_run: bool = False

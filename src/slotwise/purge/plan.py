@@ -57,7 +57,9 @@ class Plan:
         if options.max_files_to_delete:
             rows.append(("at most", f"{options.max_files_to_delete:,} files"))
         if options.max_delete_per_second:
-            rows.append(("at most", f"{options.max_delete_per_second:g} deletions a second"))
+            rows.append(
+                ("not faster than", f"{options.max_delete_per_second:g} deletions a second")
+            )
         if not options.one_file_system:
             rows.append(("other file systems", "entered"))
         if self.audit_path:
@@ -79,6 +81,7 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
         RootRefused: a symlink, no directory, or ``/`` or a home directory
             without ``allow_dangerous_root``.
         AuditRefused: the audit file lies below the root.
+        ValueError: a pattern that can match nothing.
     """
     now_ns = time.time_ns()
     path = os.fspath(root)
@@ -93,15 +96,17 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
         if options.audit is not None:
             audit_path = os.path.realpath(options.audit)
             _refuse_audit_below(audit_path, found)
+        real = os.path.realpath(path)
+        names = (real, os.path.abspath(path))  # noqa: PTH100  # a Path forgets what was typed
         return Plan(
             options=options,
-            root=os.path.realpath(path),
+            root=real,
             root_fd=root_fd,
             identity=identity_of(root_fd),
             cutoff_ns=now_ns - int(options.max_age_days * _NS_PER_DAY),
             age_field=AGES[options.age_by],
-            include=Globs(options.include),
-            exclude=Globs(options.exclude),
+            include=Globs(options.include, names),
+            exclude=Globs(options.exclude, names),
             audit_path=audit_path,
         )
     except BaseException:

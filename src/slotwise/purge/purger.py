@@ -6,9 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
-from slotwise.purge.options import PurgeOptions
+from slotwise.purge.options import PurgeFlags, PurgeOptions
 from slotwise.purge.plan import make_plan
 from slotwise.purge.report import PurgeReport
 from slotwise.purge.run import Run
@@ -19,8 +19,8 @@ class AsyncEFSPurger:
 
     Args:
         root: a directory, no symlink. It is never removed itself.
-        on_progress: called with a report about ten times a second, in a thread.
-        **flags: the flags of ``slotwise purge`` with underscores (`PurgeOptions`).
+        on_progress: called with a report about ten times a second and at the end, in a thread.
+        **flags: the flags of ``slotwise purge`` with underscores (`PurgeFlags`).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class AsyncEFSPurger:
         root: str | os.PathLike[str],
         *,
         on_progress: Callable[[PurgeReport], object] | None = None,
-        **flags: Any,
+        **flags: Unpack[PurgeFlags],
     ) -> None:
         self.root = root
         self.options = PurgeOptions(**flags)
@@ -80,7 +80,7 @@ def purge(
     root: str | os.PathLike[str],
     *,
     on_progress: Callable[[PurgeReport], object] | None = None,
-    **flags: Any,
+    **flags: Unpack[PurgeFlags],
 ) -> PurgeReport:
     """`AsyncEFSPurger.purge` for callers without an event loop; blocks."""
     plan = make_plan(root, PurgeOptions(**flags))

@@ -1,26 +1,16 @@
-"""Nodes of the walk and their descriptors: opened once, closed under pressure, opened again.
-
-A node's descriptor is what its children are opened and removed through. When there
-are too many, the least recently used one that nobody works with is closed; it is
-found again through a child's ``..`` or from an open ancestor downwards, and has to
-be the same directory, by device and inode.
-"""
+"""Nodes of the walk: a directory between its discovery and the end of everything below it."""
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
-from collections import OrderedDict
 
-from slotwise.purge.identity import Identity, identity_of
-from slotwise.purge.plan import OPEN_DIRECTORY
+from slotwise.purge.identity import Identity
 
 CLOSED = -1
 
 
 class Node:
-    """A directory between its discovery and the end of everything below it."""
+    """A directory that was opened, and what is left to do below it."""
 
     # pending  the directories below that are not finished, and 1 for its own listing
     # kept     something is or may be left in it, so it is not empty
@@ -50,126 +40,27 @@ class Node:
         return "/".join(reversed(names))
 
 
-class Descriptors:
-    """All nodes' descriptors, at most about ``most`` of them."""
+class Counts:
+    """The counters of the nodes, which several workers change."""
 
-    def __init__(self, most: int) -> None:
-        self.most = max(4, most)
-        self.open = 0
+    # Between any two calls:
+    #   N1  node.pending = directories below it that are pushed or being visited and not
+    #       finished, plus 1 while it is listed itself
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unused: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
-    def adopted(self) -> None:
-        """A node was made with a descriptor and one pin."""
+    def expect(self, node: Node, more: int) -> None:
         with self._lock:
-            self.open += 1
-            closing = self._too_many()
-        _close(closing)
+            node.pending += more
 
-    def pin(self, node: Node, child_fd: int = CLOSED) -> int:
-        """The node's descriptor, which stays open until `unpin`.
+    def keep(self, node: Node) -> None:
+        with self._lock:  # `finish` reads it and writes it back
+            node.kept = True
 
-        Raises:
-            OSError: it was closed and is not to be found again where it was.
-        """
+    def finish(self, node: Node, *, kept: bool) -> bool:
+        """One thing in ``node`` is finished; tells whether it was the last."""
         with self._lock:
-            if node.fd != CLOSED:
-                if not node.pins:
-                    del self._unused[node]
-                node.pins += 1
-                return node.fd
-        fd = self._find_again(node, child_fd)
-        with self._lock:
-            closing = []
-            if node.fd == CLOSED:
-                node.fd = fd
-                self.open += 1
-                closing = self._too_many()
-            else:  # another thread was faster
-                closing = [fd]
-                if not node.pins:
-                    del self._unused[node]
-            node.pins += 1
-            fd = node.fd
-        _close(closing)
-        return fd
-
-    def unpin(self, node: Node) -> None:
-        with self._lock:
-            node.pins -= 1
-            if not node.pins and node.fd != CLOSED:
-                self._unused[node] = None
-                closing = self._too_many()
-            else:
-                closing = []
-        _close(closing)
-
-    def close(self, node: Node) -> None:
-        """The node is finished."""
-        with self._lock:
-            self._unused.pop(node, None)
-            if node.fd == CLOSED:
-                return
-            fd, node.fd = node.fd, CLOSED
-            self.open -= 1
-        os.close(fd)
-
-    def give_room(self) -> bool:
-        """The process has none left: keep fewer from now on. False if there is nothing to close."""
-        with self._lock:
-            self.most = max(4, self.open - 4)
-            closing = self._too_many()
-        _close(closing)
-        return bool(closing)
-
-    def close_all(self) -> None:
-        with self._lock:
-            closing = [self._forget(node) for node in list(self._unused)]
-        _close(closing)
-
-    def _too_many(self) -> list[int]:
-        closing = []
-        while self.open > self.most and self._unused:
-            closing.append(self._forget(next(iter(self._unused))))
-        return closing
-
-    def _forget(self, node: Node) -> int:
-        del self._unused[node]
-        fd, node.fd = node.fd, CLOSED
-        self.open -= 1
-        return fd
-
-    def _find_again(self, node: Node, child_fd: int) -> int:
-        if child_fd != CLOSED:
-            # O_NOFOLLOW says nothing about "..", which is never a symlink.
-            fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
-            if identity_of(fd) == node.identity:
-                return fd
-            os.close(fd)
-        return self._from_above(node)
-
-    def _from_above(self, node: Node) -> int:
-        chain = [node]
-        while True:
-            ancestor = chain[-1].parent
-            assert ancestor is not None  # the root's descriptor is pinned all the time
-            with self._lock:
-                if ancestor.fd != CLOSED:
-                    fd = os.dup(ancestor.fd)
-                    break
-            chain.append(ancestor)
-        for step in reversed(chain):
-            try:
-                deeper = os.open(step.name, OPEN_DIRECTORY, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = deeper
-            if identity_of(fd) != step.identity:
-                os.close(fd)
-                raise OSError(errno.ESTALE, "the directory was replaced while it was purged")
-        return fd
-
-
-def _close(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
+            node.pending -= 1
+            node.kept = node.kept or kept
+            return not node.pending

@@ -1,27 +1,12 @@
-"""What holds a purge back: operations in flight, totals, and a pace.
+"""What holds a purge back over its whole length: totals, and a pace.
 
-Each is exact, however many threads come at once.
+Each is exact, however many threads come at once. Operations in flight are in `gates`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from queue import SimpleQueue
-
-
-def gate(limit: int, workers: int) -> SimpleQueue[None] | None:
-    """Tokens for ``limit`` operations in flight: ``get()`` to go in, ``put(None)`` out.
-
-    A queue in C is ten times cheaper than `threading.Semaphore`, and there are two
-    turns per file. None where ``workers`` are too few to need it.
-    """
-    if workers <= limit:
-        return None
-    tokens: SimpleQueue[None] = SimpleQueue()
-    for _ in range(limit):
-        tokens.put(None)
-    return tokens
 
 
 class Cap:
@@ -73,16 +58,14 @@ class Pace:
         self._next = 0.0
         self._stopped = threading.Event()
 
-    def wait(self) -> bool:
-        """Wait for one's turn; tells whether there was a wait. Returns at once once stopped."""
+    def wait(self) -> None:
+        """Wait for one's turn. Returns at once once stopped."""
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next)
             self._next = turn + self._interval
-        if turn <= now:
-            return False
-        self._stopped.wait(turn - now)
-        return True
+        if turn > now:
+            self._stopped.wait(turn - now)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -1,0 +1,58 @@
+"""Lanes: which worker a group of items belongs to."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from typing import Any
+
+# Groups that have no item under way are remembered too, so that their next items
+# find the same worker again; this many per worker.
+_IDLE_GROUPS = 16
+
+
+class Lanes:
+    """Groups and their workers, which are numbers here.
+
+    A group keeps its worker while it has items under way, and among the groups
+    that have none as long as it is one of the latest; a new group gets the worker
+    that has been idle longest, or the next in turn if none is.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._load = [0] * count
+        self._free = dict.fromkeys(range(count))  # an ordered set: idle longest first
+        self._turn = itertools.cycle(range(count))
+        self._busy: dict[Any, list[int]] = {}  # key -> [lane, items under way]
+        self._idle: OrderedDict[Any, int] = OrderedDict()
+        self._most_idle = _IDLE_GROUPS * count
+
+    def assign(self, key: Any) -> int:
+        """The lane for one more item of a group."""
+        known = self._busy.get(key)
+        if known is not None:
+            known[1] += 1
+            lane = known[0]
+        else:
+            remembered = self._idle.pop(key, None)
+            lane = self._choose() if remembered is None else remembered
+            self._busy[key] = [lane, 1]
+        self._load[lane] += 1
+        self._free.pop(lane, None)
+        return lane
+
+    def ended(self, key: Any, lane: int) -> None:
+        """An item of a group has ended."""
+        known = self._busy[key]
+        known[1] -= 1
+        if not known[1]:
+            del self._busy[key]
+            self._idle[key] = lane
+            if len(self._idle) > self._most_idle:
+                self._idle.popitem(last=False)
+        self._load[lane] -= 1
+        if not self._load[lane]:
+            self._free[lane] = None
+
+    def _choose(self) -> int:
+        return next(iter(self._free)) if self._free else next(self._turn)

@@ -1,0 +1,180 @@
+"""Crew: workers on a bounded stack of directories, until all are visited.
+
+How many workers are wanted, and when they stop, is in `run`; what they do with a
+directory is in `walk`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from slotwise.purge.tally import Tally
+from slotwise.purge.tree import Node
+from slotwise.purge.walk import Entry, Walker
+
+if TYPE_CHECKING:
+    from slotwise.purge.run import Run
+
+log = logging.getLogger("slotwise.purge")
+
+# Directories that wait for a worker: several for each, so that none of them idles
+# while one lists a large directory, and at least as many as one batch of names.
+_STACK_PER_WORKER = 8
+_SMALLEST_STACK = 1024
+# Threads need little: the walk is no recursion. 1,000 of them should cost megabytes.
+_STACK_BYTES = 256 * 1024
+
+
+class Crew:
+    """The workers of one run."""
+
+    # Between any two steps of any worker:
+    #   C1  a directory is on the stack, in some visit's todo, in work, or finished
+    #   C2  the run is over when the stack is empty and nobody is busy
+
+    def __init__(self, run: Run, most: int) -> None:
+        self._run = run
+        self.most = most
+        self.wanted = 1
+        self.busy = 0
+        self.over = threading.Event()
+        self.failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._hiring = threading.Lock()  # the stack size for new threads is the process's
+        self._stack: list[Entry | None] = [None]
+        self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
+        self._workers = 0
+        self._tallies: set[Tally] = set()
+        self._past = Tally()  # what workers that have gone home had counted
+
+    # ----------------------------------------------------------- for the run
+
+    def hire(self) -> None:
+        """Start the workers that are wanted and have something to do."""
+        if self._workers < self.wanted and self._hiring.acquire(blocking=False):
+            try:
+                self._start_workers()
+            finally:
+                self._hiring.release()
+
+    def total(self) -> Tally:
+        """What all have counted by now."""
+        total = Tally()
+        with self._lock:
+            for tally in (self._past, *self._tallies):
+                total.add(tally)
+        return total
+
+    def latencies(self) -> list[float]:
+        """Seconds per operation, of each worker that has finished something since the last call."""
+        with self._lock:
+            tallies = list(self._tallies)
+        found = []
+        for tally in tallies:
+            if tally.seconds_per_operation is not None:
+                found.append(tally.seconds_per_operation)
+                tally.seconds_per_operation = None
+        return found
+
+    def wait_until_gone(self) -> None:
+        with self._work:
+            self._work.notify_all()
+            while self._workers:
+                self._work.wait()
+
+    # ---------------------------------------------------------- for walkers
+
+    def push(self, node: Node, names: list[str]) -> list[str]:
+        """Leave directories to others; gives back those that there is no room for."""
+        self._run.counts.expect(node, len(names))
+        descriptors = self._run.descriptors
+        with self._work:
+            room = max(0, self._most_stacked - len(self._stack))
+            if room < len(names) and descriptors.open >= descriptors.most:
+                # Visiting them from within a listing costs a descriptor for each level, and
+                # those are scarcer now than memory: the stack grows by this one batch.
+                room = len(names)
+            self._stack.extend([(node, name, 0) for name in names[:room]])
+            self._work.notify(min(room, len(names)))
+        self.hire()
+        return names[room:]
+
+    def push_again(self, parent: Node, name: str, listings: int) -> None:
+        """A directory has to be listed once more."""
+        self._run.counts.expect(parent, 1)
+        with self._work:
+            self._stack.append((parent, name, listings))
+            self._work.notify()
+
+    # ---------------------------------------------------------------- workers
+
+    def _start_workers(self) -> None:
+        with self._lock:
+            missing = min(self.wanted - self._workers, len(self._stack))
+            self._workers += max(0, missing)
+        if missing <= 0:
+            return
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            for number in range(missing):
+                try:
+                    threading.Thread(
+                        target=self._worker, name="slotwise-purge", daemon=True
+                    ).start()
+                except RuntimeError as error:  # as many threads as the machine allows
+                    with self._lock:
+                        self._workers -= missing - number
+                        left = self._workers
+                    if not left:
+                        raise
+                    log.warning("no more than %d workers: %s", left, error)
+                    self.most = left
+                    return
+        finally:
+            threading.stack_size(before)
+
+    def _worker(self) -> None:
+        walker = Walker(self._run)
+        with self._lock:
+            self._tallies.add(walker.tally)
+        try:
+            while self._take_and_visit(walker):
+                pass
+        except BaseException as error:  # a bug: nothing is silently left out
+            self.failure = error
+            self._run.stop("failure")
+        finally:
+            with self._work:
+                self._past.add(walker.tally)
+                self._tallies.discard(walker.tally)
+                self._workers -= 1
+                self._work.notify_all()
+
+    def _take_and_visit(self, walker: Walker) -> bool:
+        run = self._run
+        with self._work:
+            while not self._stack and self.busy and not run.stopping:
+                if self._workers > self.wanted:
+                    return False
+                self._work.wait()
+            if run.stopping:
+                return False
+            if not self._stack:  # and nobody is busy who could push something: the end
+                self.over.set()
+                self._work.notify_all()
+                return False
+            if self.busy and self._workers > self.wanted:
+                return False
+            entry = self._stack.pop()
+            self.busy += 1
+        try:
+            walker.visit(entry)
+        finally:
+            with self._work:
+                self.busy -= 1
+                if not self.busy and not self._stack:
+                    self._work.notify_all()
+        return True

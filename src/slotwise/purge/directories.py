@@ -1,0 +1,163 @@
+"""Directories: those that are empty, or have become so, go: post-order, without a second scan.
+
+Whoever finishes the last thing below a directory removes it, if nothing is left in it,
+and goes on with its parent.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from slotwise.purge.errors import AuditFailed
+from slotwise.purge.gates import Gates
+from slotwise.purge.rehearsal import Rehearsal
+from slotwise.purge.tally import Tally
+from slotwise.purge.told import told
+from slotwise.purge.tree import Node
+
+if TYPE_CHECKING:
+    from slotwise.purge.run import Run
+
+# A directory that was listed in several batches while it was changed may not have
+# shown everything; it is listed again this often before it is believed to be in use.
+_LISTINGS = 3
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+# So many more siblings with content than without, and the rest is not tried any more.
+_BAD_LUCK = 8
+
+
+class Directories:
+    """One worker's hands on directories."""
+
+    def __init__(self, run: Run, tally: Tally, gates: Gates) -> None:
+        options = run.plan.options
+        self._run = run
+        self._tally = tally
+        self._gates = gates
+        self._remove = options.remove_empty_dirs
+        self._min_depth = options.min_depth
+        self._dry_run = options.dry_run
+        self._plain = run.plain
+
+    def finished(self, node: Node, *, kept: bool, listings: int = 0) -> None:
+        """Something in ``node`` is finished: its listing, or a directory below it."""
+        run = self._run
+        at: Node | None = node
+        while at is not None and run.counts.finish(at, kept=kept):
+            kept = not self._is_gone(at, listings)
+            listings = 0
+            if at.parent is not None:
+                run.descriptors.close(at)
+            at = at.parent
+
+    def remove_empty(self, node: Node, names: list[str]) -> list[str]:
+        """Remove those of the directories in ``node`` that are empty; gives back the others.
+
+        For a worker that is alone: a removal that succeeds takes one operation instead
+        of the dozen that a look inside takes, and one that fails does no harm.
+        """
+        run = self._run
+        if not (self._remove and self._plain) or node.depth + 1 < self._min_depth:
+            return names
+        gates, rmdir, fd = self._gates, os.rmdir, node.fd
+        others: list[str] = []
+        gone = 0
+        try:
+            for tried, name in enumerate(names):
+                if (
+                    len(others) > gone + _BAD_LUCK
+                    or run.stopping
+                    or not run.alone  # it is slow here: the others help to look
+                    or not run.directories.reserve()
+                ):
+                    return others + names[tried:]
+                done = False
+                gates.delete_in()
+                try:
+                    rmdir(name, dir_fd=fd)
+                    done = True
+                except OSError:  # in use, most likely: whoever visits it says what it is
+                    others.append(name)
+                finally:
+                    gates.delete_out()
+                    run.directories.settle(done=done)
+                if done:
+                    gone += 1
+                    self._tally.dirs_scanned += 1
+                    self._tally.dirs_deleted += 1
+        finally:
+            if gone:
+                run.look_at_caps()
+        return others
+
+    def _is_gone(self, node: Node, listings: int) -> bool:
+        """Remove a finished directory if it is empty by now; tells whether it is gone."""
+        run, parent = self._run, node.parent
+        if (
+            parent is None
+            or node.kept
+            or not self._remove
+            or node.depth < self._min_depth
+            or run.stopping
+            or not run.directories.reserve()
+        ):
+            return False
+        done = False
+        try:
+            done = self._rehearse(node, parent) if self._dry_run else self._rmdir(node, parent)
+        except AuditFailed:  # counted already
+            return False
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return True  # somebody else removed it
+            if error.errno not in _NOT_EMPTY:
+                run.error("rmdir", node, None, error)
+            elif (node.batches > 1 or listings) and listings < _LISTINGS:
+                run.crew.push_again(parent, node.name, listings + 1)
+                return True
+            return False
+        finally:
+            run.directories.settle(done=done)
+        if done:
+            self._tally.dirs_deleted += 1
+            run.look_at_caps()
+        return done
+
+    def _rehearse(self, node: Node, parent: Node) -> bool:
+        fd = self._run.descriptors.pin(parent, node.fd)
+        try:
+            found = os.stat(node.name, dir_fd=fd, follow_symlinks=False)
+            Rehearsal(fd).check(node.name, found)
+        finally:
+            self._run.descriptors.unpin(parent)
+        return True
+
+    def _rmdir(self, node: Node, parent: Node) -> bool:
+        run = self._run
+        if run.pace is not None:
+            run.pace.wait()
+        slot = None
+        if run.fleet is not None:
+            slot = run.fleet_slot()
+            if slot is None:
+                return False
+        try:
+            if run.stopping:
+                return False
+            fd = run.descriptors.pin(parent, node.fd)
+            try:
+                self._gates.delete_in()
+                try:
+                    with told(run, "rmdir", parent, node.name, 0):
+                        os.rmdir(node.name, dir_fd=fd)
+                finally:
+                    self._gates.delete_out()
+            finally:
+                run.descriptors.unpin(parent)
+        finally:
+            if slot is not None:
+                assert run.fleet is not None
+                run.fleet.release(slot)
+        return True

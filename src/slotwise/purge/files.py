@@ -1,0 +1,265 @@
+"""Files: the old ones among the names of a batch go.
+
+The age is read by the worker that deletes, right before it does. Whatever made it wait
+in between (a gate, a pace, a cap, the audit's disk), an age that was read longer than
+a moment ago is read again. A moment is a millisecond, or as long as the reading took,
+up to ten: where an answer takes that long, it may have been as old when it came.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from operator import attrgetter
+from stat import S_IFMT, S_IFREG, S_ISREG
+from typing import TYPE_CHECKING
+
+from slotwise.purge.errors import AuditFailed
+from slotwise.purge.gates import Gates
+from slotwise.purge.rehearsal import Rehearsal
+from slotwise.purge.tally import Tally
+from slotwise.purge.told import told
+from slotwise.purge.tree import Node
+from slotwise.values import AcquisitionResult
+
+if TYPE_CHECKING:
+    from slotwise.purge.run import Run
+
+FRESH = 0.001
+_STILL_FRESH = 0.01
+_KIND = S_IFMT(0xFFFF)  # the bits of a mode that say what it is
+# Files that a worker deletes before it lets others have a turn: to pass a turn on costs
+# as much as an operation on a local disk.
+_TURN = 16
+
+
+class Touched(OSError):
+    """A file got young while its deletion waited. It stays, and that is no error."""
+
+
+class Files:
+    """One worker's hands on files."""
+
+    def __init__(self, run: Run, tally: Tally, gates: Gates) -> None:
+        options = run.plan.options
+        self._run = run
+        self._tally = tally
+        self._gates = gates
+        self._cutoff_ns = run.plan.cutoff_ns
+        self._age_field = run.plan.age_field
+        self._min_depth = options.min_depth
+        self._dry_run = options.dry_run
+        self._plain = run.plain and not run.files.most
+        self._slot: AcquisitionResult | None = None
+
+    def purge(self, node: Node, names: list[str]) -> bool:
+        """Delete the old ones; tells whether any of them stays."""
+        if node.depth + 1 < self._min_depth:
+            self._tally.files_scanned += len(names)
+            return True
+        if not self._plain:
+            return self._purge_carefully(node, names)
+        return self._purge_alone(node, names) if self._run.alone else self._purge(node, names)
+
+    def _purge(self, node: Node, names: list[str]) -> bool:
+        kept = False
+        for start in range(0, len(names), _TURN):
+            self._gates.turn_in()
+            try:
+                kept = self._purge_some(node, names[start : start + _TURN]) or kept
+            finally:
+                self._gates.turn_out()
+        return kept
+
+    def _purge_some(self, node: Node, names: list[str]) -> bool:
+        run, tally, gates, fd = self._run, self._tally, self._gates, node.fd
+        kept = False
+        for name in names:
+            if run.stopping:
+                return True
+            tally.files_scanned += 1
+            try:
+                found, fresh_until = self._read(name, fd)
+                if not self._is_old(found):
+                    kept = True
+                    continue
+                tally.files_to_purge += 1
+                gates.delete_in()
+                try:
+                    if time.monotonic() > fresh_until:
+                        found, _ = self._read_again(name, fd)
+                    os.unlink(name, dir_fd=fd)
+                finally:
+                    gates.delete_out()
+            except OSError as error:
+                kept = self._stays(node, name, error) or kept
+                continue
+            self._count(found)
+        return kept
+
+    def _purge_alone(self, node: Node, names: list[str]) -> bool:
+        """The same for a worker that is alone, which is when every microsecond counts.
+
+        It goes through the gates once for all: one worker does one thing at a time, and
+        waits for nobody.
+        """
+        run, tally, gates = self._run, self._tally, self._gates
+        fd, cutoff, age_of = node.fd, self._cutoff_ns, attrgetter(self._age_field)
+        read_stat, unlink = os.stat, os.unlink
+        kept = False
+        old = purged = freed = 0
+        gates.scan_in()
+        gates.delete_in()
+        try:
+            for name in names:
+                if run.stopping:
+                    return True
+                tally.files_scanned += 1  # the others can wait: this one shows the speed
+                try:
+                    found = read_stat(name, dir_fd=fd, follow_symlinks=False)
+                    if age_of(found) >= cutoff or found.st_mode & _KIND != S_IFREG:
+                        kept = True
+                        continue
+                    old += 1
+                    unlink(name, dir_fd=fd)
+                except OSError as error:
+                    kept = self._stays(node, name, error) or kept
+                    continue
+                purged += 1
+                if found.st_nlink == 1:
+                    freed += found.st_size
+        finally:
+            gates.delete_out()
+            gates.scan_out()
+            tally.files_to_purge += old
+            tally.files_purged += purged
+            tally.bytes_freed += freed
+        return kept
+
+    # --------------------------------- with a cap, a pace, an audit, a fleet, or not really
+
+    def _purge_carefully(self, node: Node, names: list[str]) -> bool:
+        run = self._run
+        try:
+            rehearsal = Rehearsal(node.fd) if self._dry_run else None
+        except OSError as error:
+            run.error("stat", node, None, error)
+            return True
+        kept = False
+        try:
+            for name in names:
+                if run.stopping:
+                    return True
+                self._tally.files_scanned += 1
+                try:
+                    # Before the gate: those who wait for the fleet must not keep out those
+                    # whom they wait for.
+                    if not self._has_slot() and self._is_old(self._read(name, node.fd)[0]):
+                        self._slot = run.fleet_slot()
+                        if self._slot is None:
+                            return True
+                    self._gates.turn_in()
+                    try:
+                        gone = self._remove(node, name, rehearsal)
+                    finally:
+                        self._gates.turn_out()
+                    kept = kept or not gone
+                except OSError as error:
+                    kept = self._stays(node, name, error) or kept
+        finally:
+            if self._slot is not None:
+                assert run.fleet is not None
+                run.fleet.release(self._slot)
+                self._slot = None
+        return kept
+
+    def _has_slot(self) -> bool:
+        return self._run.fleet is None or self._slot is not None
+
+    def _remove(self, node: Node, name: str, rehearsal: Rehearsal | None) -> bool:
+        run = self._run
+        if not self._has_slot():
+            return False  # it was young a moment ago
+        found, fresh_until = self._read(name, node.fd)
+        if not self._is_old(found):
+            return False
+        self._tally.files_to_purge += 1
+        if not run.files.reserve():
+            return False
+        done = False
+        try:
+            if rehearsal is not None:
+                rehearsal.check(name, found)
+            else:
+                if run.pace is not None:
+                    run.pace.wait()
+                    if run.stopping:
+                        return False
+                found = self._remove_told(node, name, found, fresh_until)
+            done = True
+        finally:
+            run.files.settle(done=done)
+        self._count(found)
+        run.look_at_caps()
+        return True
+
+    def _remove_told(
+        self, node: Node, name: str, found: os.stat_result, fresh_until: float
+    ) -> os.stat_result:
+        gates, fd = self._gates, node.fd
+        gates.delete_in()
+        try:
+            if time.monotonic() > fresh_until:
+                found, fresh_until = self._read_again(name, fd)
+            with told(self._run, "unlink", node, name, found.st_size):
+                if time.monotonic() > fresh_until:  # the audit's disk took its time
+                    found, _ = self._read_again(name, fd)
+                os.unlink(name, dir_fd=fd)
+        finally:
+            gates.delete_out()
+        return found
+
+    # ------------------------------------------------------------------------ rules
+
+    def _is_old(self, found: os.stat_result) -> bool:
+        return getattr(found, self._age_field) < self._cutoff_ns and S_ISREG(found.st_mode)
+
+    def _read(self, name: str, fd: int) -> tuple[os.stat_result, float]:
+        """What is found, and until when that is believed."""
+        self._gates.scan_in()
+        try:
+            asked = time.monotonic()
+            # Not `DirEntry.stat`, which remembers: where listings tell no types (NFS
+            # without READDIRPLUS), that would be the age at the time of the listing.
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            answered = time.monotonic()
+        finally:
+            self._gates.scan_out()
+        return found, answered + min(max(answered - asked, FRESH), _STILL_FRESH)
+
+    def _read_again(self, name: str, fd: int) -> tuple[os.stat_result, float]:
+        """The same after a wait.
+
+        Raises:
+            Touched: it is not old any more.
+        """
+        found, fresh_until = self._read(name, fd)
+        if not self._is_old(found):
+            raise Touched
+        return found, fresh_until
+
+    def _stays(self, node: Node, name: str, error: OSError) -> bool:
+        """Whether the file is still there, after a failure that is counted if it is one."""
+        if error.errno == errno.ENOENT:
+            return False
+        if isinstance(error, Touched):
+            self._tally.files_to_purge -= 1
+        elif not isinstance(error, AuditFailed):  # which is counted already
+            self._run.error("unlink", node, name, error)
+        return True
+
+    def _count(self, found: os.stat_result) -> None:
+        self._tally.files_purged += 1
+        if found.st_nlink == 1:
+            self._tally.bytes_freed += found.st_size

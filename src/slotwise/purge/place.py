@@ -1,0 +1,61 @@
+"""Place: is a directory that was just opened below the root, or was it moved away?
+
+The kernel is asked for the paths of both, each time: the root itself may have been
+renamed, and another directory may have taken its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from slotwise.purge.descriptors import Descriptors
+from slotwise.purge.identity import identity_of
+from slotwise.purge.tree import Node
+
+# A root that is renamed between the two questions is asked for again, a few times.
+_TRIES = 3
+# So many times "../" is no longer than a path may be.
+_STEPS = 1000
+_OPEN_ABOVE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Place:
+    """The root, wherever it is by now."""
+
+    def __init__(self, root: Node, descriptors: Descriptors) -> None:
+        self._root = root
+        self._descriptors = descriptors
+        self._root_link = f"/proc/self/fd/{root.fd}"
+
+    def holds(self, node: Node) -> bool:
+        """Whether ``node``, which is open, lies below the root."""
+        for _ in range(_TRIES):
+            try:
+                root = os.readlink(self._root_link)  # noqa: PTH115
+                path = os.readlink(f"/proc/self/fd/{node.fd}")  # noqa: PTH115
+            except OSError as error:
+                # Too deep for a path, or no /proc: the long way round.
+                if error.errno in (errno.ENAMETOOLONG, errno.ENOENT):
+                    return self._is_above(node)
+                return False
+            if path.startswith(root if root == "/" else root + "/"):
+                return True
+        return False
+
+    def _is_above(self, node: Node) -> bool:
+        """Climb from ``node`` as many levels as it is deep, and see who is there."""
+        fd, left = node.fd, node.depth
+        try:
+            while left:
+                steps = min(left, _STEPS)
+                above = self._descriptors.attempt(os.open, "../" * steps, _OPEN_ABOVE, dir_fd=fd)
+                if fd != node.fd:
+                    os.close(fd)
+                fd, left = above, left - steps
+            return identity_of(fd) == self._root.identity
+        except OSError:
+            return False
+        finally:
+            if fd != node.fd:
+                os.close(fd)

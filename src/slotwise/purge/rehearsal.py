@@ -1,0 +1,42 @@
+"""Rehearsal: would the kernel let this user remove a name? What a dry run asks instead.
+
+Asked in the kernel's order: is the directory frozen, may this user write to it, is it
+sticky and all of it somebody else's, is the file itself immutable or append-only.
+What a security module or the server of a network file system thinks is not to be known
+without trying.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from slotwise.purge.identity import is_frozen
+
+
+class Rehearsal:
+    """One directory that names would be removed from."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._writable = os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True)
+        self._frozen = is_frozen(fd)
+        directory = os.fstat(fd)
+        user = os.geteuid()
+        self._only_own = bool(directory.st_mode & stat.S_ISVTX) and user not in (
+            0,
+            directory.st_uid,
+        )
+        self._user = user
+
+    def check(self, name: str, found: os.stat_result) -> None:
+        """Raise what the removal of ``name``, which is ``found``, would raise."""
+        if not self._writable and not self._frozen:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        if (
+            self._frozen
+            or (self._only_own and found.st_uid != self._user)
+            or is_frozen(self._fd, name)
+        ):
+            raise PermissionError(errno.EPERM, "Operation not permitted")

@@ -1,0 +1,45 @@
+"""Tally: what one worker has counted. Written by that worker alone, read by everyone."""
+
+from __future__ import annotations
+
+
+class Tally:
+    """The numbers of a report, as far as they come from one worker."""
+
+    __slots__ = (
+        "bytes_freed",
+        "dirs_deleted",
+        "dirs_scanned",
+        "files_purged",
+        "files_scanned",
+        "files_to_purge",
+        "seconds_per_operation",
+        "special_files",
+        "symlinks",
+    )
+
+    def __init__(self) -> None:
+        self.files_scanned = 0
+        self.files_to_purge = 0
+        self.files_purged = 0
+        self.dirs_scanned = 0
+        self.dirs_deleted = 0
+        self.symlinks = 0
+        self.special_files = 0
+        self.bytes_freed = 0
+        # Of the latest batch or directory, until the watch has read it.
+        self.seconds_per_operation: float | None = None
+
+    @property
+    def operations(self) -> int:
+        return self.files_scanned + self.files_purged + 2 * self.dirs_scanned + self.dirs_deleted
+
+    def add(self, other: Tally) -> None:
+        self.files_scanned += other.files_scanned
+        self.files_to_purge += other.files_to_purge
+        self.files_purged += other.files_purged
+        self.dirs_scanned += other.dirs_scanned
+        self.dirs_deleted += other.dirs_deleted
+        self.symlinks += other.symlinks
+        self.special_files += other.special_files
+        self.bytes_freed += other.bytes_freed

@@ -1,0 +1,42 @@
+"""told: a removal is written to the audit before it is done, and taken back if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from slotwise.purge.errors import AuditFailed
+from slotwise.purge.failures import kind_of
+
+if TYPE_CHECKING:
+    from slotwise.purge.run import Run
+    from slotwise.purge.tree import Node
+
+
+@contextmanager
+def told(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[None]:
+    """Around the removal of ``name`` from ``node``.
+
+    Raises:
+        AuditFailed: it could not be told. The run is stopped, and the block not begun.
+    """
+    audit = run.audit
+    if audit is None:
+        yield
+        return
+    path = run.full_path(node, name)
+    try:
+        audit.before(op, path, size)
+    except AuditFailed as error:
+        run.error("audit", node, name, error)
+        run.stop("audit")
+        raise
+    try:
+        yield
+    except OSError as error:
+        try:
+            audit.failed(op, path, size, kind_of(error))
+        except AuditFailed:
+            run.stop("audit")
+        raise

@@ -1,0 +1,211 @@
+"""How many workers there are, and what they do when descriptors or luck run out."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+
+import pytest
+
+from slotwise.purge import PurgeOptions, Run, adapt, make_plan, purge, walk
+from slotwise.purge.adapt import Adapter
+
+
+def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
+    adapter = Adapter(64)
+    operations = 0
+    for _ in range(50):  # 10 µs an operation
+        operations += 1000
+        assert adapter.look(0.01, operations, 1, [0.00001]) == 1
+    waited = 0.0
+    while adapter.wanted < 64:
+        operations += 2 * adapter.wanted
+        adapter.look(0.01, operations, adapter.wanted, [0.005])
+        waited += 0.01
+    assert waited <= 0.1
+    for _ in range(3):
+        operations += 1000
+        adapter.look(0.01, operations, 64, [0.00001] * 64)
+    assert adapter.wanted == 1
+
+
+def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
+    adapter = Adapter(1000)
+    adapter.look(0.01, 500, 1, [0.00001])
+    for _ in range(8):
+        adapter.look(0.01, 500, 1, [])
+    assert adapter.wanted == 4
+    adapter.look(0.01, 1500, 4, [0.00001])
+    adapter.look(0.01, 2500, 4, [0.00001])
+    assert adapter.wanted == 1
+
+
+def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
+    adapter = Adapter(100)
+    operations = 0
+    while adapter.wanted < 100:
+        operations += 2 * adapter.wanted
+        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=0.001)
+    looks = 0
+    while adapter.wanted > 1:  # a fast disk: the processor is busy, and each one waits for it
+        looks += 1
+        operations += 200
+        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=0.01)
+    assert looks <= 10
+
+
+def test_a_crowd_that_was_needed_comes_back_and_is_left_in_peace() -> None:
+    adapter = Adapter(64)
+    operations = 0
+
+    def look() -> None:
+        """5 ms an operation, of which 0.1 ms keep the processor busy: 50 workers fill it."""
+        nonlocal operations
+        done = min(100, 2 * adapter.wanted)
+        operations += done
+        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=done * 0.000_1)
+
+    while adapter.wanted < 64:
+        look()
+    wanted = []
+    for _ in range(60):
+        look()
+        wanted.append(adapter.wanted)
+    assert min(wanted) >= 16
+    assert wanted[-40:] == [wanted[-1]] * 40
+    assert wanted[-1] >= 32
+
+
+def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) -> None:
+    for number in range(30):
+        (root / f"{number}").mkdir()
+        (root / f"{number}" / "link").symlink_to("nowhere")
+    told: list[float] = []
+    look = Adapter.look
+
+    def listening(self, seconds, operations, busy, latencies, **more):
+        told.extend(latencies)
+        return look(self, seconds, operations, busy, latencies, **more)
+
+    real = os.open
+
+    def slowly(*args, **more):
+        if more.get("dir_fd") is not None:
+            time.sleep(0.002)
+        return real(*args, **more)
+
+    monkeypatch.setattr(Adapter, "look", listening)
+    monkeypatch.setattr(os, "open", slowly)
+    purge(root)
+    assert told
+    assert max(told) >= 0.001  # opening and listing are two operations
+
+
+def test_a_directory_that_is_listed_again_is_one_directory(root, old, monkeypatch) -> None:
+    monkeypatch.setattr(walk, "BATCH", 3)
+    for number in range(5):
+        old(root / "a" / f"{number}")
+    rmdir, late = os.rmdir, []
+
+    def not_yet_empty(name, **more):
+        if not late and not any((root / "a").iterdir()):
+            late.append(old(root / "a" / "late"))
+        return rmdir(name, **more)
+
+    monkeypatch.setattr(os, "rmdir", not_yet_empty)
+    report = purge(root, remove_empty_dirs=True)
+    assert late
+    assert (report.dirs_scanned, report.empty_dirs_deleted) == (2, 1)
+    assert (report.files_scanned, report.files_purged) == (6, 6)
+
+
+@pytest.mark.parametrize("name", ["open", "scandir", "dup"])
+def test_no_descriptors_left_is_a_reason_to_wait_and_no_error(root, old, monkeypatch, name) -> None:
+    path = root
+    for level in range(40):
+        path = path / f"{level}"
+        old(path / "x")
+    real, refusals = getattr(os, name), [errno.EMFILE, errno.ENFILE, errno.EMFILE]
+
+    def refused(*args, **more):
+        if refusals and (name != "open" or more.get("dir_fd") is not None):
+            number = refusals.pop()
+            raise OSError(number, os.strerror(number))
+        return real(*args, **more)
+
+    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
+    try:
+        run = Run(plan)
+        run.descriptors.most = 4  # so that directories have to be found again
+        monkeypatch.setattr(os, name, refused)
+        report = run.run()
+    finally:
+        monkeypatch.undo()
+        plan.close()
+    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (40, 40, {})
+
+
+def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> None:
+    import resource
+
+    path = root
+    for level in range(100):
+        path = path / f"{level}"
+        old(path / "x")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
+    taken = []
+    try:
+        run = Run(plan)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+        while len(taken) < 1000:
+            try:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:  # all of them are taken
+                break
+        for _ in range(8):
+            os.close(taken.pop())
+        report = run.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+        plan.close()
+    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (100, 100, {})
+
+
+def test_empty_siblings_go_without_a_look_inside(root, monkeypatch) -> None:
+    for number in range(200):
+        (root / f"{number}").mkdir()
+    monkeypatch.setattr(adapt, "SLOW", math.inf)  # one worker, however slow this machine is
+    monkeypatch.setattr(adapt, "_SILENCE", math.inf)
+    listed = []
+    scandir = os.scandir
+
+    def listening(what):
+        if isinstance(what, int):  # a descriptor: one of the walk's
+            listed.append(what)
+        return scandir(what)
+
+    monkeypatch.setattr(os, "scandir", listening)
+    report = purge(root, remove_empty_dirs=True)
+    assert (report.dirs_scanned, report.empty_dirs_deleted) == (201, 200)
+    assert len(listed) == 1
+
+
+def test_siblings_with_content_are_not_all_tried(root, new, monkeypatch) -> None:
+    for number in range(200):
+        new(root / f"{number}" / "x")
+    tried = []
+    rmdir = os.rmdir
+
+    def counted(name, **more):
+        tried.append(name)
+        return rmdir(name, **more)
+
+    monkeypatch.setattr(os, "rmdir", counted)
+    report = purge(root, remove_empty_dirs=True)
+    assert (report.dirs_scanned, report.empty_dirs_deleted) == (201, 0)
+    assert len(tried) < 20
