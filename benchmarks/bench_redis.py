@@ -294,7 +294,9 @@ async def fleet_member(options: dict[str, Any]) -> int:
     board = mmap.mmap(file, 0)
     os.close(file)
     own, count, over = options["index"], 0, 0
-    ends_at = options["starts_at"] + options["seconds"]
+    print("ready", flush=True)
+    starts_at = float(sys.stdin.readline())
+    ends_at = starts_at + options["seconds"]
 
     def inside(step: int) -> int:
         """Note that this process has one holder more or less; how many there are in all."""
@@ -312,7 +314,7 @@ async def fleet_member(options: dict[str, Any]) -> int:
                 if time.time() < ends_at:
                     count += 1
 
-    await asyncio.sleep(max(options["starts_at"] - time.time(), 0))
+    await asyncio.sleep(max(starts_at - time.time(), 0))
     await asyncio.gather(*(work() for _ in range(10)))
     print(json.dumps({"count": count, "over": over}))
     return 0
@@ -326,7 +328,6 @@ def run_fleet(port: int) -> tuple[list[int], int]:
         options = {
             "port": port,
             "board": board.name,
-            "starts_at": time.time() + 1.5,
             "seconds": 1.0 if QUICK else 2.0,
         }
         members = [
@@ -335,10 +336,20 @@ def run_fleet(port: int) -> tuple[list[int], int]:
                     *(sys.executable, "-m", "benchmarks.bench_redis", "--member"),
                     json.dumps({**options, "index": index}),
                 ],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                text=True,
             )
             for index in range(4)
         ]
+        for member in members:
+            assert member.stdout is not None
+            assert member.stdout.readline() == "ready\n"
+        starts_at = time.time() + 0.2
+        for member in members:
+            assert member.stdin is not None
+            member.stdin.write(f"{starts_at}\n")
+            member.stdin.flush()
         told = [json.loads(member.communicate(timeout=60)[0]) for member in members]
     return [each["count"] for each in told], max(each["over"] for each in told)
 

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Worker:
-    def __init__(self, **options: object) -> None:
+    def __init__(self, *, module: str = "tests.redis._worker", **options: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.redis._worker", json.dumps(options)],
+            [sys.executable, "-m", module, json.dumps(options)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

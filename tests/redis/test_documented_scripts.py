@@ -222,3 +222,39 @@ def test_card_counts_after_ending_what_is_over(six: Six) -> None:
     six.now += 10
     assert six.card() == 1
     assert six.client.zrange(MAIN, 0, -1) == ["b"]
+
+
+MADE_UP = "sw-a-1*2000000"  # of two million slots, says its name
+
+
+@pytest.mark.parametrize("step", ["acquire", "ping", "release", "card", "wake_up_nexts"])
+def test_a_made_up_number_of_slots_costs_nobody_anything(six: Six, step: str) -> None:
+    """Held as one member, as a client may do who does not know what the name means."""
+    client = six.client
+    client.zadd(MAIN, {MADE_UP: NOW + 15, "x*5000": NOW + 15})
+    client.zadd(TTL, {MADE_UP: NOW - 1})
+    client.config_resetstat()
+    if step in ("card", "wake_up_nexts"):
+        six.wake_up_nexts(1) if step == "wake_up_nexts" else six.card()
+        assert client.zrange(MAIN, 0, -1) == ["x*5000"]
+    else:
+        six.acquire(MADE_UP, 5) if step == "acquire" else getattr(six, step)(MADE_UP)
+        assert client.zscore(MAIN, "x*5000")
+    calls = sum(each["calls"] for each in client.info("commandstats").values())
+    assert calls < 30
+
+
+def test_a_foreign_id_means_what_it_says_and_no_more(six: Six) -> None:
+    six.client.zadd(MAIN, dict.fromkeys(("x*3", "x*3#2", "x*3#3"), NOW + 15))
+    assert six.release("x*3") == 1
+    assert six.client.zrange(MAIN, 0, -1) == ["x*3#2", "x*3#3"]
+    assert six.release("x*3#2") == 1
+
+
+def test_a_part_of_an_acquisition_cannot_be_released(six: Six) -> None:
+    members = ["sw-a-1*3", "sw-a-1*3#2", "sw-a-1*3#3"]
+    six.client.zadd(MAIN, dict.fromkeys(members, NOW + 15))
+    assert six.release("sw-a-1*3#2") == 0
+    assert six.client.zrange(MAIN, 0, -1) == members
+    assert six.release("sw-a-1*3") == 1
+    assert not six.client.exists(MAIN)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 import redis
+from tests.redis._client import Worker
 from tests.redis._server import Server, until
-from tests.redis.faults._proxy import Proxy
+from tests.redis.test_semaphore import in_line
 
-from slotwise.errors import AcquireTimeout, BackendError
+from slotwise.errors import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.acquisition import Acquisition
+from slotwise.redis.keeper import Keeper
 from slotwise.redis.scripts import load
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
+HEARTBEATS = "adv-sem:semaphore_waiting_heartbeat:x"
 
 
 def patient_and_hasty(config: RedisConfig, **options: Any) -> tuple[RedisSemaphore, RedisSemaphore]:
@@ -105,25 +112,38 @@ async def test_a_cancel_during_the_clean_up_of_a_timeout_is_not_swallowed(
     await semaphore.release(held)
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_order_within_a_loop_is_kept_whatever_travels_together(
-    config: RedisConfig, seed: int
+async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_meanwhile(
+    config: RedisConfig, server: Server
 ) -> None:
-    dice = random.Random(seed)
-    semaphore = RedisSemaphore(value=dice.choice([1, 2, 3]), config=config)
-    order: list[tuple[int | None, int]] = []
+    """They travel as one call, find free slots against expectation, and a later one is behind."""
+    semaphore = RedisSemaphore(name="x", value=3, config=config)
+    order: list[tuple[int | None, str]] = []
 
-    async def work(number: int) -> None:
-        async with semaphore.cm(label=dice.choice([None, None, None, "label"])) as acquired:
-            order.append((acquired.fencing_token, number))
-            await asyncio.sleep(dice.choice([0, 0, 0.0005, 0.001, 0.003]))
+    async def work(name: str, label: str | None = None) -> None:
+        async with semaphore.cm(label=label) as acquired:
+            order.append((acquired.fencing_token, name))
 
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(300):
-            tasks.create_task(work(number))
-            if dice.random() < 0.5:
-                await asyncio.sleep(dice.choice([0, 0.0005, 0.001, 0.002, 0.004]))
-    assert [number for _, number in sorted(order)] == list(range(300))
+    with Worker(name="x", value=3, config={"url": server.url}) as worker:
+        for _ in range(2):
+            worker.tell("acquire")
+            assert worker.hears().startswith("acquired")
+        held = await semaphore.acquire()
+        tasks = [asyncio.create_task(work("in line"))]
+        await in_line(semaphore, 1)
+
+        async def slots_come_free() -> None:
+            """While this loop is in the middle of a tick, and two requests linger."""
+            assert len(semaphore._process.seat().lingering[semaphore._room]) == 2
+            for _ in range(2):
+                worker.tell("release")
+                assert worker.hears() == "released True"
+
+        tasks += [asyncio.create_task(work(name)) for name in ("first", "second")]
+        tasks += [asyncio.create_task(slots_come_free())]
+        tasks += [asyncio.create_task(work("third", label="asks alone"))]
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        await semaphore.release(held)
+    assert [name for _, name in sorted(order)] == ["in line", "first", "second", "third"]
 
 
 def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
@@ -142,26 +162,75 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
         with pytest.raises(KeyboardInterrupt):
             take()
         asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was given back"))
-        assert not semaphore._process.holders
+        held = semaphore._process.holders.values()
+        assert [each for each in held if each.room is semaphore._room] == []
 
 
-async def test_a_grant_is_no_sign_of_life(server: Server) -> None:
-    """Cut off right after a grant, a holder gives up no later than the server does."""
-    with Proxy(server.port) as proxy:
-        config = RedisConfig(f"redis://127.0.0.1:{proxy.port}")
-        here = RedisSemaphore(
-            name="x", value=1, heartbeat_max_interval=2, ping_interval=1.9, config=config
-        )
-        there = RedisSemaphore(name="x", value=1, config=RedisConfig(server.url))
-        held = await there.acquire()
-        waiting = asyncio.create_task(here.acquire())
-        await until(lambda: here._process.waiters, "the request")
-        await asyncio.sleep(1.5)
-        await there.release(held)
-        granted = await waiting
-    again = await there.acquire(timeout=10)
-    await asyncio.wait_for(_wait_for(granted), 0.5)
-    await there.release(again)
+def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    """By a real signal, which comes before the keeper was told of it."""
+    semaphore = RedisSemaphore(name="x", value=1, config=config)
+    held = semaphore.acquire_sync()
+    keeper, caller = semaphore._process.keeper, threading.get_ident()
+    in_the_way = threading.Event()
+
+    def inside(method: Any) -> bool:
+        frames = traceback.walk_stack(sys._current_frames()[caller])
+        return any(frame.f_code is method.__code__ for frame, _ in frames)
+
+    def interrupt() -> None:
+        with keeper._starting:
+            in_the_way.set()
+            while not inside(Keeper._started):
+                time.sleep(0.001)
+            signal.pthread_kill(caller, signal.SIGINT)
+            while inside(Keeper.run):
+                time.sleep(0.001)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    assert in_the_way.wait(30)
+    with pytest.raises(KeyboardInterrupt):
+        semaphore.release_sync(held)
+    interrupter.join(30)
+    asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
+    assert held.acquisition_id not in semaphore._process.holders
+    assert not held.lost.is_set()
+
+
+async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Redis) -> None:
+    """Silent since it stood in line, a holder gives up when the server does: not a grant later."""
+    interval = 3600.0
+    semaphore = RedisSemaphore(
+        name="x",
+        value=1,
+        heartbeat_max_interval=interval,
+        ping_interval=3000,
+        config=config.with_options(attempts=77),  # a keeper of its own, that is not to beat
+    )
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    [deadline] = [score for _, score in client.zrange(HEARTBEATS, 0, -1, withscores=True)]
+    await semaphore.release(held)
+    granted = await waiting
+    assert client.zscore(MAIN, granted.acquisition_id) == deadline, "the server's end of patience"
+
+    assert isinstance(granted, Acquisition)
+    keeper = semaphore._process.keeper
+    ends_at = granted.alive_at + interval
+    instant = 1e-6  # of which several passed between the two
+    assert granted.since > granted.alive_at + 5 * instant
+
+    async def see_who_is_silent_at(now: float) -> None:
+        keeper._end_silent(now)
+
+    await asyncio.to_thread(keeper.run, see_who_is_silent_at(ends_at - instant))
+    assert not granted.lost.is_set()
+    await asyncio.to_thread(keeper.run, see_who_is_silent_at(ends_at + instant))
+    assert granted.lost.is_set()
+    assert "no heartbeat got through" in (granted.lost.reason or "")
 
 
 async def test_what_cannot_be_sent_or_counted_is_refused_before_it_is_asked_for(
@@ -182,10 +251,24 @@ async def test_a_made_up_id_of_very_many_slots_does_not_stop_the_server(
 ) -> None:
     semaphore = RedisSemaphore(value=1, config=config.with_options(reply_timeout=2))
     held = await semaphore.acquire()
-    started = time.perf_counter()
-    assert not await semaphore.release("sw-made-up*2000000000")
-    assert time.perf_counter() - started < 1
+    assert not await semaphore.release("sw-made-up*2000000000")  # or no reply in time
     assert await semaphore.release(held)
+
+
+async def test_a_part_of_an_acquisition_is_not_released_by_itself(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(value=3, config=config)
+    held = await semaphore.acquire(3)
+    assert await semaphore.release(f"{held.acquisition_id}#2") is False
+    assert (await semaphore.stats()).acquired_slots == 3
+    assert await semaphore.release(held) is True
+
+
+async def test_what_foreign_clients_left_of_a_dead_holder_is_buried(client: redis.Redis) -> None:
+    members = [f"sw-dead-1*30#{n}" for n in range(12, 31)]  # they removed the others
+    client.zadd("k0", dict.fromkeys(members, 1))
+    keys = [f"k{number}" for number in range(7)]
+    reply = client.eval(load("look").source.decode(), 7, *keys, "", "counts", "", 15)
+    assert reply[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -202,33 +285,6 @@ def test_a_url_that_is_not_understood_is_not_repeated(url: str) -> None:
     with pytest.raises(ValueError, match="percent-encoded") as raised:
         RedisConfig(url)
     assert "secret" not in str(raised.value)
-
-
-async def test_what_the_message_says_to_grant_a_user_is_enough(
-    server: Server, client: redis.Redis
-) -> None:
-    rights = ["resetkeys", "~adv-sem:*", "resetchannels", "&slotwise:*", "-@all"]
-    groups = ["+@scripting", "+@pubsub", "+@sortedset", "+@hash"]
-    client.execute_command("ACL", "SETUSER", "slots", "on", ">secret", *rights, *groups)
-    config = RedisConfig(f"redis://slots:secret@127.0.0.1:{server.port}")
-    semaphore = RedisSemaphore(name="x", value=1, ttl=30, config=config)
-    try:
-        with pytest.raises(BackendError, match="does not allow this user enough") as raised:
-            await semaphore.acquire()
-        told = str(raised.value).partition("(it said")[0].split()
-        granted = [word for word in told if word.startswith("+")]
-        client.execute_command("ACL", "SETUSER", "slots", *granted)
-        held = await semaphore.acquire()
-        waiting = asyncio.create_task(semaphore.acquire(label="next"))
-        await until(lambda: client.zcard(WAITING) == 1, "the waiter")
-        assert len(await semaphore.holders()) == 1
-        assert "x" in await RedisSemaphore.get_acquired_stats(config=config)
-        await semaphore.resize(2)
-        await semaphore.release(held)
-        await semaphore.release(await waiting)
-        await semaphore.close()
-    finally:
-        client.execute_command("ACL", "DELUSER", "slots")
 
 
 async def test_strange_messages_on_the_channel_are_ignored(
@@ -259,6 +315,23 @@ async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     await semaphore.release(held)
     for each in first + later:
         await semaphore.release(await each)
+
+
+async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="x", value=2, config=config)
+    held, ended = await semaphore.acquire(), await semaphore.acquire()
+    assert await semaphore.release(ended)
+    client.config_set("min-replicas-to-write", 1)  # NOREPLICAS for all that write
+    try:
+        calls = [semaphore.release(held), semaphore.release(ended), semaphore.kick(ended)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        line = semaphore._process.seat().line_to(None)
+        await until(lambda: line._pausing is not None, "a refusal")
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert await asyncio.gather(*tasks) == [True, False, False]
 
 
 async def test_info_and_warnings_carry_the_fields_of_the_memory_driver(

@@ -368,21 +368,6 @@ async def test_statistics_come_from_the_whole_server_fullest_first(config: Redis
     assert list(await RedisSemaphore.get_acquired_stats(config=other)) == ["elsewhere"]
 
 
-async def test_a_process_with_one_loop_has_at_most_three_connections(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=2, config=config)
-
-    async def work() -> None:
-        async with semaphore:
-            await asyncio.sleep(0.001)
-
-    await asyncio.gather(*(work() for _ in range(100)))
-    await asyncio.to_thread(lambda: semaphore.release_sync(semaphore.acquire_sync()))
-    ours = [each for each in client.client_list() if each["name"] == "slotwise"]
-    assert len(ours) <= 3
-
-
 async def test_10_000_acquisitions_leave_nothing_behind(
     config: RedisConfig, client: redis.Redis
 ) -> None:

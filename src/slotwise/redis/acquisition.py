@@ -12,37 +12,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, ValueConflict
+from slotwise.redis.asking import AGAIN_AT, REQUEST, REQUEST_MANY, Source, ask_together
 from slotwise.redis.giving import give
-from slotwise.redis.scripts import load
-from slotwise.redis.transport import Call, pack_half
+from slotwise.redis.transport import Call
+from slotwise.redis.waiting import TimedOut
 from slotwise.redis.weather import Unreachable
 from slotwise.values import AcquisitionResult
 
 if TYPE_CHECKING:
     from slotwise.redis.process import Process, Room
     from slotwise.redis.seat import Seat
-    from slotwise.redis.semaphore import RedisSemaphore
-
-_REQUEST = load("request")
-_REQUEST_MANY = load("request_many")
-_AT_ONCE = 200  # requests in one call
-_AGAIN_AT = 6  # which argument of request.lua says "again"
-_MANY_AGAIN_AT = 4  # and which of request_many.lua
-
-
-def request_template(semaphore: RedisSemaphore) -> tuple[bytes, bytes, bytes]:
-    """What stands before the id, between the id and the age, and before the last word."""
-    process, room = semaphore._attached()
-    keys = room.keys.all
-    first = pack_half((b"EVALSHA", _REQUEST.sha, len(keys), *keys, b""))
-    ttl = b"" if semaphore._ttl is None else semaphore._ttl
-    middle = pack_half((semaphore._value, semaphore._interval, ttl, b"wait", b""))
-    last = pack_half((f"{process.who} ", room.keys.notification))
-    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, last
-
-
-class TimedOut(Exception):
-    """Inside only: the wait is over, and why has yet to be found out."""
 
 
 class Acquisition(AcquisitionResult):
@@ -71,7 +50,7 @@ class Acquisition(AcquisitionResult):
     room: Room
     seat: Seat
 
-    def __init__(self, semaphore: RedisSemaphore, slots: int, label: str) -> None:
+    def __init__(self, semaphore: Source, slots: int, label: str) -> None:
         process, room = semaphore._attached()
         seat = process.seat()
         self.semaphore = semaphore
@@ -121,13 +100,13 @@ class Acquisition(AcquisitionResult):
             if simple and batch[0].semaphore is semaphore:
                 batch.append(self)
                 return
-            _ask_together(seat, room)  # nobody passes them
+            ask_together(seat, room)  # nobody passes them
         elif simple and room in seat.in_line and room in seat.holding:
             # Soon one of ours releases: this can travel with it.
             link = seat.link_for(room.keys.slot)
             if link is not None:
                 seat.lingering[room] = [self]
-                link.before_flush(lambda: _ask_together(seat, room), linger=True)
+                link.before_flush(lambda: ask_together(seat, room), linger=True)
                 return
         self._ask_alone(wait=wait, again=again)
 
@@ -148,9 +127,10 @@ class Acquisition(AcquisitionResult):
             self.room.keys.notification,
             due,
         ]
-        call = Call(_REQUEST, self.room.keys.all, args, self._answered, self.room.keys.slot)
-        call.again_at = _AGAIN_AT
+        call = Call(REQUEST, self.room.keys.all, args, self._answered, self.room.keys.slot)
+        call.again_at = AGAIN_AT
         call.alone = True
+        call.eager = not self.seat.in_line
         if wait and not again and not self.label:
             # Most of a request is always the same: packing it anew would cost as much
             # as all the rest.
@@ -288,7 +268,7 @@ class Acquisition(AcquisitionResult):
         self._leave_line()
         if call is not None:
             call.patient = False
-            if call.script is _REQUEST and self.seat.withdraw(call):
+            if call.script is not REQUEST_MANY and self.seat.withdraw(call):
                 return None
         given = self.give(self.seat)
         limit = self.semaphore._config.cleanup_timeout
@@ -324,6 +304,11 @@ class Acquisition(AcquisitionResult):
 
     # ---------------------------------------------------------------- errors
 
+    def vain_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
+        """Why a wait was in vain, by what give.lua counted."""
+        value, held, waiting = reply[2:5]
+        return self.timeout_error(waited, value or self.semaphore.value, held, waiting)
+
     def timeout_error(self, waited: float, value: int, held: int, waiting: int) -> AcquireTimeout:
         return AcquireTimeout(
             f"no slot of {self.room.name!r} in {waited:g} s: {held} of {value} held,"
@@ -351,47 +336,3 @@ class Acquisition(AcquisitionResult):
 
 def closed_error(name: str) -> SemaphoreClosed:
     return SemaphoreClosed(f"{name!r} is closed")
-
-
-def _ask_together(seat: Seat, room: Room) -> None:
-    """Send the requests that lingered: one call for all of them."""
-    lingering: list[Acquisition] = seat.lingering.pop(room, [])
-    waiting = [each for each in lingering if not each.future.done()]
-    if len(waiting) == 1:
-        waiting[0]._ask_alone(wait=True)
-        return
-    for at in range(0, len(waiting), _AT_ONCE):
-        _ask_at_once(seat, room, waiting[at : at + _AT_ONCE])
-
-
-def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
-    process, semaphore = batch[0].process, batch[0].semaphore
-
-    def answered(_: Call, reply: Any) -> None:
-        if isinstance(reply, BaseException):
-            for each in batch:
-                each._fail(reply)
-        elif reply[0] == b"queued":
-            for each in batch:
-                each._queued(reply[1], reply[2])
-        else:
-            for each, own in zip(batch, reply[1:], strict=True):
-                each._take(own)
-
-    args = [
-        b"",
-        semaphore._value,
-        semaphore._interval,
-        b"" if semaphore._ttl is None else semaphore._ttl,
-        b"",
-        f"{process.who} ",
-        b"" if process.keeper.watches(room) else b"due",
-        int((time.monotonic() - semaphore._made_at) * 1e6),
-        room.keys.notification,
-        *(each._acquisition_id for each in batch),
-    ]
-    call = Call(_REQUEST_MANY, room.keys.all, args, answered, room.keys.slot)
-    call.again_at = _MANY_AGAIN_AT
-    for each in batch:
-        each._call = call
-    seat.submit(call)

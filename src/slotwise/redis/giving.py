@@ -1,4 +1,4 @@
-"""Giving slots back: one call for one release, one call for all releases of a tick.
+"""Having acquisitions ended: one call for one release, one call for all releases of a tick.
 
 Releases that tasks make in the same tick of a loop are sent as one script call,
 which costs the server little more than a single one. Nothing here waits; the
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GIVE = load("give")
 _GIVE_MANY = load("give_many")
+_KICK = load("kick")
 _AT_ONCE = 200  # releases in one call
 
 _Batch = list[tuple[str, "asyncio.Future[Any]"]]
@@ -76,7 +77,7 @@ def _send_one(
             if not future.done():
                 future.set_exception(reply)
             return
-        if call.tries and reply[0] == 0:
+        if call.doubtful and reply[0] == 0:
             reply[0] = 1  # sent twice: the first may have been the one that freed it
         if len(reply) > 5:
             for message in reply[5:]:
@@ -90,6 +91,7 @@ def _send_one(
     args = [b"", acquisition_id, seat.token, interval, room.keys.notification, told]
     call = Call(_GIVE, room.keys.all, args, given, room.keys.slot)
     call.alone = True
+    call.eager = not seat.in_line
     if not count:
         first, last = room.give_template(_GIVE.sha, seat.token, interval)
         own = acquisition_id.encode()
@@ -106,11 +108,32 @@ def _send_many(process: Process, room: Room, seat: Seat, interval: float, batch:
             return
         for message in reply[1:]:
             process.hear(message)
-        seat.loop.call_soon(_finish_all, batch, reply[0], call.tries > 0)
+        seat.loop.call_soon(_finish_all, batch, reply[0], call.doubtful)
 
     args = [b"", seat.token, interval, room.keys.notification]
     args += [acquisition_id for acquisition_id, _ in batch]
     seat.submit(Call(_GIVE_MANY, room.keys.all, args, given, room.keys.slot))
+
+
+def kick(
+    process: Process, room: Room, seat: Seat, acquisition_id: str, interval: float
+) -> asyncio.Future[bool]:
+    """Have somebody's acquisition ended: whether it held anything."""
+    future: asyncio.Future[bool] = seat.loop.create_future()
+
+    def kicked(call: Call, reply: Any) -> None:
+        if isinstance(reply, BaseException):
+            if not future.done():
+                future.set_exception(reply)
+            return
+        for message in reply[1:]:
+            process.hear(message)
+        # Sent twice: the first may have been the one that ended it.
+        _finish(future, bool(reply[0]) or call.doubtful)
+
+    args = [b"", acquisition_id, seat.token, interval, room.keys.notification]
+    seat.submit(Call(_KICK, room.keys.all, args, kicked, room.keys.slot))
+    return future
 
 
 def _finish_all(batch: _Batch, digits: bytes, repeated: bool) -> None:

@@ -1,9 +1,9 @@
 """Keeper: the daemon thread that shows the server that this process lives.
 
 It has an event loop of its own, so that a blocked loop of the user's does not
-cost its holders their slots. It sends the heartbeats of all acquisitions in one
-call, comes back when somebody's time is up on a semaphore that is waited for,
-ends holds whose ttl is over, and runs the calls of plain threads.
+cost its holders their slots. It has the heart beat, comes back when somebody's
+time is up on a semaphore that is waited for, ends holds whose ttl is over, and
+runs the calls of plain threads.
 
 It rests while this process holds nothing and waits for nothing.
 """
@@ -15,13 +15,13 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.errors import BackendError
 from slotwise.redis import log
-from slotwise.redis.scripts import load
+from slotwise.redis.heart import Heart
 from slotwise.redis.weather import logger
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ T = TypeVar("T")
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
-# The ids in one call: the server does nothing else meanwhile, and this is some 10 ms of it.
-_IDS_PER_CALL = 10_000
 # How close together looks at due ttls and at due semaphores may be.
 _GRAIN = 0.02
 
@@ -50,7 +48,7 @@ class Keeper:
         self._nudged: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
-        self._beat_again = False
+        self._heart = Heart(process, self._hear, self.watch)
         self.interval = math.inf  # between heartbeats; inf while resting
         self.alarm = math.inf  # when the next ttl ends
         self._next_beat = math.inf
@@ -60,12 +58,31 @@ class Keeper:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the keeper's loop, blocking the calling thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            loop = self._started()
+        except BaseException:
+            coroutine.close()  # interrupted; nobody will await it
+            raise
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
         except BaseException:
             # An interrupt of this thread: the coroutine cleans up after itself.
             future.cancel()
+            raise
+
+    def run_through(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Like `run`, for what has to happen even if the calling thread is interrupted.
+
+        It may be cut short before its first step, so it is started anew then: it must
+        be something that does no harm when it is done twice.
+        """
+        try:
+            return self.run(start())
+        except Exception:
+            raise
+        except BaseException:
+            self._soon(start())
             raise
 
     def hurry(self, interval: float) -> None:
@@ -95,14 +112,13 @@ class Keeper:
 
     def beat_soon(self) -> None:
         """Ask at once what became of all acquisitions: messages may have been missed."""
-        self._beat_again = True
+        self._heart.again = True
         self._next_beat = 0.0
         self._nudge()
 
     def give_later(self, waiter: Acquisition) -> None:
         """Give back what somebody waited for in a loop that is closed."""
-        loop = self._started()
-        loop.call_soon_threadsafe(lambda: self._spawn(waiter.give_back()))
+        self._soon(waiter.give_back())
 
     def give_back_soon(self, taken: list[Acquisition]) -> None:
         """Give back what a thread took that was interrupted, whatever it is by then."""
@@ -114,6 +130,15 @@ class Keeper:
                 self._spawn(each.give_back())
 
         self._started().call_soon_threadsafe(give_back)
+
+    def _soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in the keeper's loop; a failure is left to the heartbeat's silence."""
+
+        async def run() -> None:
+            with contextlib.suppress(BackendError):
+                await coroutine
+
+        self._started().call_soon_threadsafe(lambda: self._spawn(run()))
 
     def end(self) -> None:
         if self._loop is not None and self._thread is not None:
@@ -223,47 +248,7 @@ class Keeper:
     def _start_beat(self) -> None:
         if self._beating is not None and not self._beating.done():
             return  # it asks again when it is done, if it has to
-        self._beating = self._spawn(self._beat())
-
-    async def _beat(self) -> None:
-        while True:
-            self._beat_again = False
-            started = time.monotonic()
-            process = self._process
-            parties: dict[tuple[Room, float], tuple[list[str], list[str]]] = {}
-            for holder in list(process.holders.values()):
-                party = parties.setdefault((holder.room, holder.interval), ([], []))
-                party[0].append(holder.acquisition_id)
-            for waiter in list(process.waiters.values()):
-                if waiter.queued:
-                    party = parties.setdefault((waiter.room, waiter.interval), ([], []))
-                    party[1].append(waiter.acquisition_id)
-            for batch in _batches(parties, apart=process.cluster is not None):
-                try:
-                    await self._send(batch)
-                except BackendError as error:
-                    logger.warning("no heartbeat got through: %s", error)
-                else:
-                    for room, *_ in batch:
-                        room.heard_at = started
-            if not self._beat_again:
-                return
-
-    async def _send(self, batch: list[tuple[Room, float, list[str], list[str]]]) -> None:
-        keys: list[bytes] = []
-        args: list[Any] = [b"", b""]
-        for room, interval, holders, waiters in batch:
-            keys += room.keys.all
-            args += (interval, room.keys.notification, len(holders), len(waiters))
-            args += holders
-            args += waiters
-        seat = self._process.seat()
-        replies = await seat.run(load("beat"), keys, args, batch[0][0].keys.slot)
-        for (room, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
-            if waiters:
-                self.watch(room, due)
-            for outcome in outcomes:
-                self._hear(outcome)
+        self._beating = self._spawn(self._heart.beat())
 
     def _hear(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")
@@ -278,7 +263,7 @@ class Keeper:
         if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
             self._expire(holder)
         else:
-            self._lose(holder, "the server does not know it any more")
+            self.lose(holder, "the server does not know it any more, or it was kicked")
 
     async def _look_at(self, room: Room) -> None:
         """End what is over on a semaphore that we wait for; its next ones are told."""
@@ -295,7 +280,7 @@ class Keeper:
         args = [b"", b"", interval, room.keys.notification, 0, 0]
         try:
             seat = self._process.seat()
-            [[due, *outcomes]] = await seat.run(load("beat"), room.keys.all, args, room.keys.slot)
+            [[due, *outcomes]] = await seat.run(room.beat, room.keys.all, args, room.keys.slot)
         except BackendError:
             return  # the next heartbeat looks again
         for outcome in outcomes:
@@ -328,7 +313,7 @@ class Keeper:
         for holder in list(self._process.holders.values()):
             heard_at = max(holder.alive_at, holder.room.heard_at)
             if now - heard_at >= holder.interval:
-                self._lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
+                self.lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
                 self._spawn(holder.give_back())
             else:
                 soonest = min(soonest, heard_at + holder.interval)
@@ -339,28 +324,8 @@ class Keeper:
         log.ended(holder, reason)
         self._process.lose(holder, reason, cancel=holder.cancel_after_ttl)
 
-    def _lose(self, holder: Acquisition, why: str) -> None:
+    def lose(self, holder: Acquisition, why: str) -> None:
+        """Tell a holder, from any thread, that the server has it no more."""
         reason = f"{holder.acquisition_id} was lost: {why}"
         log.ended(holder, reason)
         self._process.lose(holder, reason, cancel=holder.cancel_on_loss)
-
-
-def _batches(
-    parties: dict[tuple[Room, float], tuple[list[str], list[str]]], *, apart: bool
-) -> Iterator[list[tuple[Room, float, list[str], list[str]]]]:
-    """Heartbeats in calls of bounded size; on a cluster a call is of one semaphore."""
-    batch: list[tuple[Room, float, list[str], list[str]]] = []
-    size = 0
-    for (room, interval), (holders, waiters) in parties.items():
-        while holders or waiters:
-            some_holders = holders[:_IDS_PER_CALL]
-            some_waiters = waiters[: _IDS_PER_CALL - len(some_holders)]
-            count = len(some_holders) + len(some_waiters)
-            if batch and (apart or size + count > _IDS_PER_CALL):
-                yield batch
-                batch, size = [], 0
-            batch.append((room, interval, some_holders, some_waiters))
-            size += count
-            holders, waiters = holders[len(some_holders) :], waiters[len(some_waiters) :]
-    if batch:
-        yield batch

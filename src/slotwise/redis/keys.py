@@ -1,4 +1,4 @@
-"""The names of a semaphore's keys. Nothing here talks to a server."""
+"""The names of keys. Nothing here talks to a server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,35 @@ KINDS = (
 )
 
 
-class Keys:
-    """The keys of one semaphore, as bytes, ready to be sent.
+class KeySet:
+    """The keys of one name, as bytes, ready to be sent.
 
     On Cluster the name is written with braces around it, which puts all keys of
-    a semaphore into one hash slot.
+    a name into one hash slot.
     """
 
+    __slots__ = ("all", "name", "notification", "slot")
+
+    def __init__(
+        self, namespace: str, family: str, kinds: tuple[str, ...], name: str, *, cluster: bool
+    ) -> None:
+        if cluster and name.startswith("}"):
+            raise ValueError(f"a name on Redis Cluster must not start with '}}', as {name!r} does")
+        self.name = name
+        written = f"{{{name}}}" if cluster else name
+        self.all = tuple(f"{namespace}:{family}_{kind}:{written}".encode() for kind in kinds)
+        tag = f"{written}:" if cluster else ""
+        self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
+        self.slot = hash_slot(self.all[0]) if cluster else None
+
+
+class Keys(KeySet):
+    """The keys of one semaphore."""
+
     __slots__ = (
-        "all",
         "main",
         "max",
-        "name",
-        "notification",
         "numbers",
-        "slot",
         "state",
         "ttl",
         "waiting",
@@ -38,11 +52,7 @@ class Keys:
     )
 
     def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
-        if cluster and name.startswith("}"):
-            raise ValueError(f"a name on Redis Cluster must not start with '}}', as {name!r} does")
-        self.name = name
-        written = f"{{{name}}}" if cluster else name
-        self.all = tuple(f"{namespace}:semaphore_{kind}:{written}".encode() for kind in KINDS)
+        super().__init__(namespace, "semaphore", KINDS, name, cluster=cluster)
         (
             self.main,
             self.ttl,
@@ -52,9 +62,6 @@ class Keys:
             self.state,
             self.numbers,
         ) = self.all
-        tag = f"{written}:" if cluster else ""
-        self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
-        self.slot = hash_slot(self.main) if cluster else None
 
     def notification_of(self, acquisition_id: str) -> bytes:
         """The list that tells a client of documented scripts about its grant."""

@@ -32,7 +32,7 @@ class Line:
 
     # Between any two ticks:
     #   N1  every call that was submitted and has no answer is in the link, in
-    #       _backlog, or on a timer that brings it back
+    #       _backlog, among those refused or held back, or was handed to the seat
     #   N2  while _backlog is not empty or somebody listens, there is a link or
     #       one is being opened
 
@@ -45,7 +45,8 @@ class Line:
         *,
         on_message: Callable[[bytes], object],
         on_open: Callable[[bool], object],
-        on_moved: Callable[[Call, str], bool],
+        on_moved: Callable[[Call, str, bool], bool],
+        on_unsettled: Callable[[Call, float], object],
         on_trouble: Callable[[], object],
         listens: Callable[[], bool],
     ) -> None:
@@ -58,6 +59,7 @@ class Line:
         self._on_message = on_message
         self._on_open = on_open
         self._on_moved = on_moved
+        self._on_unsettled = on_unsettled
         self._on_trouble = on_trouble
         self._listens = listens
         self._backlog: list[Call] = []
@@ -88,6 +90,10 @@ class Line:
                 calls.remove(call)
                 return True
         return False
+
+    def owes(self, slot: int | None) -> bool:
+        """Whether replies to calls of a hash slot are under way."""
+        return self.link is not None and self.link.owes(slot)
 
     def take_backlog(self) -> list[Call]:
         """Hand over what has not been sent, for another line."""
@@ -190,6 +196,7 @@ class Line:
         # A connection that breaks on every call must not be retried for ever.
         for call in pending:
             call.tries += 1
+            call.doubtful = True
         tired = [c for c in self._backlog if c.tries >= self.config.attempts and not c.patient]
         for call in tired:
             self._backlog.remove(call)
@@ -216,7 +223,7 @@ class Line:
         if text.startswith("NOSCRIPT"):
             call.whole = True  # for users who may not load scripts
             self._hold_back(call)
-        elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text):
+        elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text, self.owes(call.slot)):
             pass
         elif weather.passes(reply) or ("READONLY" in text and self.config.endpoint.service):
             call.tries += 1
@@ -224,8 +231,8 @@ class Line:
                 call.on_done(call, weather.refused(self.config.endpoint, reply))
                 return
             delay = min(self.config.backoff * 2**call.tries, self.config.max_backoff)
-            if text.startswith(("TRYAGAIN", "CLUSTERDOWN")):  # others' slots may be served
-                self.loop.call_later(delay, self.submit, call)
+            if self.config.endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
+                self._on_unsettled(call, delay)  # others' slots may be served
             else:
                 self._pause = max(self._pause, delay)
                 self._hold_back(call)

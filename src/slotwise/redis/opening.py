@@ -188,6 +188,11 @@ def _connect(endpoint: Endpoint, address: Address, timeout: float, deadline: flo
         if endpoint.tls is not None:
             try:
                 sock = _context(dict(endpoint.tls)).wrap_socket(sock, server_hostname=host)
+            except TimeoutError:
+                sock.close()
+                raise weather.Unreachable(
+                    f"{endpoint} does not answer a TLS greeting; is it redis:// instead?"
+                ) from None
             except BaseException:
                 sock.close()
                 raise

@@ -23,7 +23,8 @@ from weakref import WeakValueDictionary
 from slotwise.redis.cluster import ClusterMap
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.keeper import Keeper
-from slotwise.redis.keys import Keys
+from slotwise.redis.keys import Keys, KeySet
+from slotwise.redis.scripts import load
 from slotwise.redis.seat import Seat
 from slotwise.redis.transport import pack_half
 from slotwise.redis.weather import Unreachable
@@ -46,7 +47,9 @@ class Room:
         "values",
     )
 
-    def __init__(self, keys: Keys) -> None:
+    beat = load("beat")  # the script that takes the heartbeats of this room
+
+    def __init__(self, keys: KeySet) -> None:
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
@@ -145,10 +148,15 @@ class Process:
     # -------------------------------------------------------------- messages
 
     def hear(self, message: bytes) -> None:
-        """Pass on what a script tells a waiter of ours, in whatever loop it waits."""
+        """Pass on what a script tells a waiter or holder of ours, in whatever loop it is."""
         try:
             word, acquisition_id, *more = message.decode().split(" ")
         except ValueError:  # somebody else's: who may publish may publish anything
+            return
+        if word == "kicked":
+            holder = self.holders.get(acquisition_id)
+            if holder is not None:
+                self.keeper.lose(holder, "it was kicked")
             return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:

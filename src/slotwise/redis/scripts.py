@@ -15,7 +15,10 @@ _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
 
 DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
-OURS = ("request", "request_many", "give", "give_many", "beat", "resize", "close", "look")
+OURS = (
+    *("request", "request_many", "give", "give_many", "beat", "resize", "close", "look", "kick"),
+    *("path_request", "path_give", "path_beat", "path_resize", "path_look"),
+)
 
 
 class Script:

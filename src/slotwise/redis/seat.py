@@ -7,6 +7,7 @@ Which waiter a message is for is the process's business.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,12 +53,23 @@ class Seat:
         self.batches: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots
+        # By hash slot: calls that were refused while it changes hands, and those made since,
+        # which must not pass them.
+        self._unsettled: dict[int | None, list[Call]] = {}
+        self._next_number = itertools.count(1).__next__
         self._only = self.line_to(None) if cluster is None else None
 
     def submit(self, call: Call) -> None:
         if self._only is not None:
             self._only.submit(call)
             return
+        call.number = call.number or self._next_number()
+        if call.slot in self._unsettled:
+            self._unsettled[call.slot].append(call)
+        else:
+            self._send(call)
+
+    def _send(self, call: Call) -> None:
         assert self._cluster is not None
         address = self._cluster.address_of(call.slot or 0)
         if address is None:
@@ -89,6 +101,12 @@ class Seat:
         line = None if address is None else self._lines.get(address)
         return None if line is None else line.link
 
+    def doubt(self, slot: int | None) -> None:
+        """Give up the connection that a call travels by; what it owes is asked over a new one."""
+        link = self.link_for(slot)
+        if link is not None:
+            link.lose(TimeoutError())
+
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
         if call in self._parked:
@@ -118,6 +136,7 @@ class Seat:
                 on_message=self._on_message,
                 on_open=self._opened,
                 on_moved=self._moved,
+                on_unsettled=self._wait_until_settled,
                 on_trouble=self._troubled,
                 listens=lambda: self._listens() and self._serves(address),
             )
@@ -142,21 +161,40 @@ class Seat:
             await learned
         return [*self._cluster.primaries()]
 
-    def _moved(self, call: Call, text: str) -> bool:
+    def _moved(self, call: Call, text: str, more_to_come: bool) -> bool:
         """Send a call where the server says that its slot is."""
         if self._cluster is None:
             return False
-        only_once, slot, address = parse_redirection(text)
-        line = self.line_to(address)
         call.tries += 1
         if call.tries > self.config.attempts + 3:
             return False
+        only_once, slot, address = parse_redirection(text)
+        if not only_once and not more_to_come:
+            # Not before: whoever went there directly would pass those that are sent on.
+            self._cluster.note(slot, address)
+        if call.slot in self._unsettled:
+            self._unsettled[call.slot].append(call)
+            return True
+        line = self.line_to(address)
         if only_once:
             line.submit(Call(None, (), ["ASKING"], lambda *_: None))
-        else:
-            self._cluster.note(slot, address)
         line.submit(call)
         return True
+
+    def _wait_until_settled(self, call: Call, delay: float) -> None:
+        """Make a call again in a moment, and let none of its slot pass it until then."""
+        if call.slot not in self._unsettled:
+            self._unsettled[call.slot] = []
+            self.loop.call_later(delay, self._settled, call.slot, delay)
+        self._unsettled[call.slot].append(call)
+
+    def _settled(self, slot: int | None, delay: float) -> None:
+        if any(line.owes(slot) for line in self._lines.values()):
+            # What is still under way will be refused, and belongs in between.
+            self.loop.call_later(delay, self._settled, slot, delay)
+            return
+        for call in sorted(self._unsettled.pop(slot, ()), key=lambda each: each.number):
+            self._send(call)
 
     def _troubled(self) -> None:
         """A node can't be reached: perhaps another has taken its slots over."""
@@ -193,6 +231,11 @@ class Seat:
     def end(self, error: BackendError) -> None:
         for line in self._lines.values():
             line.end(error)
+        left = [*self._parked, *itertools.chain(*self._unsettled.values())]
+        self._parked.clear()
+        self._unsettled.clear()
+        for call in left:
+            call.on_done(call, error)
 
     def abandon(self) -> None:
         """Close the sockets only, from any thread."""

@@ -1,8 +1,8 @@
 """RedisSemaphore: the public face of the Redis driver.
 
-It checks arguments, asks, waits, and cleans up. Who gets a slot is decided by
-the scripts on the server; how calls get there is the seat's business, and
-staying alive the keeper's.
+It checks arguments, asks, and waits. Who gets a slot is decided by the scripts
+on the server; how calls get there is the seat's business, staying alive the
+keeper's, and the blocking twins are in `threads`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 from slotwise._arguments import (
     UNSET,
@@ -23,22 +23,18 @@ from slotwise._arguments import (
 )
 from slotwise.redis import log, statistics
 from slotwise.redis import process as processes
-from slotwise.redis.acquisition import (
-    Acquisition,
-    TimedOut,
-    closed_error,
-    request_template,
-)
+from slotwise.redis.acquisition import Acquisition, closed_error
+from slotwise.redis.asking import request_template
 from slotwise.redis.config import RedisConfig
-from slotwise.redis.giving import give
+from slotwise.redis.giving import give, kick
+from slotwise.redis.labels import Labelled, check_label
 from slotwise.redis.people import read_claimants
 from slotwise.redis.process import Process, Room, process_for
 from slotwise.redis.scripts import load
-from slotwise.redis.weather import Unreachable
-from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
+from slotwise.redis.threads import ForThreads
+from slotwise.redis.waiting import outcome
+from slotwise.semaphore import HeldWhileInside
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
-
-T = TypeVar("T")
 
 # For how long a resize or a close is remembered when nobody is there.
 _REMEMBERED = 24 * 3600
@@ -49,7 +45,7 @@ _MOST = 2**53
 _LOOK = load("look")
 
 
-class RedisSemaphore(Semaphore):
+class RedisSemaphore(ForThreads):
     """A semaphore for all processes that use one Redis server.
 
     Instances of one name, namespace and server are one semaphore, in whatever
@@ -195,19 +191,8 @@ class RedisSemaphore(Semaphore):
             timer = None
             if timeout is not None:
                 timer = acquisition.seat.loop.call_later(timeout, acquisition.time_out)
-        await self._wait(acquisition, timeout, timer)
+        await outcome(acquisition, timeout, timer)
         return acquisition
-
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-    ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
-        taken: list[Acquisition] = []
-        return self._take_in_keeper(self._acquire_for_thread(slots, timeout, label, taken), taken)
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
@@ -215,39 +200,10 @@ class RedisSemaphore(Semaphore):
         acquisition = self._new_acquisition(slots, label)
         acquisition.ask(wait=False)
         try:
-            await self._wait(acquisition, 0.0, None)
+            await outcome(acquisition, 0.0, None)
         except TimeoutError:
             return None
         return acquisition
-
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
-    ) -> AcquisitionResult | None:
-        """Like `try_acquire`; blocks for one round trip to the server."""
-        taken: list[Acquisition] = []
-        return self._take_in_keeper(self._try_for_thread(slots, label, taken), taken)
-
-    async def _acquire_for_thread(
-        self,
-        slots: int,
-        timeout: float | Unset | None,
-        label: str | None,
-        taken: list[Acquisition],
-    ) -> AcquisitionResult:
-        acquired = await self.acquire(slots, timeout=timeout, label=label)
-        assert isinstance(acquired, Acquisition)
-        acquired.task = None  # the task of this coroutine is nobody's work
-        taken.append(acquired)
-        return acquired
-
-    async def _try_for_thread(
-        self, slots: int, label: str | None, taken: list[Acquisition]
-    ) -> AcquisitionResult | None:
-        acquired = await self.try_acquire(slots, label=label)
-        if isinstance(acquired, Acquisition):
-            acquired.task = None
-            taken.append(acquired)
-        return acquired
 
     def cm(
         self,
@@ -259,58 +215,17 @@ class RedisSemaphore(Semaphore):
         if timeout is not UNSET:
             check_seconds("timeout", timeout, zero=True)
         check_count("slots", slots)
-        return _Labelled(self, slots, timeout, _check_label(label))
+        return Labelled(self, slots, timeout, check_label(label))
 
     def _new_acquisition(self, slots: int, label: str | None) -> Acquisition:
         if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
             check_count("slots", slots)
         if self._closed or self._made_at <= self._room.closed_at:
             raise closed_error(self._written_name)
-        acquisition = Acquisition(self, slots, "" if label is None else _check_label(label) or "")
+        acquisition = Acquisition(self, slots, "" if label is None else check_label(label) or "")
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition
-
-    async def _wait(
-        self, acquisition: Acquisition, timeout: float | None, timer: asyncio.TimerHandle | None
-    ) -> None:
-        """See a request to its end, or clean up after it."""
-        future = acquisition.future
-        try:
-            await future
-        except TimedOut:
-            await self._give_up(acquisition, timeout or 0.0)
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                future.exception()  # it was looked at, and came too late
-            try:
-                await acquisition.withdraw()
-            except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
-                pass
-            raise
-        except GeneratorExit:  # collected together with its event loop
-            acquisition.process.leave_closed_loops()
-            raise
-        else:
-            log.acquired(acquisition)
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def _give_up(self, acquisition: Acquisition, waited: float) -> None:
-        """Say why a wait was in vain: full, or out of reach."""
-        trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
-        asked = acquisition._call is not None and acquisition._call.sent
-        queued = acquisition.queued
-        reply = await acquisition.withdraw()
-        if reply is None or (trouble is not None and not queued):
-            if trouble is None or not asked:
-                trouble = trouble or Unreachable(
-                    f"{self._config.endpoint} could not be reached in {waited:g} s"
-                )
-            raise trouble
-        _, _, value, held, waiting = reply[:5]
-        raise acquisition.timeout_error(waited, value or self.value, held, waiting)
 
     # ---------------------------------------------------------------- giving
 
@@ -328,12 +243,16 @@ class RedisSemaphore(Semaphore):
             log.released(holder)
         return bool(reply[0])
 
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        """Like `release`; blocks for one round trip to the server."""
-        acquisition_id = _id_of(acquisition)
-        process, _ = self._attached()
-        process.condemned.pop(acquisition_id, None)
-        return self._in_keeper(self.release(acquisition_id))
+    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
+        """End somebody's acquisition, of whatever process; False if it had ended before.
+
+        The next waiters get its slots at once. Its holder is told at once, or by
+        its next heartbeat if the message does not reach it: its ``lost`` is set, and
+        ``cancel_task_on_loss`` applies. Until then two may be at work: that is what
+        fencing tokens are for. One who still waits is not kicked out of line.
+        """
+        process, room = self._attached()
+        return await kick(process, room, process.seat(), _id_of(acquisition), self._interval)
 
     # ------------------------------------------------------ looking, steering
 
@@ -343,31 +262,17 @@ class RedisSemaphore(Semaphore):
         value, held, waiting, closing = await self._look("counts")
         return bool(waiting or (held and (closing or held >= value)))
 
-    def locked_sync(self) -> bool:
-        return self._in_keeper(self.locked())
-
     async def stats(self) -> SemaphoreStats:
         value, held, waiting, _ = await self._look("counts")
         return SemaphoreStats(held, value or self._value, waiting)
-
-    def stats_sync(self) -> SemaphoreStats:
-        return self._in_keeper(self.stats())
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, in the whole fleet."""
         return read_claimants((await self._look("holders"))[4:])
 
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
-        return self._in_keeper(self.holders())
-
     async def waiters(self) -> list[Claimant]:
         """Who waits now, in the whole fleet, first come first."""
         return read_claimants((await self._look("waiters"))[4:])
-
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._in_keeper(self.waiters())
 
     async def _look(self, what: str) -> list[Any]:
         process, room = self._attached()
@@ -423,9 +328,6 @@ class RedisSemaphore(Semaphore):
         for message in told[1:]:
             process.hear(message)
 
-    def resize_sync(self, value: int) -> None:
-        self._in_keeper(self.resize(value))
-
     async def close(self) -> None:
         process, room = self._attached()
         seat = process.seat()
@@ -436,69 +338,12 @@ class RedisSemaphore(Semaphore):
         for message in told:
             process.hear(message)
 
-    def close_sync(self) -> None:
-        self._in_keeper(self.close())
-
-    def _take_in_keeper(self, taking: Coroutine[Any, Any, T], taken: list[Acquisition]) -> T:
-        """Like `_in_keeper`; a slot that came as the thread was interrupted goes back."""
-        try:
-            return self._in_keeper(taking)
-        except BaseException:
-            process, _ = self._attached()
-            process.keeper.give_back_soon(taken)
-            raise
-
-    def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        process, _ = self._attached()
-        return process.keeper.run(coroutine)
-
-
-class _Labelled(HeldWhileInside):
-    """`cm()` of a semaphore whose acquisitions can have labels."""
-
-    __slots__ = ("_label",)
-
-    def __init__(
-        self,
-        semaphore: RedisSemaphore,
-        slots: int,
-        timeout: float | Unset | None,
-        label: str | None,
-    ) -> None:
-        super().__init__(semaphore, slots, timeout)
-        self._label = label
-
-    async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        semaphore = self._semaphore
-        assert isinstance(semaphore, RedisSemaphore)
-        acquired = await semaphore.acquire(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
-    def __enter__(self) -> AcquisitionResult:
-        refuse_to_block_a_loop("'with'")
-        self._enter()
-        semaphore = self._semaphore
-        assert isinstance(semaphore, RedisSemaphore)
-        acquired = semaphore.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
 
 def _check_value(value: object) -> int:
     count = check_count("value", value)
     if count > _MOST:
         raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
     return count
-
-
-def _check_label(label: object) -> str | None:
-    if label is not None and not isinstance(label, str):
-        raise TypeError(f"label must be a str or None, not {label!r}")
-    if label is not None:
-        label.encode()  # ValueError now, and not once it is half asked for
-    return label
 
 
 def _id_of(acquisition: object) -> str:

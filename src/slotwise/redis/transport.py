@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,13 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 # to a millisecond each time it wakes.
 _LINGER = 0.003
 
+# For how long a loop with nothing else to do looks for a reply, over and over, before it
+# sleeps: about twice what falling asleep and being woken cost where processors are virtual.
+# A server on this machine answers within it. After each reply that did not come so soon,
+# twice as many calls sleep at once, up to so many doublings: a far server costs next to nothing.
+_AWAKE = 0.0002
+_DOUBLINGS = 10
+
 # How long a late reply may still take once the loop had time to look for it.
 _GRACE = 0.25
 
@@ -44,7 +52,10 @@ class Call:
         "again_at",
         "alone",
         "args",
+        "doubtful",
+        "eager",
         "keys",
+        "number",
         "on_done",
         "packed",
         "patient",
@@ -68,12 +79,15 @@ class Call:
         self.args = args
         self.on_done = on_done
         self.slot = slot
+        self.number = 0  # its place among the calls of a seat, on a cluster
         self.sent = False  # the server may have seen it
+        self.doubtful = False  # sent, and the connection broke before a reply: it may have run
         self.whole = False  # send the script itself, not its SHA
         self.tries = 0  # since the server was last reached
         self.patient = False  # never gives up by itself
         self.packed: bytes | None = None  # what to send the first time, if that is known
         self.alone = False  # its caller makes no other call in this tick
+        self.eager = False  # nothing else is waited for: worth staying awake for the reply
         self.again_at: int | None = None  # which argument tells that it was asked before
 
     def pack(self) -> bytes:
@@ -106,10 +120,13 @@ class Link:
 
     __slots__ = (
         "_answered",
+        "_awake_until",
         "_flushing",
         "_later",
         "_lingering",
         "_loop",
+        "_misses",
+        "_naps",
         "_on_lost",
         "_on_message",
         "_on_reply",
@@ -150,6 +167,9 @@ class Link:
         self._later: list[Callable[[], object]] = []
         self._lingering: asyncio.TimerHandle | None = None
         self._flushing = False
+        self._awake_until = 0.0
+        self._naps = 0  # so many calls sleep before one stays awake again
+        self._misses = 0  # how often in a row that was in vain
         self.full = False
         self.closed = False
         self._answered = 0
@@ -168,13 +188,35 @@ class Link:
         if not self._flushing and not self.full:
             if lonely:
                 self._flush()
+                if self._naps:
+                    self._naps -= 1
+                elif call.eager:
+                    self._awake_until = time.monotonic() + _AWAKE
+                    self._loop.call_soon(self._stay_awake)
             else:
                 self._flushing = True
                 self._loop.call_soon(self._flush)
 
+    def _stay_awake(self) -> None:
+        """Keep the loop going round until the reply is there, or does not come soon.
+
+        It serves everybody meanwhile; it only does not sleep.
+        """
+        if not self._pending:
+            self._misses = 0
+        elif time.monotonic() < self._awake_until:
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._naps = 2 ** min(self._misses, _DOUBLINGS)
+            self._misses += 1
+
     def is_idle(self) -> bool:
         """Whether no reply is under way."""
         return not self._pending
+
+    def owes(self, slot: int | None) -> bool:
+        """Whether replies to calls of a hash slot are under way."""
+        return any(call.slot == slot for call in self._pending)
 
     def is_lonely(self) -> bool:
         """Whether this is the last callback of its tick, with no reply under way."""

@@ -67,6 +67,7 @@ _DIAGNOSES = (
     ("NOAUTH", "wants a password; put it into the url, redis://:password@host"),
     ("NOPERM", _GRANT_MORE),
     ("can't run this command", _GRANT_MORE),  # one that a script uses
+    ("ACL failure in script", _GRANT_MORE),  # the same, since Redis 7.2 and in Valkey
     ("READONLY", "is a read-only replica; the url must name the primary, or use redis+sentinel://"),
     ("WRONGTYPE", _STRANGE_KEY),
     ("OOM", "has no memory left; raise its maxmemory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 
 class Proxy:
@@ -37,6 +38,11 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            try:
+                client = self.welcome(client)
+            except OSError:  # it does not speak as we do
+                client.close()
+                continue
             server = socket.create_connection(("127.0.0.1", self._target))
             self._pairs.append((client, server))
             for run in (self._requests, self._replies):
@@ -72,6 +78,10 @@ class Proxy:
             except OSError:
                 pass
             sock.close()
+
+    def welcome(self, client: socket.socket) -> socket.socket:
+        """What to talk with the client through."""
+        return client
 
     def wanted(self, data: bytes) -> bool:
         """Heartbeats do not count."""
@@ -117,6 +127,45 @@ class CutsAfterReply(Proxy):
         if self._asked:
             _send(client, data)
         return self._asked
+
+
+class IsFarAway(Proxy):
+    """Every reply takes some milliseconds on its way."""
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(server):
+            time.sleep(0.005)
+            _send(client, data)
+        self._cut(client, server)
+
+
+class GoesSilent(Proxy):
+    """The other end vanished without a word: what is sent there is lost, and nothing comes back.
+
+    Connections that are opened after `vanish` work.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.lost_something = threading.Event()
+        self._dead: set[socket.socket] = set()
+        super().__init__(port)
+
+    def vanish(self) -> None:
+        self._dead.update(client for client, _ in self._pairs)
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(client):
+            if client in self._dead:
+                self.lost_something.set()
+            else:
+                _send(server, data)
+        self._cut(client, server)
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(server):
+            if client not in self._dead:
+                _send(client, data)
+        self._cut(client, server)
 
 
 def _receive(sock: socket.socket) -> bytes:

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 import redis
 from tests.redis._server import Server, until
-from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
+from tests.redis.faults._proxy import (
+    CutsAfterReply,
+    GoesSilent,
+    IsFarAway,
+    LosesReply,
+    LosesRequest,
+    Proxy,
+)
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import AcquireTimeout
@@ -157,3 +164,43 @@ async def test_a_forgotten_script_lets_nobody_pass(server: Server, client: redis
         await asyncio.wait_for(asyncio.gather(*tasks), 30)
         assert order == list(range(30))
     assert_nothing_left(client)
+
+
+async def test_a_connection_that_goes_silent_costs_no_holder_its_slot(
+    server: Server, client: redis.Redis
+) -> None:
+    """It is given up long before its reply_timeout, while a new one can still be in time."""
+    with GoesSilent(server.port) as proxy:
+        semaphore = RedisSemaphore(
+            name="s",
+            value=1,
+            heartbeat_max_interval=6,
+            ping_interval=0.5,
+            config=RedisConfig(proxy.url, reply_timeout=600),
+        )
+        held = await semaphore.acquire()
+        main = "adv-sem:semaphore_main:s"
+
+        def deadline() -> float:
+            return client.zscore(main, held.acquisition_id) or 0.0
+
+        before = deadline()
+        await until(lambda: deadline() > before, "a heartbeat")
+        proxy.vanish()
+        last = deadline()
+        await until(proxy.lost_something.is_set, "a heartbeat that went nowhere")
+        await until(lambda: held.lost or deadline() > last + 2, "heartbeats over a new connection")
+        assert not held.lost.is_set()
+        assert await asyncio.wait_for(asyncio.to_thread(semaphore.release_sync, held), 30)
+        assert_nothing_left(client)
+
+
+async def test_a_loop_stays_awake_for_replies_only_while_they_come_quickly(server: Server) -> None:
+    """To a far server ever more calls sleep at once: 31 of the first 36, and so on."""
+    with IsFarAway(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        for _ in range(20):
+            await semaphore.release(await semaphore.acquire())
+        link = semaphore._process.seat().link_for(None)
+        assert link is not None
+        assert 1 <= link._misses <= 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,20 @@ import redis.sentinel
 from tests.redis._server import Server, free_port, until
 from tests.redis.test_semaphore import in_line
 
+from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.paths import RedisPaths
 
 SLOTS = 16384
 
 
 class ClusterNode(Server):
     def configuration(self) -> list[str]:
-        return [*super().configuration(), "--cluster-enabled", "yes"]
+        return [
+            *super().configuration(),
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"),
+            *("--repl-diskless-sync-delay", "0"),
+        ]
 
 
 class Sentinel(Server):
@@ -45,30 +51,52 @@ class Sentinel(Server):
         return [str(self._file), "--sentinel"]
 
 
+def form_cluster(folder: Path, stack: contextlib.ExitStack, *, replicas: bool) -> list[Server]:
+    """Three nodes that share the hash slots, and behind them a replica of each if asked for."""
+    nodes: list[Server] = []
+    for n in range(6 if replicas else 3):
+        port = free_port()
+        while port > 55000:  # the cluster's own port is 10000 higher
+            port = free_port()
+        nodes.append(stack.enter_context(ClusterNode(folder / str(n), port=port)))
+    clients = [stack.enter_context(node.client()) for node in nodes]
+    bounds = [0, SLOTS // 3, 2 * SLOTS // 3, SLOTS]
+    for n, client in enumerate(clients):
+        if n < 3:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(bounds[n], bounds[n + 1]))
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+    wait_for(lambda: all(_knows(client, len(nodes)) for client in clients), "the cluster")
+    for replica, primary in zip(clients[3:], clients, strict=False):
+        name = primary.execute_command("CLUSTER", "MYID").decode()
+        wait_for(lambda r=replica, n=name: _knows_of(r, n), "a primary that is known")
+        replica.execute_command("CLUSTER", "REPLICATE", name)
+        wait_for(
+            lambda r=replica: r.info("replication").get("master_link_status") == "up", "a replica"
+        )
+    return nodes
+
+
+def _knows(client: redis.Redis, nodes: int) -> bool:
+    info = client.execute_command("CLUSTER", "INFO")
+    return b"cluster_state:ok" in info and b"cluster_known_nodes:%d\r" % nodes in info
+
+
+def _knows_of(client: redis.Redis, node: str) -> bool:
+    return node.encode() in client.execute_command("CLUSTER", "NODES")
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    folder = tmp_path_factory.mktemp("cluster")
     with contextlib.ExitStack() as stack:
-        nodes: list[Server] = []
-        for n in range(3):
-            port = free_port()
-            while port > 55000:  # the cluster's own port is 10000 higher
-                port = free_port()
-            node = ClusterNode(folder / str(n), port=port)
-            nodes.append(stack.enter_context(node))
-        bounds = [0, SLOTS // 3, 2 * SLOTS // 3, SLOTS]
-        for n, node in enumerate(nodes):
-            with node.client() as client:
-                client.execute_command("CLUSTER", "ADDSLOTS", *range(bounds[n], bounds[n + 1]))
-                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
-        deadline = time.monotonic() + 30
-        for node in nodes:
-            with node.client() as client:
-                while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-                    assert time.monotonic() < deadline, "the cluster never formed"
-                    time.sleep(0.05)
-        yield nodes
+        yield form_cluster(tmp_path_factory.mktemp("cluster"), stack, replicas=False)
 
 
 def cluster_url(nodes: list[Server]) -> str:
@@ -116,6 +144,31 @@ async def test_statistics_and_sync_calls_on_a_cluster(cluster: list[Server]) -> 
         assert await semaphore.release(await waiting)
 
 
+async def test_paths_live_on_one_shard_of_a_cluster(cluster: list[Server]) -> None:
+    config = RedisConfig(cluster_url(cluster[:1]), namespace="paths")
+    tiers = (TierSpec("user", 2, keyed=True), TierSpec("all", 4, keyed=False))
+    inside = 0
+
+    async def work(n: int) -> None:
+        nonlocal inside
+        paths = RedisPaths(tiers, name=f"t{n % 6}", config=config)
+        acquired = await paths.acquire((f"{{{n % 5}}}", None), timeout=20)
+        inside += 1
+        await asyncio.sleep(0.002)
+        await paths.release(acquired.acquisition_id)
+
+    await asyncio.wait_for(asyncio.gather(*(work(n) for n in range(60))), 30)
+    assert inside == 60
+    shards: dict[str, set[int]] = {}
+    for node in cluster:
+        with node.client(decode_responses=True) as client:
+            for key in client.scan_iter("paths:*"):
+                shards.setdefault(key.rpartition(":")[2], set()).add(node.port)
+    assert set(shards) == {f"{{t{n}}}" for n in range(6)}
+    assert all(len(nodes) == 1 for nodes in shards.values())
+    assert len(set.union(*shards.values())) > 1
+
+
 async def test_settings_are_taken_from_cluster_clients(cluster: list[Server]) -> None:
     port = cluster[0].port
     sync_client = redis.cluster.RedisCluster(host="127.0.0.1", port=port)
@@ -126,30 +179,78 @@ async def test_settings_are_taken_from_cluster_clients(cluster: list[Server]) ->
     await async_client.aclose()
 
 
+class Move:
+    """The hash slot of a semaphore on its way from one node of a cluster to the next."""
+
+    def __init__(self, cluster: list[Server], slot: int, stack: contextlib.ExitStack) -> None:
+        self._slot = slot
+        self._clients = [stack.enter_context(node.client()) for node in cluster]
+        counts = [c.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) for c in self._clients]
+        old = counts.index(max(counts))
+        new = (old + 1) % 3
+        self.old, self.new = self._clients[old], self._clients[new]
+        self._new_port = cluster[new].port
+        self._new_id = self.new.execute_command("CLUSTER", "MYID").decode()
+
+    def begin(self) -> None:
+        old_id = self.old.execute_command("CLUSTER", "MYID").decode()
+        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", old_id)
+        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", self._new_id)
+        self.move_keys()
+
+    def move_keys(self) -> None:
+        for key in self.old.execute_command("CLUSTER", "GETKEYSINSLOT", self._slot, 100):
+            self.old.execute_command("MIGRATE", "127.0.0.1", self._new_port, key, 0, 5000)
+
+    def finish(self) -> None:
+        self.move_keys()  # what was written since
+        others = [each for each in self._clients if each is not self.new]
+        for client in (self.new, *others):
+            client.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", self._new_id)
+
+
 async def test_a_slot_that_moves_is_followed(cluster: list[Server]) -> None:
-    config = RedisConfig(cluster_url(cluster), namespace="moves")
+    config = RedisConfig(cluster_url(cluster), namespace="moves", attempts=60)
     semaphore = RedisSemaphore(name="m", value=1, config=config)
     async with semaphore:
         pass
     slot = semaphore._room.keys.slot
+    assert slot is not None
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(node.client()) for node in cluster]
-        ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
-        counts = [c.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) for c in clients]
-        old = counts.index(max(counts))
-        new = (old + 1) % 3
-        clients[new].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old])
-        clients[old].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new])
-        for key in clients[old].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-            clients[old].execute_command("MIGRATE", "127.0.0.1", cluster[new].port, key, 0, 5000)
+        move = Move(cluster, slot, stack)
+        move.begin()
         # Told to ASK the new one, which says TRYAGAIN until it has the slot for good.
         early = asyncio.create_task(semaphore.acquire())
-        await asyncio.sleep(0.1)
-        for client in (clients[new], clients[old], clients[3 - new - old]):
-            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
+        await until(lambda: semaphore._process.seat()._unsettled, "a refusal")
+        move.finish()
         await semaphore.release(await asyncio.wait_for(early, 20))
         async with semaphore:  # told that it MOVED
-            assert clients[new].execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) > 0
+            assert move.new.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) > 0
+
+
+async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
+    cluster: list[Server],
+) -> None:
+    config = RedisConfig(cluster_url(cluster), namespace="order", attempts=60)
+    semaphore = RedisSemaphore(name="o", value=1, config=config)
+    held = await semaphore.acquire()
+    slot = semaphore._room.keys.slot
+    assert slot is not None
+    with contextlib.ExitStack() as stack:
+        move = Move(cluster, slot, stack)
+        move.begin()
+        seat = semaphore._process.seat()
+        tasks = []
+        for n in range(4):
+            tasks.append(asyncio.create_task(semaphore.acquire(label=str(n))))
+            await until(lambda n=n: len(seat._unsettled.get(slot, ())) > n, "a refusal")
+        move.finish()
+        tasks += [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(4, 8)]
+        await in_line(semaphore, 8)
+        assert [each.label for each in await semaphore.waiters()] == list("01234567")
+    await semaphore.release(held)
+    for task in tasks:
+        await semaphore.release(await asyncio.wait_for(task, 20))
 
 
 async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
@@ -188,3 +289,43 @@ async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
             with replica.client() as client:
                 assert client.zcard("adv-sem:semaphore_main:s") == 1
             assert await semaphore.release(acquired) is True
+
+
+@pytest.mark.soak
+async def test_a_replica_that_takes_over_is_followed(tmp_path: Path) -> None:
+    """The node of a semaphore dies with a holder and a line; its replica knows them both."""
+    with contextlib.ExitStack() as stack:
+        nodes = form_cluster(tmp_path, stack, replicas=True)
+        config = RedisConfig(cluster_url(nodes), attempts=100)
+        semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=60, config=config)
+        held = await semaphore.acquire()
+        order: list[int] = []
+        inside = 0
+
+        async def work(n: int) -> None:
+            nonlocal inside
+            async with semaphore:
+                inside += 1
+                assert inside == 1
+                order.append(n)
+                await asyncio.sleep(0.01)
+                inside -= 1
+
+        tasks = []
+        for n in range(5):
+            tasks.append(asyncio.create_task(work(n)))
+            await in_line(semaphore, n + 1)
+        slot = semaphore._room.keys.slot or 0
+        primary = next(n for n in range(3) if slot < (n + 1) * SLOTS // 3)
+        with nodes[primary + 3].client() as replica:
+            replica.execute_command("READONLY")
+            await until(lambda: replica.zcard("adv-sem:semaphore_waiting:{s}") == 5, "replication")
+        await asyncio.to_thread(nodes[primary].kill)
+        tasks += [asyncio.create_task(work(n)) for n in range(5, 10)]  # asked while nobody answers
+        assert await asyncio.wait_for(semaphore.release(held), 60) is True
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        assert order == list(range(10))
+        assert not held.lost.is_set()
+        with nodes[primary + 3].client() as client:
+            assert client.info("replication")["role"] == "master"
+            assert client.zcard("adv-sem:semaphore_main:{s}") == 0

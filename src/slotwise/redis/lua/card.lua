@@ -13,7 +13,7 @@ local now_text = string.format('%.6f', now)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text)) do
   redis.call('ZREM', main, id)
   for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
-    redis.call('ZREM', main, id .. '#' .. i)
+    if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
   end
 end
 redis.call('ZREMRANGEBYSCORE', ttls, '-inf', now_text)

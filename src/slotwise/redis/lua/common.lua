@@ -102,10 +102,13 @@ local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, a
 
 -- Take an acquisition out of everything; how many slots it held.
 local function drop(id)
-  local held, slots = redis.call('ZREM', main, id), slots_of(id)
-  -- Whoever makes up an id of millions of slots shall not stop the server.
-  if held == 0 and slots > redis.call('ZCARD', main) + AT_ONCE then slots = 1 end
-  for i = 2, slots do held = held + redis.call('ZREM', main, id .. '#' .. i) end
+  if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
+  local held = redis.call('ZREM', main, id)
+  for i = 2, slots_of(id) do
+    -- All its members are there or none: an id of made-up millions stops nobody for long.
+    if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
+    held = held + 1
+  end
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
   if claim then
@@ -134,6 +137,8 @@ local function bury_silent()
       dropped[id] = true
       drop(id)
     end
+    -- Foreign clients may have removed some of its members, and not all.
+    if id ~= member then redis.call('ZREM', main, member) end
   end
   silent = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(silent) do

@@ -28,6 +28,7 @@ if redis.call('ZSCORE', main, id) then
   holds = 1
   redis.call('ZADD', main, 'XX', deadline, id)
   for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
+    if not redis.call('ZSCORE', main, id .. '#' .. i) then break end
     redis.call('ZADD', main, 'XX', deadline, id .. '#' .. i)
   end
 end

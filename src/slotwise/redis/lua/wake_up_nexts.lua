@@ -30,7 +30,9 @@ end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, 1000)) do
   redis.call('ZREM', main, id)
-  for i = 2, slots_of(id) do redis.call('ZREM', main, id .. '#' .. i) end
+  for i = 2, slots_of(id) do
+    if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
+  end
   redis.call('ZREM', ttls, id)
 end
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, 1000)) do

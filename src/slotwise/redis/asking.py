@@ -1,0 +1,103 @@
+"""How requests travel: one by itself, mostly packed beforehand, or all of a moment as one call.
+
+Which way one goes is decided by `Acquisition.ask`, and the acquisitions take the answers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slotwise.redis.scripts import load
+from slotwise.redis.transport import Call, pack_half
+
+if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
+    from slotwise.redis.config import RedisConfig
+    from slotwise.redis.process import Process, Room
+    from slotwise.redis.seat import Seat
+
+REQUEST = load("request")
+REQUEST_MANY = load("request_many")
+AGAIN_AT = 6  # which argument of request.lua says "again"
+_MANY_AGAIN_AT = 4  # and which of request_many.lua
+_AT_ONCE = 200  # requests in one call
+
+
+class Source(Protocol):
+    """What an acquisition wants to know of the object that it was asked of."""
+
+    _cancel_task_after_ttl: bool
+    _cancel_task_on_loss: bool
+    _closed: bool
+    _config: RedisConfig
+    _interval: float
+    _made_at: float
+    _ping_interval: float
+    _ttl: float | None
+    _value: int
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def value(self) -> int: ...
+
+    def _attached(self) -> tuple[Process, Room]: ...
+
+    def _template(self) -> tuple[bytes, bytes, bytes]: ...
+
+
+def request_template(semaphore: Source) -> tuple[bytes, bytes, bytes]:
+    """What stands before the id, between the id and the age, and before the last word."""
+    process, room = semaphore._attached()
+    keys = room.keys.all
+    first = pack_half((b"EVALSHA", REQUEST.sha, len(keys), *keys, b""))
+    ttl = b"" if semaphore._ttl is None else semaphore._ttl
+    middle = pack_half((semaphore._value, semaphore._interval, ttl, b"wait", b""))
+    last = pack_half((f"{process.who} ", room.keys.notification))
+    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, last
+
+
+def ask_together(seat: Seat, room: Room) -> None:
+    """Send the requests that lingered: one call for all of them."""
+    lingering: list[Acquisition] = seat.lingering.pop(room, [])
+    waiting = [each for each in lingering if not each.future.done()]
+    if len(waiting) == 1:
+        waiting[0]._ask_alone(wait=True)
+        return
+    for at in range(0, len(waiting), _AT_ONCE):
+        _ask_at_once(seat, room, waiting[at : at + _AT_ONCE])
+
+
+def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
+    process, semaphore = batch[0].process, batch[0].semaphore
+
+    def answered(_: Call, reply: Any) -> None:
+        if isinstance(reply, BaseException):
+            for each in batch:
+                each._fail(reply)
+        elif reply[0] == b"queued":
+            for each in batch:
+                each._queued(reply[1], reply[2])
+        else:
+            for each, own in zip(batch, reply[1:], strict=True):
+                each._take(own)
+
+    args = [
+        b"",
+        semaphore._value,
+        semaphore._interval,
+        b"" if semaphore._ttl is None else semaphore._ttl,
+        b"",
+        f"{process.who} ",
+        b"" if process.keeper.watches(room) else b"due",
+        int((time.monotonic() - semaphore._made_at) * 1e6),
+        room.keys.notification,
+        *(each._acquisition_id for each in batch),
+    ]
+    call = Call(REQUEST_MANY, room.keys.all, args, answered, room.keys.slot)
+    call.again_at = _MANY_AGAIN_AT
+    for each in batch:
+        each._call = call
+    seat.submit(call)

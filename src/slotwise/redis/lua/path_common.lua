@@ -1,0 +1,208 @@
+-- path_common.lua: what is kept of a Tiers object on the server, and how it is read and written.
+-- Who is served, and when, stands in path_rules.lua. Not a script: scripts.py puts it in place
+-- of the line "-- include path_common.lua".
+--
+-- One object is eight keys, in this order in KEYS. A node is "tier:key", a path its nodes with
+-- commas between, narrow to wide (path_keys.py); neither has a space in it.
+--   state       hash  node -> "held waiting value kept top": how many slots are held, how many
+--                     wait whose path goes through it, its own value or "-" for that of its
+--                     tier, the ticket of the head that a slot is kept for or "-", and, in the
+--                     widest tier, the highest slot number there has been
+--                     id -> its claim, "interval ttl path ticket granted number token who"
+--                     ">path" -> "node ticket": where the group of a path is parked
+--                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
+--                     and .life, until when (us) all of this is kept
+--   holders     zset  id -> deadline of its silence
+--   waiters     zset  id -> deadline of its silence
+--   ttls        zset  id -> deadline of its ttl
+--   line        zset  "path ticket id", all with score 0: sorted, so that the first of a path
+--                     is the head of its group
+--   parked      zset  "node ticket path", likewise: the first of a node has the oldest head
+--   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
+--   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
+-- Counts are worth nothing without the claims, so all keys expire together.
+local state, holders, waiters, ttls, line, parked, unfinished, numbers
+local now, now_text, now_us
+local caller, told = nil, {}  -- the caller's seat, and what the reply tells it
+local known, changed          -- fields of state that were read; those to be written
+local nodes, moved            -- nodes that were read, taken apart; those that have changed
+local fresh                   -- keys that this call may have made
+local values, token, last_ticket, longest, life_us
+local first_key
+
+local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
+local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
+
+local function seconds(number) return string.format('%.6f', number) end
+local function whole(number) return string.format('%.0f', number) end
+local function padded(ticket) return string.format('%016.0f', ticket) end
+
+-- ------------------------------------------------------------- state: read once, written once
+
+local function fetch(fields)
+  local texts = redis.call('HMGET', state, unpack(fields))
+  for i, field in ipairs(fields) do known[field] = texts[i] end
+end
+
+local function get(field)
+  local text = known[field]
+  if text == nil then
+    text = redis.call('HGET', state, field)
+    known[field] = text
+  end
+  return text
+end
+
+local function put(field, text)  -- false forgets it
+  known[field], changed[field] = text, true
+end
+
+local function read_values(text)
+  values = {}
+  for value in string.gmatch(text, '%d+') do values[#values + 1] = tonumber(value) end
+end
+
+-- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
+local function open(first, given_now, ...)
+  first_key = first
+  state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
+  line, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
+  now = tonumber(given_now)
+  if now then
+    now_us = math.floor(now * 1000000 + 0.5)
+  else
+    local time = redis.call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+    now = now_us / 1000000
+  end
+  now_text = seconds(now)
+  told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
+  fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life', ...})
+  read_values(known['.values'] or '')
+  token, last_ticket = tonumber(known['.token'] or 0), tonumber(known['.ticket'] or 0)
+  longest, life_us = tonumber(known['.interval'] or 0), tonumber(known['.life'] or 0)
+end
+
+local function expire_with_the_others(key)
+  local left_us = life_us - now_us
+  if left_us <= 0 then left_us = longest * 1000000 end  -- the clock was set forward just now
+  redis.call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
+end
+
+-- Keep everything for another `life` seconds. The life of a key is never shortened.
+local function outlive(life)
+  if life_us >= now_us + life * 1000000 then return end
+  -- A little more than asked for, so that most calls find nothing to do.
+  life_us = now_us + 2 * life * 1000000
+  put('.life', whole(life_us))
+  fresh[state] = true
+  for key = first_key, first_key + 7 do expire_with_the_others(KEYS[key]) end
+end
+
+-- ------------------------------------------------------------------------------- nodes
+
+local function read_node(name)
+  local node = nodes[name]
+  if node then return node end
+  node = {name = name, tier = tonumber(string.match(name, '^%d+')) + 1, held = 0, waiting = 0, top = 0}
+  local text = get(name)
+  if text then
+    local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+    node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
+    node.value, node.kept = tonumber(value), tonumber(kept)
+  end
+  nodes[name] = node
+  return node
+end
+
+local function names_of(path)
+  local names = {}
+  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  return names
+end
+
+local function nodes_of(path)
+  local names, unread, found = names_of(path), {}, {}
+  for _, name in ipairs(names) do
+    if known[name] == nil then unread[#unread + 1] = name end
+  end
+  if #unread > 0 then fetch(unread) end
+  for i, name in ipairs(names) do found[i] = read_node(name) end
+  return found
+end
+
+local function change(node) moved[node.name] = node end
+
+local function value_of(node) return node.value or values[node.tier] or 0 end
+
+-- Write what has changed, and see that every key expires. A node that nothing is known of
+-- any more costs nothing.
+local function save()
+  for name, node in pairs(moved) do
+    if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
+      put(name, false)
+    else
+      put(name, whole(node.held) .. ' ' .. whole(node.waiting) .. ' '
+        .. (node.value and whole(node.value) or '-') .. ' ' .. (node.kept and whole(node.kept) or '-')
+        .. ' ' .. whole(node.top))
+    end
+  end
+  local written, gone = {}, {}
+  for field in pairs(changed) do
+    local text = known[field]
+    if text then
+      written[#written + 1] = field
+      written[#written + 1] = text
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  for from = 1, #written, CHUNK do
+    redis.call('HSET', state, unpack(written, from, math.min(from + CHUNK - 1, #written)))
+  end
+  for from = 1, #gone, CHUNK do
+    redis.call('HDEL', state, unpack(gone, from, math.min(from + CHUNK - 1, #gone)))
+  end
+  for key in pairs(fresh) do
+    if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
+  end
+  changed, moved, fresh = {}, {}, {}
+end
+
+-- ------------------------------------------------------------------------------ claims
+
+local function read_claim(id)
+  local text = get(id)
+  if not text then return nil end
+  local interval, ttl, path, ticket, granted, number, token_text, who =
+    string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  return {
+    interval = interval, ttl = ttl, path = path, ticket = tonumber(ticket), granted = granted,
+    number = tonumber(number), token = tonumber(token_text), who = who,
+  }
+end
+
+local function write_claim(id, claim)
+  put(id, table.concat({
+    claim.interval, claim.ttl, claim.path, whole(claim.ticket), claim.granted,
+    whole(claim.number), whole(claim.token), claim.who,
+  }, ' '))
+end
+
+-- A message to the process of an id, or into the reply if that is the caller's own.
+local function tell(id, ...)
+  local seat = string.match(id, '^sw%-([^-]+)%-')
+  local message = table.concat({...}, ' ')
+  if seat == caller then
+    told[#told + 1] = message
+  elseif seat then
+    redis.call('PUBLISH', 'slotwise:' .. seat, message)
+  end
+end
+
+-- The last thing that a script does: write, and reply.
+local function answer(reply)
+  save()
+  for _, message in ipairs(told) do reply[#reply + 1] = message end
+  return reply
+end

@@ -1,0 +1,331 @@
+-- path_rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, where the
+-- rules stand) in Lua. Not a script: scripts.py puts it, behind path_common.lua, in place of the
+-- line "-- include path_rules.lua".
+-- include path_common.lua
+local PATIENCE = 100
+local LOOKS = 64
+local is_finished = false  -- whether it is known that no node is to be looked at
+
+local function has_slot_for(node, ticket)
+  local value = value_of(node)
+  if value == 0 then return true end
+  local kept = node.kept and node.kept ~= ticket
+  return node.held + (kept and 1 or 0) < value
+end
+
+local function lacks(path_nodes, ticket)
+  for at, node in ipairs(path_nodes) do
+    if not has_slot_for(node, ticket) then return node, at end
+  end
+end
+
+-- ----------------------------------------------------------------- groups, and where they are
+
+local function first_of(key, name)  -- of those whose record begins with a name
+  local record = redis.call('ZRANGEBYLEX', key, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', 0, 1)[1]
+  if record then
+    local ticket, rest = string.match(record, '^%S+ (%d+) (%S+)$')
+    return tonumber(ticket), rest
+  end
+end
+
+local function park(path, ticket, name)
+  redis.call('ZADD', parked, 0, name .. ' ' .. padded(ticket) .. ' ' .. path)
+  put('>' .. path, name .. ' ' .. whole(ticket))
+  fresh[parked] = true
+end
+
+local function parked_at(path)
+  local record = get('>' .. path)
+  if record then
+    local name, ticket = string.match(record, '^(%S+) (%S+)$')
+    return name, tonumber(ticket)
+  end
+end
+
+local function unpark(path, ticket, name)
+  redis.call('ZREM', parked, name .. ' ' .. padded(ticket) .. ' ' .. path)
+end
+
+local function look_at(node)
+  local ticket = first_of(parked, node.name)
+  if ticket then
+    redis.call('ZADD', unfinished, 'LT', ticket, node.name)
+    fresh[unfinished], is_finished = true, false
+  end
+end
+
+local function is_unfinished()  -- 1 or 0, for replies
+  return not is_finished and redis.call('EXISTS', unfinished) or 0
+end
+
+local function unfinished_on(path_nodes)
+  if is_finished then return nil end
+  for _, node in ipairs(path_nodes) do
+    if redis.call('ZSCORE', unfinished, node.name) then return node end
+  end
+end
+
+-- ------------------------------------------------------------------------ holding, waiting
+
+local function take_number(widest)  -- before it counts the new holder
+  if widest.top > widest.held then
+    local free = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
+                            'LIMIT', 0, 1)[1]
+    if free then
+      redis.call('ZREM', numbers, free)
+      return tonumber(string.match(free, '%d+$'))
+    end
+  end
+  widest.top = widest.top + 1
+  return widest.top
+end
+
+-- Turn a claim, whose nodes all have a slot for it, into a holder until `deadline`.
+local function seat(id, claim, path_nodes, deadline)
+  local widest = path_nodes[#path_nodes]
+  claim.number = take_number(widest)
+  if widest.held == 0 then fresh[holders] = true end
+  for _, node in ipairs(path_nodes) do
+    node.held = node.held + 1
+    change(node)
+  end
+  token = math.max(token + 1, now_us)
+  claim.token, claim.granted = token, now_text
+  put('.token', whole(token))
+  write_claim(id, claim)
+  redis.call('ZADD', holders, deadline, id)
+  if claim.ttl ~= '-' then
+    redis.call('ZADD', ttls, seconds(now + tonumber(claim.ttl)), id)
+    fresh[ttls] = true
+    if not known['.timed'] then put('.timed', '1') end
+  end
+end
+
+-- End a hold, if there is one; grants nothing.
+local function give(id)
+  if redis.call('ZREM', holders, id) == 0 then return 0 end
+  local claim = read_claim(id)
+  if not claim then return 0 end
+  put(id, false)
+  if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
+  local path_nodes = nodes_of(claim.path)
+  for _, node in ipairs(path_nodes) do
+    node.held = math.max(node.held - 1, 0)  -- should the server have lost one key and not the other
+    change(node)
+    if node.waiting > 0 then look_at(node) end
+  end
+  local widest = path_nodes[#path_nodes]
+  if widest.held > 0 then
+    redis.call('ZADD', numbers, 0, widest.name .. ' ' .. padded(claim.number))
+    fresh[numbers] = true
+  else
+    if widest.top > 1 then
+      redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+    end
+    widest.top = 0
+  end
+  return 1
+end
+
+-- Stand in line. The group of a path is parked when its first one comes.
+local function wait(id, claim, path_nodes, deadline)
+  write_claim(id, claim)
+  redis.call('ZADD', line, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+  redis.call('ZADD', waiters, deadline, id)
+  if path_nodes[#path_nodes].waiting == 0 then fresh[line], fresh[waiters] = true, true end
+  for _, node in ipairs(path_nodes) do
+    node.waiting = node.waiting + 1
+    change(node)
+  end
+  if not parked_at(claim.path) then
+    park(claim.path, claim.ticket, (lacks(path_nodes) or unfinished_on(path_nodes)).name)
+  end
+end
+
+-- End a wait. The next one of the group becomes its head, and its ticket is returned; it is
+-- not parked yet.
+local function take_out(id, path, ticket, path_nodes)
+  redis.call('ZREM', line, path .. ' ' .. padded(ticket) .. ' ' .. id)
+  redis.call('ZREM', waiters, id)
+  for _, node in ipairs(path_nodes) do
+    node.waiting = math.max(node.waiting - 1, 0)
+    change(node)
+  end
+  -- The counts spare a search when nobody can be there.
+  for _, node in ipairs(path_nodes) do
+    if node.waiting == 0 then return nil end
+  end
+  return first_of(line, path)
+end
+
+local function drop_keeps(path_nodes, from, ticket)
+  for at = from, #path_nodes do
+    local node = path_nodes[at]
+    if node.kept == ticket then
+      node.kept = nil
+      change(node)
+      look_at(node)
+    end
+  end
+end
+
+-- Leave the line, if it stands there; grants nothing. Also the node where its group was parked.
+local function leave(id)
+  if not redis.call('ZSCORE', waiters, id) then return 0 end
+  local claim = read_claim(id)
+  if not claim then return redis.call('ZREM', waiters, id) end
+  put(id, false)
+  local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
+  local name, head = parked_at(path)
+  if head ~= ticket then
+    take_out(id, path, ticket, path_nodes)
+    return 1, name
+  end
+  drop_keeps(path_nodes, 1, ticket)
+  unpark(path, ticket, name)
+  local next_head = take_out(id, path, ticket, path_nodes)
+  if next_head then
+    park(path, next_head, name)  -- it lacks the same node
+  else
+    put('>' .. path, false)
+  end
+  return 1, name
+end
+
+-- ------------------------------------------------------------------------------- serving
+
+-- Keep a slot of each narrower node with a limit, up to the first that keeps one for another.
+local function keep(path_nodes, before, ticket)
+  for at = 1, before - 1 do
+    local node = path_nodes[at]
+    if value_of(node) ~= 0 then
+      if node.kept and node.kept ~= ticket then return end
+      node.kept = ticket
+      change(node)
+    end
+  end
+end
+
+-- Grant the head of a group that is parked here, or park it where it lacks something.
+local function examine(path, ticket, here)
+  local path_nodes = nodes_of(path)
+  unpark(path, ticket, here.name)
+  local lacking, at = lacks(path_nodes, ticket)
+  if lacking then
+    drop_keeps(path_nodes, at, ticket)
+    if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket) end
+    park(path, ticket, lacking.name)
+    return
+  end
+  for _, node in ipairs(path_nodes) do
+    if node.kept == ticket then node.kept = nil end  -- it is taken now
+  end
+  local _, id = first_of(line, path)
+  local claim, deadline = read_claim(id or ''), redis.call('ZSCORE', waiters, id or '')
+  if claim and deadline then
+    -- A grant is no sign of life: one that died in line blocks the others for no longer
+    -- than if it had stayed there.
+    seat(id, claim, path_nodes, deadline)
+    tell(id, 'granted', id, whole(claim.number), whole(claim.token))
+  end
+  local next_head = take_out(id or '', path, ticket, path_nodes)
+  if next_head then
+    park(path, next_head, (lacks(path_nodes, next_head) or here).name)
+  else
+    put('>' .. path, false)
+  end
+end
+
+local function settle()
+  local looks = LOOKS
+  while looks > 0 and not is_finished do
+    local work = redis.call('ZRANGE', unfinished, 0, 0, 'WITHSCORES')
+    if not work[1] then
+      is_finished = true
+      return
+    end
+    local here = read_node(work[1])
+    local ticket, path
+    if has_slot_for(here) then ticket, path = first_of(parked, here.name) end
+    if not ticket then
+      redis.call('ZREM', unfinished, here.name)
+    elseif ticket ~= tonumber(work[2]) then
+      redis.call('ZADD', unfinished, ticket, here.name)
+    else
+      looks = looks - 1
+      examine(path, ticket, here)
+    end
+  end
+end
+
+-- End all whose time is up; only then, when no waiter is left whose own time is up, is
+-- anything granted.
+local function expire()
+  is_finished = false
+  if known['.timed'] then
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+      if give(id) == 0 then redis.call('ZREM', ttls, id) end
+    end
+  end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+    give(id)
+  end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+    leave(id)
+  end
+  settle()
+end
+
+-- In how many ms somebody's time is up, 0 if something is unfinished, -1 if there is nothing to
+-- come back for. Those who wait come back then.
+local function next_end()
+  if is_unfinished() == 1 then return 0 end
+  local soonest
+  for _, key in ipairs({holders, ttls, waiters}) do
+    local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if score and (not soonest or score < soonest) then soonest = score end
+  end
+  if not soonest then return -1 end
+  return math.max(math.ceil((soonest - now) * 1000), 0)
+end
+
+-- ----------------------------------------------------------------------- what it was made with
+
+-- The i-th part of a text that has "|" between its parts.
+local function part(text, i)
+  for each in string.gmatch(text, '[^|]+') do
+    i = i - 1
+    if i == 0 then return each end
+  end
+end
+
+-- The tier whose value is in the way of an object that was made with these, or nil.
+local function clashing(own_values)
+  local i = 0
+  for value in string.gmatch(own_values, '%d+') do
+    i = i + 1
+    if not string.find(part(get('.accepted'), i), ',' .. value .. ',', 1, true) then return i end
+  end
+end
+
+-- Agree on the tiers with an object that was made with these; nil, or the number of the tier
+-- whose value is in the way, or 0 if the tiers are others.
+local function declare(shape, own_values)
+  local clash = 0
+  if known['.shape'] == shape then
+    clash = known['.declared'] ~= own_values and clashing(own_values)
+    if not clash then return nil end
+  end
+  if known['.shape'] and redis.call('EXISTS', holders, waiters) > 0 then return clash end
+  -- Nobody is there: what was agreed on before, and changed since, is forgotten.
+  redis.call('DEL', ttls, line, parked, unfinished, numbers)
+  for _, field in ipairs(redis.call('HKEYS', state)) do
+    if string.sub(field, 1, 1) ~= '.' then put(field, false) end
+  end
+  read_values(own_values)
+  put('.shape', shape)
+  put('.declared', own_values)
+  put('.accepted', (string.gsub(own_values, '(%d+),?', '|,%1,')))
+  put('.values', own_values)
+end

@@ -1,0 +1,320 @@
+"""RedisPaths: atomic paths for a fleet, what tiers use when they are given a Redis server.
+
+It asks, waits and cleans up. Who gets a path is decided by the scripts on the
+server (lua/path_*.lua), which mirror `slotwise._ledger.paths`, where the rules stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from slotwise._arguments import check_name, check_seconds
+from slotwise.errors import BackendError, SemaphoreClosed, ValueConflict
+from slotwise.paths import Path, TierSpec, TierStats
+from slotwise.redis import log, path_stats
+from slotwise.redis import process as processes
+from slotwise.redis.config import RedisConfig
+from slotwise.redis.labels import check_label
+from slotwise.redis.path_acquisition import (
+    PathAcquisition,
+    PathRoom,
+    give,
+    give_all,
+    request_template,
+)
+from slotwise.redis.path_idle import Idle
+from slotwise.redis.path_keys import PathKeys, write_node
+from slotwise.redis.process import Process, process_for
+from slotwise.redis.scripts import load
+from slotwise.redis.seat import Seat
+from slotwise.redis.waiting import outcome
+from slotwise.semaphore import refuse_to_block_a_loop
+from slotwise.values import AcquisitionResult
+
+T = TypeVar("T")
+
+# For how long a resize is remembered at least when nobody is there.
+_REMEMBERED = 12 * 3600
+
+# Lua counts in doubles: above this it would miscount.
+_MOST = 2**53
+
+_RESIZE = load("path_resize")
+
+
+class RedisPaths:
+    """A `PathBackend` for all processes that use one Redis server.
+
+    Objects of one name, namespace and server share their tiers, in whatever
+    process, and must agree about them. On Cluster one object lives on one shard.
+
+    Args:
+        tiers: narrow to wide.
+        name: what objects share them by.
+        config: the server.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        heartbeat_max_interval: how long a process may be silent, in seconds,
+            before what it holds and its places in line are given to others.
+        ping_interval: how often it shows that it lives; a fifth of that by default.
+    """
+
+    # Tasks are not cancelled for a loss; who wants that watches `lost`.
+    _cancel_task_after_ttl = False
+    _cancel_task_on_loss = False
+
+    def __init__(
+        self,
+        tiers: Sequence[TierSpec],
+        *,
+        name: str,
+        config: RedisConfig,
+        ttl: float | None = None,
+        heartbeat_max_interval: float = 15,
+        ping_interval: float | None = None,
+    ) -> None:
+        self._tiers = tuple(tiers)
+        for tier in self._tiers:
+            _check_value(tier.value)
+        self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
+        if check_name(name) is None:
+            raise TypeError("name must be a str, not None")
+        self._name = name
+        if not isinstance(config, RedisConfig):
+            raise TypeError(f"config must be a RedisConfig, not {config!r}")
+        self._config = config
+        self._ttl = check_seconds("ttl", ttl)
+        interval = check_seconds("heartbeat_max_interval", heartbeat_max_interval)
+        if interval is None:
+            raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
+        self._interval = interval
+        ping = check_seconds("ping_interval", ping_interval)
+        self._ping_interval = interval / 5 if ping is None else ping
+        if self._ping_interval >= interval:
+            raise ValueError(
+                f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
+                f" not {ping:g} s"
+            )
+        # What all objects of a name must agree about.
+        self._shape = ",".join(
+            quote(tier.name.encode("utf-8", "surrogatepass"), safe="") + "*" * tier.keyed
+            for tier in self._tiers
+        )
+        self._declared = ",".join(str(tier.value) for tier in self._tiers)
+        limited = [tier.value for tier in self._tiers if tier.value]
+        self._value = limited[-1] if limited else 0
+        self._made_at = time.monotonic()
+        self._closed = False
+        self._attach()
+
+    def _attach(self) -> None:
+        process = self._process = process_for(self._config)
+        cluster = process.cluster is not None
+        self._room = PathRoom(PathKeys(self._config.namespace, self._name, cluster=cluster))
+        self._idle = Idle(self._tiers)
+        self._sent_as: tuple[bytes, bytes, bytes] | None = None
+        self._era: object = processes.era
+
+    def _attached(self) -> tuple[Process, PathRoom]:
+        """What this process shares; made anew in a forked child."""
+        if self._era is not processes.era:
+            self._attach()
+        return self._process, self._room
+
+    def _template(self) -> tuple[bytes, bytes, bytes]:
+        """A request as it travels, but for what differs each time."""
+        if self._sent_as is None:
+            self._sent_as = request_template(self)
+        return self._sent_as
+
+    def __repr__(self) -> str:
+        return f"<RedisPaths {self._name!r} of {self._shape}, {self._config.endpoint}>"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def value(self) -> int:
+        """That of the widest tier with a limit, as it was made; 0 if none has one."""
+        return self._value
+
+    # ---------------------------------------------------------------- taking
+
+    async def acquire(
+        self, path: Path, *, timeout: float | None, label: str | None = None
+    ) -> AcquisitionResult:
+        """Wait for one slot of every tier; see `PathBackend`.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: a tier is in use with another value, or there are other tiers.
+            BackendError: the server can't be used, or could not be reached in time.
+        """
+        if self._closed:
+            raise SemaphoreClosed(f"{self._title} are closed")
+        if label is not None:
+            check_label(label)
+        acquisition = PathAcquisition(self, path, label or "")
+        self._idle.enter(path)
+        acquisition.ask(wait=timeout != 0)
+        if self._closed and acquisition.close():  # by another thread, which did not see this one
+            acquisition.give(acquisition.seat).add_done_callback(_ignore)
+        timer = None
+        if timeout:
+            timer = acquisition.seat.loop.call_later(timeout, acquisition.time_out)
+        await outcome(acquisition, timeout, timer)
+        return acquisition
+
+    def acquire_sync(
+        self, path: Path, *, timeout: float | None, label: str | None = None
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        taken: list[PathAcquisition] = []
+
+        async def acquire() -> AcquisitionResult:
+            acquired = await self.acquire(path, timeout=timeout, label=label)
+            assert isinstance(acquired, PathAcquisition)
+            taken.append(acquired)
+            return acquired
+
+        try:
+            return self._in_keeper(acquire())
+        except BaseException:
+            # What came as the thread was interrupted goes back.
+            self._attached()[0].keeper.give_back_soon([*taken])
+            raise
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str) -> bool:
+        process, room = self._attached()
+        if acquisition_id in processes.inherited:
+            return False  # its parent process has it
+        holder = process.holders.get(acquisition_id)
+        if isinstance(holder, PathAcquisition) and holder.room.name == room.name:
+            process.holders.pop(acquisition_id, None)
+            holder.let_go()
+        else:
+            holder = None
+        reply = await give(process, room, process.seat(), [acquisition_id])
+        if holder is not None:
+            log.released(holder)
+        return bool(reply[0] == b"1")
+
+    def release_sync(self, acquisition_id: str) -> bool:
+        return self._in_keeper(self.release(acquisition_id))
+
+    # ------------------------------------------------------ looking, steering
+
+    async def stats(self) -> dict[str, TierStats]:
+        return await path_stats.collect(*self._attached(), self._tiers, self._idle)
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        return self._in_keeper(self.stats())
+
+    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+        """Change a value for the whole fleet; remembered for a day when nobody is there.
+
+        Raises:
+            ValueConflict: the name is in use with other tiers or values.
+        """
+        _check_value(value)
+        process, room = self._attached()
+        seat, index = process.seat(), self._indexes[tier]
+        node = "" if key is None else write_node(index, key)
+        args = [b"", seat.token, self._interval, self._shape, self._declared]
+        args += [index, node, value, _REMEMBERED]
+        word, *more = await seat.run(_RESIZE, room.keys.all, args, room.keys.slot)
+        if word == b"conflict":
+            raise self._conflict(*more)
+        for message in more[1:]:
+            process.hear(message)
+        if more[0]:
+            room.go_on(process, seat)
+
+    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+        self._in_keeper(self.resize(tier, value, key))
+
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        """Forget idle keys that this object remembers; the server remembers none."""
+        return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
+
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
+
+    # --------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        """Fail this object's waiters and newcomers; the fleet's limits go on.
+
+        Returns when the waiters have left the line, or after ``cleanup_timeout``;
+        then their silence takes them out.
+        """
+        self._closed = True
+        process, room = self._attached()
+        by_seat: dict[Seat, list[PathAcquisition]] = {}
+        for waiter in list(process.waiters.values()):
+            if isinstance(waiter, PathAcquisition) and waiter.paths is self:
+                by_seat.setdefault(waiter.seat, []).append(waiter)
+
+        async def fail(seat: Seat, waiters: list[PathAcquisition]) -> None:
+            ids = [left for left in (waiter.close() for waiter in waiters) if left is not None]
+            with contextlib.suppress(BackendError):
+                await give_all(process, room, seat, ids)
+
+        here = asyncio.get_running_loop()
+        leaving: list[asyncio.Future[None]] = []
+        for seat, waiters in by_seat.items():
+            if seat.loop is here:
+                leaving.append(here.create_task(fail(seat, waiters)))
+            elif not seat.loop.is_closed():
+                elsewhere = asyncio.run_coroutine_threadsafe(fail(seat, waiters), seat.loop)
+                leaving.append(asyncio.wrap_future(elsewhere))
+        if leaving:
+            await asyncio.wait(leaving, timeout=self._config.cleanup_timeout)
+
+    def close_sync(self) -> None:
+        self._in_keeper(self.close())
+
+    # ------------------------------------------------------------------ words
+
+    @property
+    def _title(self) -> str:
+        return f"the tiers {', '.join(self._indexes)} of {self._name!r}"
+
+    def _node(self, index: int, key: str) -> str:
+        tier = self._tiers[index]
+        return f"{tier.name} {key!r}" if tier.keyed else tier.name
+
+    def _conflict(self, index: int, value: int) -> ValueConflict:
+        if index < 0:
+            return ValueConflict(f"{self._name!r} is in use with other tiers than {self._shape}")
+        own = self._tiers[index].value
+        return ValueConflict(
+            f"{self._tiers[index].name} of {self._name!r} is in use with {value or 'any number of'}"
+            f" slots, not {own or 'any number'}; resize() changes the value of a tier in use"
+        )
+
+    def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._attached()[0].keeper.run(coroutine)
+
+
+def _check_value(value: int) -> None:
+    if value > _MOST:
+        raise ValueError(f"value must be at most {_MOST} on Redis, not {value}")
+
+
+def _ignore(given: asyncio.Future[Any]) -> None:
+    """The heartbeat's silence frees what this could not."""
+    if not given.cancelled():
+        given.exception()

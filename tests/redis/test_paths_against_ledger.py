@@ -1,0 +1,333 @@
+"""The scripts of paths and the ledger of paths, one random sequence: after every step they agree.
+
+The ledger is the oracle: who holds which slot number, who waits, in which order,
+parked where, which slots are kept for whom, and what is unfinished. The test's
+clock is passed to both. `PATIENCE` and `LOOKS` are small here, so that waiters
+become overdue and work is left over within a few steps.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from heapq import heapify
+from typing import Any
+
+import pytest
+import redis
+
+from slotwise._ledger import paths as rules
+from slotwise._ledger.path_nodes import Node, PathClaim
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.paths_invariants import check
+from slotwise.redis.path_keys import KINDS, PathKeys, read_node, write_node, write_path
+from slotwise.redis.scripts import load
+
+INTERVAL = 15.0
+
+
+class Oracle(PathLedger[PathClaim]):
+    """The ledger, with an order of its own where the rules leave it open.
+
+    A node may still be listed with a head that has moved on to another node; that
+    costs no look, and which of the two comes first is all the same. The server takes
+    the narrower one, the ledger any.
+    """
+
+    def _look_at(self, node: Node) -> None:
+        before = len(self.work)
+        super()._look_at(node)
+        if len(self.work) > before:
+            [tier] = [tier for tier in self.tiers if tier.nodes.get(node.key) is node]
+            at = self.work.index((node.look, id(node), node))
+            self.work[at] = (node.look, tier.index, node)
+            heapify(self.work)
+
+
+class Pair:
+    """One set of tiers twice: a ledger here, and the keys on a server."""
+
+    def __init__(self, client: redis.Redis, values: list[int], patience: int, looks: int) -> None:
+        self.client = client
+        self.ledger: Oracle = Oracle(values)
+        self.declared = ",".join(map(str, values))
+        self.keys = PathKeys("adv-sem", "t")
+        self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}
+        self.patience, self.looks = patience, looks
+        self.now = round(time.time(), 3)
+        self.silent_at: dict[str, float] = {}
+        self.ttls: dict[str, float | None] = {}
+        self.ttl_ends: dict[str, float] = {}
+        self.paths: dict[str, tuple[str, ...]] = {}
+        self.tokens: list[int] = []
+        self.kept = self.left_over = 0  # how often the rare things happened
+        self.resized = False
+
+    # ------------------------------------------------------- the server's side
+
+    def run(self, name: str, *args: object) -> Any:
+        source = load(name).source.decode()
+        for word, value in (("PATIENCE", self.patience), ("LOOKS", self.looks)):
+            line = f"local {word} = {getattr(rules_as_written, word)}\n"
+            assert line in source, "the script and the ledger have the same bounds"
+            source = source.replace(line, f"local {word} = {value}\n")
+        texts = ["" if arg is None else str(arg) for arg in args]
+        keys = self.keys.all
+        return self.client.eval(source, len(keys), *keys, f"{self.now:.6f}", *texts)
+
+    # ------------------------------------------------------- the ledger's side
+
+    def end_what_is_over(self) -> None:
+        self.note(self.ledger.expire(self.now)[2])
+
+    def note(self, granted: list[PathClaim]) -> None:
+        for claim in granted:
+            claim_id = str(claim.key)
+            ttl = self.ttls[claim_id]
+            self.ttl_ends[claim_id] = float("inf") if ttl is None else self.now + ttl
+            self.renew(claim_id)
+
+    def renew(self, claim_id: str) -> None:
+        end = min(self.silent_at[claim_id], self.ttl_ends.get(claim_id, float("inf")))
+        self.ledger.timed().set(claim_id, end)
+
+    # --------------------------------------------------------------- the verbs
+
+    def request(
+        self, claim_id: str, path: tuple[str, ...], ttl: float | None, *, wait: bool
+    ) -> None:
+        self.ttls[claim_id], self.paths[claim_id] = ttl, path
+        self.silent_at[claim_id] = self.now + INTERVAL
+        self.end_what_is_over()
+        args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
+        mode = "wait" if wait else "try"
+        written = write_path(path)
+        reply = self.run("path_request", claim_id, written, *args, mode, "", "host 1 x y", "due")
+        claim = PathClaim(claim_id, ttl)
+        if wait:
+            granted = self.ledger.request(
+                claim, path, self.now, wait_until=self.silent_at[claim_id]
+            )
+        else:
+            granted = self.ledger.settle(self.now)
+            if self.ledger.try_request(claim, path, self.now):
+                granted.append(claim)
+        self.note(granted)
+        if claim in granted:
+            assert reply[0] == "granted"
+            self.tokens.append(reply[2])
+        else:
+            assert reply[0] == ("queued" if wait else "busy")
+
+    def give(self, ids: list[str]) -> None:
+        self.end_what_is_over()
+        holders, waiting = self.ledger.holders, self.ledger.waiting
+        digits = ["1" if each in holders else "2" if each in waiting else "0" for each in ids]
+        # All of them, and only then is anything granted.
+        for claim_id in ids:
+            if claim_id in holders:
+                self.ledger.timed().discard(claim_id)
+                self.ledger.give(holders.pop(claim_id), self.now)
+            elif claim_id in waiting:
+                self.ledger._leave(waiting[claim_id], self.now)
+        self.note(self.ledger.settle(self.now))
+        reply = self.run("path_give", "", *ids)
+        assert reply[:2] == ["".join(digits), int(self.ledger.unfinished)]
+
+    def beat(self, ids: list[str]) -> None:
+        holders = [claim_id for claim_id in ids if claim_id in self.ledger.holders]
+        waiters = [claim_id for claim_id in ids if claim_id in self.ledger.waiting]
+        lost = []
+        for claim_id in holders:
+            if self.ttl_ends[claim_id] > self.now:
+                self.silent_at[claim_id] = self.now + INTERVAL
+                self.renew(claim_id)
+            else:
+                lost.append(f"lost {claim_id}")
+        for claim_id in waiters:
+            self.silent_at[claim_id] = self.now + INTERVAL
+            self.renew(claim_id)
+        self.end_what_is_over()
+        counts = (len(holders), len(waiters))
+        [reply] = self.run("path_beat", "", INTERVAL, "", *counts, *holders, *waiters)
+        assert reply[1:] == lost
+        assert (reply[0] == 0) is self.ledger.unfinished
+
+    def resize(self, tier: int, value: int, key: str | None) -> None:
+        self.end_what_is_over()
+        self.resized = True
+        node = "" if key is None else write_node(tier, key)
+        args = ("s*,m*,l", self.declared, tier, node, value, 60)
+        reply = self.run("path_resize", "", INTERVAL, *args)
+        self.note(self.ledger.resize(tier, value, key, self.now, one=key is not None))
+        assert reply == ["resized", int(self.ledger.unfinished)]
+
+    # ------------------------------------------------------------ do they agree
+
+    def compare(self) -> None:
+        ledger = self.ledger
+        check(ledger, resized=self.resized)
+        client, key = self.client, self.key
+        state = client.hgetall(key["state"])
+        claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
+        assert set(claims) == {*ledger.holders, *ledger.waiting}
+        taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
+        for claim_id, (_, _, path, ticket, granted, number, _, *who) in claims.items():
+            assert path == write_path(self.paths[claim_id])
+            assert who == ["host", "1", "x", "y"]
+            assert (granted != "0") is (claim_id in ledger.holders)
+            if claim_id in ledger.waiting:
+                assert int(ticket) == ledger.waiting[claim_id].ticket
+            else:
+                taken.setdefault(path.rpartition(",")[2], []).append(int(number))
+                if not self.resized:  # after that the ledger has numbers that it retired
+                    assert int(number) == ledger.holders[claim_id].slot_number
+        assert int(state.get(".ticket", 0)) == ledger.last_ticket
+        assert set(client.zrange(key["holders"], 0, -1)) == set(ledger.holders)
+        assert set(client.zrange(key["waiters"], 0, -1)) == set(ledger.waiting)
+        assert set(client.zrange(key["ttls"], 0, -1)) == {
+            claim_id for claim_id in ledger.holders if self.ttls[str(claim_id)] is not None
+        }
+
+        line: dict[str, list[str]] = {}
+        for record in client.zrange(key["line"], 0, -1):
+            path, _, claim_id = record.split(" ")
+            line.setdefault(path, []).append(claim_id)
+        assert line == {
+            write_path(group.path): list(group.waiters) for group in ledger.groups.values()
+        }
+        names = {
+            node: write_node(tier.index, node.key)
+            for tier in ledger.tiers
+            for node in tier.nodes.values()
+        }
+        places = {
+            write_path(group.path): (names[group.parked_at], group.ticket)
+            for group in ledger.groups.values()
+        }
+        parked = {}
+        for record in client.zrange(key["parked"], 0, -1):
+            node, ticket, path = record.split(" ")
+            parked[path] = (node, int(ticket))
+        assert parked == places
+        groups = {each[1:]: state[each] for each in state if each[0] == ">"}
+        assert groups == {path: f"{node} {ticket}" for path, (node, ticket) in places.items()}
+
+        nodes = {}
+        for tier in ledger.tiers:
+            for node_key, own in tier.own_values.items():
+                nodes[write_node(tier.index, node_key)] = ["0", "0", str(own), "-"]
+            for node in tier.nodes.values():
+                if node.held or node.waiting:
+                    kept = "-" if node.kept_for is None else str(node.kept_for.ticket)
+                    self.kept += node.kept_for is not None
+                    own = str(tier.own_values.get(node.key, "-"))
+                    nodes[names[node]] = [str(node.held), str(node.waiting), own, kept]
+        records = {each: state[each].split(" ") for each in state if each[0].isdigit()}
+        assert {node: record[:4] for node, record in records.items()} == nodes
+        looks = {name for node, name in names.items() if node.look is not None}
+        assert set(client.zrange(key["unfinished"], 0, -1)) == looks
+        self.left_over += ledger.unfinished
+
+        free: dict[str, list[int]] = {}
+        for node, number in (each.split(" ") for each in client.zrange(key["numbers"], 0, -1)):
+            free.setdefault(node, []).append(int(number))
+        for node in {*taken, *free}:
+            numbers = sorted(taken.get(node, []) + free.get(node, []))
+            assert numbers == list(range(1, int(records[node][4]) + 1)), "each once, none missing"
+        for each in client.keys("*"):
+            assert client.pttl(each) > 0, f"{each} would stay for ever"
+
+
+def some_of(dice: random.Random, pair: Pair) -> list[str]:
+    """Ids to be ended: mostly of a holder, so that those who wait grow old."""
+    ids = [str(each) for each in pair.ledger.holders]
+    if dice.random() < 0.15:
+        ids += [str(each) for each in pair.ledger.waiting]
+    return dice.sample(ids, min(len(ids), dice.choice([1, 1, 1, 2, 5]))) or ["sw-x-nobody"]
+
+
+class _AsWritten:
+    PATIENCE, LOOKS = rules.PATIENCE, rules.LOOKS
+
+
+rules_as_written = _AsWritten()
+
+
+def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pair:
+    """A random sequence, compared after every step."""
+    dice = random.Random(seed)
+    patience, looks = dice.choice([(3, 64), (100, 64), (6, 1), (4, 2), (3, 3)])
+    monkeypatch.setattr(rules, "PATIENCE", patience)
+    monkeypatch.setattr(rules, "LOOKS", looks)
+    values = [dice.choice([1, 1, 2, 0]), dice.choice([1, 2, 3]), dice.choice([0, 2, 2, 3, 5])]
+    pair = Pair(client, values, patience, looks)
+    users = ["", "a b", "{x}", "a,b:c>", "\ud800", "\0", "!"][: dice.choice([2, 4, 7])]
+    assert [read_node(write_node(3, user).encode()) for user in users] == [(3, u) for u in users]
+    issued = 0
+    for _ in range(140):
+        pair.now = round(pair.now + dice.choice([0, 0, 0.001, 0.5, 2]), 6)
+        everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
+        action = dice.random()
+        if action < 0.5:
+            issued += 1
+            path = (dice.choice(users), dice.choice(["m", "n"]), None)
+            ttl = dice.choice([None, None, 1.0, 20.0])
+            pair.request(f"sw-x-{issued}", path, ttl, wait=dice.random() < 0.9)
+        elif action < 0.78:
+            pair.give(some_of(dice, pair))
+        elif action < 0.9:
+            pair.beat(dice.sample(everyone, dice.randint(0, len(everyone))))
+        elif action < 0.98:
+            tier = dice.randrange(3)
+            key = dice.choice([None, *(users, ["m", "n"], [None])[tier]])
+            pair.resize(tier, dice.choice([0, 1, 1, 2, 3, 4]), key)
+        else:
+            pair.now += 20
+            pair.beat([])
+        pair.compare()
+    assert pair.tokens == sorted(set(pair.tokens)), "tokens increase strictly"
+    return pair
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_the_scripts_of_paths_decide_as_the_ledger_does(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    play(client, monkeypatch, seed)
+
+
+def test_random_sequences_come_to_overdue_heads_and_unfinished_work(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = play(client, monkeypatch, 7)
+    assert pair.kept > 5
+    assert pair.left_over > 5
+
+
+def test_keys_made_later_expire_with_the_others(client: redis.Redis) -> None:
+    """Counts are worth nothing without the claims, and the other way round."""
+    pair = Pair(client, [1, 1, 1], 100, 64)
+    pair.request("sw-x-1", ("a", "m", None), None, wait=True)
+    pair.now += 5
+    pair.request("sw-x-2", ("a", "m", None), None, wait=True)
+    # By the clock of the test it is 5 s later; the server, whose clock is not, has to
+    # give the new keys 5 s less.
+    left = {kind: client.pttl(key) for kind, key in pair.key.items() if client.exists(key)}
+    assert set(left) == {"state", "holders", "waiters", "line", "parked"}
+    for kind in ("waiters", "line", "parked"):
+        assert abs(left["state"] - left[kind] - 5000) < 2000
+    assert abs(left["state"] - left["holders"]) < 2000
+
+
+def test_who_died_before_the_clock_stepped_back_is_freed_all_the_same(client: redis.Redis) -> None:
+    pair = Pair(client, [1, 1, 1], 100, 64)
+    pair.now += 3600
+    pair.request("sw-x-1", ("a", "m", None), None, wait=True)
+    pair.now -= 3600
+    nobody = ("path_beat", "", INTERVAL, "", 0, 0)
+    pair.run(*nobody)
+    assert client.exists(pair.key["holders"])
+    pair.now += 1.5 * INTERVAL
+    pair.run(*nobody)
+    assert not client.exists(pair.key["holders"])
