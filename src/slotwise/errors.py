@@ -20,6 +20,10 @@ class SemaphoreClosed(SlotwiseError, RuntimeError):
     """The semaphore was closed before or during the wait."""
 
 
+class SlotManagerClosed(SemaphoreClosed):
+    """The slot manager was closed before or during the wait."""
+
+
 class ValueConflict(SlotwiseError, ValueError):
     """Two users of one name disagree about its value while it is in use."""
 

@@ -1,0 +1,63 @@
+"""What is always true of a ledger of paths, as code.
+
+Tests call `check` after every step. Nothing here runs in production.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slotwise._ledger import paths
+from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.path_nodes import UNLIMITED, Group, Node
+from slotwise._ledger.paths import PathLedger
+
+
+def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
+    """Raise AssertionError naming the invariant that does not hold.
+
+    ``resized``: a limit was changed while somebody waited, which loosens P2 and P4.
+    """
+    holders, waiters = list(ledger.holders.values()), list(ledger.waiting.values())
+    for tier in ledger.tiers:
+        for key, node in tier.nodes.items():
+            held = sum(node in claim.nodes for claim in holders)
+            waiting = sum(node in claim.nodes for claim in waiters)
+            assert (node.held, node.waiting) == (held, waiting), f"P1: {key}"
+            assert resized or node.held <= node.limit, f"P2: {node.held} held of {key}"
+            if node.kept_for is not None:
+                _check_keep(ledger, node, node.kept_for, resized)
+    for claim in [*holders, *waiters]:
+        for tier, node in zip(ledger.tiers, claim.nodes, strict=True):
+            assert tier.nodes.get(node.key) is node, f"P1: {node.key} was forgotten"
+    for group in ledger.groups.values():
+        at = group.parked_at
+        assert at in group.nodes, "P3: parked elsewhere"
+        assert not at.has_slot_for(group) or at.look is not None, f"P3: {group.path} has a slot"
+        assert at.has_parked(group), "P3: not to be found where it is parked"
+        tickets = [claim.ticket for claim in group.waiters.values()]
+        assert tickets == sorted(tickets), "P5: out of order"
+        assert group.ticket == tickets[0], "P5: not its head's ticket"
+    shrunk = [node for tier in ledger.tiers for node in tier.nodes.values() if too_full(node)]
+    careful = bool(waiters) or bool(shrunk) or not QUICK_LANE
+    assert ledger.attention == careful, f"P6: attention is {ledger.attention}"
+    assert sum(len(group.waiters) for group in ledger.groups.values()) == len(waiters)
+
+
+def too_full(node: Node) -> bool:
+    return node.circulating > node.limit
+
+
+def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: bool) -> None:
+    assert ledger.groups.get(keeper.path) is keeper, "P4: kept for nobody"
+    assert node in keeper.keeps, "P4: a keep its group knows nothing of"
+    assert ledger.last_ticket - keeper.ticket > paths.PATIENCE, "P4: kept for one not overdue"
+    if resized:
+        return
+    at = keeper.parked_at
+    assert at is not None
+    index = keeper.nodes.index(node)
+    assert index < keeper.nodes.index(at), "P4: something narrower is lacking"
+    for narrower in keeper.nodes[:index]:
+        kept = narrower.kept_for is keeper or narrower.limit == UNLIMITED
+        assert kept, "P4: a narrower one is not kept"

@@ -1,0 +1,306 @@
+"""PathTracker: a ledger of paths, in the section, with its alarm.
+
+It is to atomic paths what the Tracker is to a semaphore, and wakes in the same
+way: who is granted is decided in the section and woken after it, and a grant
+that can't be delivered goes to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from _thread import LockType
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import heappush
+from typing import TYPE_CHECKING, Any, cast
+
+from slotwise import _clock
+from slotwise._ledger import NEVER
+from slotwise._ledger.path_nodes import UNLIMITED, Node
+from slotwise._ledger.paths import PathLedger
+from slotwise._section import alone_or_later, lock
+from slotwise.errors import AcquireTimeout
+from slotwise.memory._path_lease import PathLease, TimedPathLease
+from slotwise.memory._tracker import Sentence, _hand_on, _nothing, condemned
+from slotwise.memory._wakers import Parcel, Waker, send
+from slotwise.paths import KeyStats, TierSpec, TierStats
+from slotwise.semaphore import display
+
+if TYPE_CHECKING:
+    from slotwise.memory._lease import Lease, MemoryClaim
+    from slotwise.memory._tracker import Tracker
+
+_log = logging.getLogger("slotwise.memory")
+
+
+class PathTracker(PathLedger[PathLease]):
+    """What all objects of one name share, or what one private object has.
+
+    The verbs of the ledger belong in the section; those defined here go there by
+    themselves, unless they say that they want to be called in it.
+    """
+
+    __slots__ = ("__weakref__", "alarm", "name", "roomy", "specs")
+
+    def __init__(self, specs: Sequence[TierSpec], name: str | None) -> None:
+        super().__init__([spec.value for spec in specs])
+        self.specs = tuple(specs)
+        self.name = name
+        self.alarm = NEVER  # when `_ring` is called next
+        self.roomy = UNLIMITED  # with so many keys nobody has to look whether some are idle
+
+    def bound_idle(self, max_idle_keys: int) -> None:
+        """Remember at most so many idle keys of each tier."""
+        for tier in self.tiers:
+            tier.max_idle = max_idle_keys
+        # Most keys are in the narrowest tier; the others are looked at along with it.
+        self.roomy = max_idle_keys
+
+    # ---------------------------------------------------------------- taking
+
+    def ask(self, lease: PathLease, make_waker: Callable[[], Waker]) -> list[PathLease]:
+        """Ask for slots, *in the section*: who is granted now, the lease last if it is.
+
+        A lease that is not granted waits, and has a waker; or it has a failure,
+        if it does not want to wait.
+        """
+        if lease.paths.closed:
+            raise lease.paths.closed_error()
+        timeout, now = lease.timeout, _clock.now()
+        if timeout == 0:
+            granted = self.settle(now)
+            if self.try_request(lease, lease.path, now):
+                granted.append(lease)
+            else:
+                lease.failure = self._timeout_error(lease)
+        else:
+            until = None if timeout is None else now + timeout
+            granted = self.request(lease, lease.path, now, wait_until=until)
+            if not granted or granted[-1] is not lease:
+                lease.failure = None
+                lease.waker = make_waker()
+                if until is not None:
+                    self._ring_by(until)
+        self.trim(now)  # it may have brought a new key
+        return self._started(granted, now)
+
+    # ---------------------------------------------------------------- giving
+    # None of these waits or fails: a garbage collection may call them anywhere.
+
+    def take_back(self, lease: PathLease) -> None:
+        """Free what a lease held that is no holder any more."""
+        alone_or_later(self._take_back, lease, then=self.deliver)
+
+    def _take_back(self, lease: PathLease) -> list[PathLease]:
+        now = _clock.now()
+        self.give(lease, now)
+        return self._after_giving(now)
+
+    def undo(self, taken: Sequence[Node], number: int) -> None:
+        """Put back what the quick lane took before it came to a node that had nothing.
+
+        ``number`` is that of the last; which one the others get does not matter.
+        """
+        for node in taken:
+            heappush(node.free, number)
+        if self.attention:
+            self.look_around(taken)
+
+    def look_around(self, nodes: Sequence[Node]) -> None:
+        """Serve those who wait, and forget idle keys, when the quick lane saw the need."""
+        alone_or_later(self._look_around, nodes, then=self.deliver)
+
+    def _look_around(self, nodes: Sequence[Node]) -> list[PathLease]:
+        self.look_after(nodes)
+        return self._after_giving(_clock.now())
+
+    def _after_giving(self, now: float) -> list[PathLease]:
+        if len(self.tables[0]) > self.roomy:
+            self.trim(now)
+        return self.go_on(now) if self.work else []
+
+    def pardon(self, key: Hashable) -> None:
+        """Do not cancel the task of an expired lease: it has left, or released."""
+        if self.deadlines is not None:
+            # In the section, since `_ring` ends a hold and condemns its task in one there.
+            alone_or_later(self._pardon, key, then=_nothing)
+
+    def _pardon(self, key: Hashable) -> None:
+        lease = cast("PathLease | None", condemned.get(key))
+        if isinstance(lease, PathLease) and lease.paths._tracker is self:
+            del condemned[key]
+
+    def withdraw(self, lease: PathLease) -> None:
+        """End a wait whose outcome nobody will see: stop waiting, or hand the grant on."""
+        alone_or_later(self._withdraw, lease, then=self.deliver)
+
+    def _withdraw(self, lease: PathLease) -> list[PathLease]:
+        now = _clock.now()
+        ended = self.cancel if lease.key in self.waiting else self.release
+        return self._started(ended(lease.key, now), now)
+
+    def go_on(self, now: float) -> list[PathLease]:
+        """Serve those for whom there may be slots, *in the section*."""
+        return self._started(self.settle(now), now)
+
+    def _started(self, granted: list[PathLease], now: float) -> list[PathLease]:
+        if granted and self.deadlines is not None:
+            self._start_ttls(granted, now)
+        return granted
+
+    # --------------------------------------------------------------- waking
+
+    def deliver(self, leases: Iterable[PathLease]) -> None:
+        """Wake those whose wait has ended, outside the section; then do what was left over."""
+        for lease in leases:
+            if not self._wake(lease):
+                # Its event loop is closed. If this was a grant, the next one gets it.
+                _hand_on(cast("Tracker", self), cast("MemoryClaim", lease))
+        if self.work:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Do what the bound on the work of one call left over, piece by piece."""
+        done = gone = False
+
+        def serve(granted: list[PathLease]) -> None:
+            nonlocal done
+            done = True
+            for lease in granted:
+                if not self._wake(lease):
+                    _hand_on(cast("Tracker", self), cast("MemoryClaim", lease))
+            if gone:
+                self._finish()
+
+        while self.work:
+            done = gone = False
+            alone_or_later(self._finish_some, then=serve)
+            # Put off, or taken over by another thread: `serve` goes on after it. The
+            # sides look in opposite order, so that at least one sees the other.
+            gone = True
+            if not done:
+                return
+
+    def _finish_some(self) -> list[PathLease]:
+        return self.go_on(_clock.now())
+
+    def _wake(self, lease: PathLease) -> bool:
+        waker = lease.waker
+        if isinstance(waker, LockType):
+            waker.release()
+            return True
+        # A parcel only asks for `withdraw` and `refused`.
+        claim, tracker = cast("MemoryClaim", lease), cast("Tracker", self)
+        return send(waker, Parcel(tracker, claim, waker, None))
+
+    def refused(self, lease: PathLease) -> None:
+        """Nobody waits any more for what was brought; its task sees to it."""
+
+    # ------------------------------------------------------ looking, steering
+
+    def stats(self) -> dict[str, TierStats]:
+        with lock:
+            # Every path goes through every tier.
+            active, waiting = len(self.holders), len(self.waiting)
+            return {
+                spec.name: TierStats(active, waiting, tier.value, self._keys(spec, tier.index))
+                for spec, tier in zip(self.specs, self.tiers, strict=True)
+            }
+
+    def _keys(self, spec: TierSpec, index: int) -> dict[str, KeyStats]:
+        if not spec.keyed:
+            return {}
+        tier = self.tiers[index]
+        keys = dict.fromkeys(cast("dict[str, object]", tier.nodes), KeyStats(0, 0, tier.value))
+        for key, node in tier.nodes.items():
+            if node.held or node.waiting or key in tier.own_values:
+                keys[cast("str", key)] = KeyStats(node.held, node.waiting, tier.value_of(key))
+        return keys
+
+    def change_value(self, index: int, value: int, key: str | None) -> list[PathLease]:
+        """Change the value of a tier or of one key, *in the section*: who is granted."""
+        now = _clock.now()
+        return self._started(self.resize(index, value, key, now, one=key is not None), now)
+
+    def refuse(self, leases: Sequence[PathLease]) -> list[PathLease]:
+        """End the wait of some who have a failure, *in the section*: they, and who is granted."""
+        now = _clock.now()
+        granted = self.cancel_all([lease.key for lease in leases], now)
+        return [*leases, *self._started(granted, now)]
+
+    # ------------------------------------------------------------------ time
+
+    def _start_ttls(self, leases: Iterable[PathLease], now: float) -> None:
+        for lease in leases:
+            if lease.ttl is not None:
+                cast("TimedPathLease", lease).since = now
+                self._ring_by(now + lease.ttl)
+
+    def _ring_by(self, when: float) -> None:
+        if when < self.alarm:
+            self.alarm = when
+            _clock.timekeeper.call_at(when, self._ring)
+
+    def _ring(self, when: float) -> None:
+        """End the holds and the waits whose time is up."""
+        if when != self.alarm:
+            return  # an earlier alarm has been set since and has seen to this
+        alone_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
+
+    def _end_what_is_due(self) -> tuple[float, list[PathLease], list[PathLease]]:
+        self.alarm = NEVER
+        now = _clock.now()
+        holders, waiters, granted = self.expire(now)
+        for lease in waiters:
+            lease.failure = self._timeout_error(lease)
+        condemned.update(
+            (lease.key, cast("Lease", lease)) for lease in holders if _task_of(lease) is not None
+        )
+        self._started(granted, now)
+        self._ring_by(self.next_deadline())
+        return now, holders, waiters + granted
+
+    def _tell_whose_time_is_up(
+        self, outcome: tuple[float, list[PathLease], list[PathLease]]
+    ) -> None:
+        now, holders, ended = outcome
+        self.deliver(ended)  # first: what follows runs other people's code
+        for lease in holders:
+            task = _task_of(lease)
+            if task is not None:
+                Sentence(cast("Lease", lease), task).pronounce()
+            lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+        for lease in holders:
+            _log.warning(
+                "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
+                self.title,
+                lease.acquisition_id,
+                now - cast("TimedPathLease", lease).since,
+                lease.ttl,
+                extra={"semaphore_name": self.name, "acquisition_id": lease.acquisition_id},
+            )
+
+    # -------------------------------------------------------------- messages
+
+    @property
+    def title(self) -> str:
+        return f"the tiers {', '.join(spec.name for spec in self.specs)}" + (
+            "" if self.name is None else f" of {display(self.name)}"
+        )
+
+    def _timeout_error(self, lease: PathLease) -> AcquireTimeout:
+        """Says which tier is in the way."""
+        where = "nothing of it"
+        for spec, tier, key in zip(self.specs, self.tiers, lease.path, strict=True):
+            node = tier.nodes.get(key)
+            if node is not None and not node.has_slot_for(None):
+                which = f"{spec.name} {key!r}" if spec.keyed else spec.name
+                where = f"{which}: {node.held} of {node.limit} held, {node.waiting} waiting"
+                if node.held < node.limit:
+                    where += ", the rest kept for an older request"
+                break
+        return AcquireTimeout(f"no slot of {self.title} in {lease.timeout or 0:g} s; {where}")
+
+
+def _task_of(lease: PathLease) -> asyncio.Task[Any] | None:
+    return getattr(lease, "task", None)

@@ -1,0 +1,57 @@
+"""Belongings: which acquisitions a task or thread has, for those who release without an id."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+
+from slotwise.semaphore import _caller
+from slotwise.values import AcquisitionResult
+
+# What was taken: ("download",) or ("upload", username).
+What = tuple[Hashable, ...]
+
+
+class Belongings:
+    """The acquisitions of each task and thread, by what was taken, the latest last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stacks: dict[tuple[object, What], list[str]] = {}
+        self._places: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
+
+    def add(self, acquired: AcquisitionResult, what: What) -> None:
+        """The calling task or thread has it from now on."""
+        place = _caller(), what
+        acquisition_id = acquired.acquisition_id
+        with self._lock:
+            self._stacks.setdefault(place, []).append(acquisition_id)
+            self._places[acquisition_id] = acquired, place
+
+    def latest(self, what: What) -> str | None:
+        """The id of the latest that the calling task or thread has."""
+        with self._lock:
+            stack = self._stacks.get((_caller(), what))
+            return stack[-1] if stack else None
+
+    def remove(self, acquisition_id: str) -> None:
+        """It was released, by whomever."""
+        with self._lock:
+            self._remove(acquisition_id)
+
+    def forget_lost(self) -> None:
+        """Forget what was lost, or expired, and will perhaps never be released."""
+        with self._lock:
+            for acquisition_id, (acquired, _) in list(self._places.items()):
+                if acquired.lost.is_set():
+                    self._remove(acquisition_id)
+
+    def _remove(self, acquisition_id: str) -> None:
+        found = self._places.pop(acquisition_id, None)
+        if found is None:
+            return
+        _, place = found
+        stack = self._stacks[place]
+        stack.remove(acquisition_id)
+        if not stack:
+            del self._stacks[place]

@@ -1,0 +1,41 @@
+"""Cleaner: work in the background at an interval, stopped and waited for by its owner.
+
+It is a timer and no task: it runs whether or not there is an event loop, and
+FakeClock moves it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from slotwise import _clock
+
+
+class Cleaner:
+    """Calls ``work`` every ``interval`` seconds, in the thread of the timers."""
+
+    def __init__(self, interval: float, work: Callable[[], object]) -> None:
+        self._interval = interval
+        self._work = work
+        self._stopped = False
+        self._at_work = threading.RLock()
+        self._set()
+
+    def _set(self) -> None:
+        _clock.timekeeper.call_at(_clock.now() + self._interval, self._ring)
+
+    def _ring(self, _when: float) -> None:
+        with self._at_work:
+            if self._stopped:
+                return
+            try:
+                self._work()
+            finally:
+                self._set()
+
+    def stop(self) -> None:
+        """Return when nothing runs, and nothing will."""
+        self._stopped = True
+        with self._at_work:
+            pass

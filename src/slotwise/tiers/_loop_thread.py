@@ -1,0 +1,50 @@
+"""LoopThread: an event loop in a thread of its own, for the waits of plain threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Started with the first call; ends with its owner."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` there and block this thread until it has ended.
+
+        If this thread is interrupted, it is cancelled.
+        """
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=_run, args=(self._loop,), name=self._name, daemon=True
+                )
+                thread.start()
+                weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+            return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

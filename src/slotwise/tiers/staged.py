@@ -1,0 +1,235 @@
+"""StagedPaths: one tier after the other, narrow to wide, each a Semaphore.
+
+The order of the document: who waits for a wide tier holds its slots of the
+narrower ones meanwhile. Failing or cancelled at one stage it gives the earlier
+ones back; slots are released in the order in which they were acquired. Who gets
+a slot of a tier is the business of its semaphore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from slotwise import _clock
+from slotwise.errors import AcquireTimeout, SemaphoreClosed
+from slotwise.paths import KeyStats, Path, TierSpec, TierStats
+from slotwise.semaphore import Semaphore, refuse_to_block_a_loop
+from slotwise.tiers._loop_thread import LoopThread
+from slotwise.tiers._stages import Stage, StageKey
+from slotwise.values import AcquisitionResult
+
+T = TypeVar("T")
+
+# Makes the semaphore of a stage: its name, or None for a private one, and its value.
+Make = Callable[[str | None, int], Semaphore]
+
+Held = list[tuple[Semaphore, AcquisitionResult]]
+
+
+class StagedPaths:
+    """A `PathBackend` that takes its tiers one by one.
+
+    ``make`` makes the semaphores; tiers without a limit have none, and their
+    statistics count this object alone.
+    """
+
+    def __init__(self, tiers: Sequence[TierSpec], make: Make, *, name: str | None) -> None:
+        self._stages = [Stage(spec, make, name) for spec in tiers]
+        self._prefix = f"s{secrets.token_hex(4)}-"
+        self._numbers = itertools.count(1)
+        self._holding: dict[str, tuple[Held, list[StageKey]]] = {}
+        self._waits: set[asyncio.Task[AcquisitionResult]] = set()
+        self._closed = False
+        # Threads wait in a loop of ours, where their waits can be ended by a close.
+        self._loop_thread = LoopThread("slotwise-staged")
+
+    # ---------------------------------------------------------------- taking
+
+    async def acquire(
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,  # noqa: ARG002
+    ) -> AcquisitionResult:
+        until = None if timeout is None else _clock.now() + timeout
+        visited: list[StageKey] = []
+        held: Held = []
+        try:
+            for stage, key in zip(self._stages, path, strict=True):
+                visited.append(stage.visit(key))
+                semaphore = visited[-1].semaphore
+                if semaphore is None:
+                    self._refuse_if_closed()
+                    continue
+                left = None if until is None else max(until - _clock.now(), 0.0)
+                try:
+                    held.append((semaphore, await self._wait(semaphore, left)))
+                except AcquireTimeout as too_late:
+                    words = stage.words(key)
+                    raise AcquireTimeout(f"{words}, {timeout:g} s in all: {too_late}") from None
+        except BaseException:
+            try:
+                await _give(held)
+            finally:
+                _leave(visited)
+            raise
+        for visit in visited:
+            visit.hold()
+        return self._result(held, visited)
+
+    async def _wait(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
+        """Acquire, if it has to wait in a task of its own, which a close can cancel."""
+        self._refuse_if_closed()
+        if timeout != 0:
+            acquired = await semaphore.try_acquire()
+            if acquired is not None:
+                return acquired
+        waiting = asyncio.ensure_future(semaphore.acquire(timeout=timeout))
+        self._waits.add(waiting)
+        if self._closed:  # by another thread, which may not have seen it
+            waiting.cancel()
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                await semaphore.release(waiting.result())
+            task = asyncio.current_task()
+            if self._closed and (task is None or not task.cancelling()):
+                raise self._closed_error() from None
+            raise
+        finally:
+            self._waits.discard(waiting)
+
+    def acquire_sync(
+        self, path: Path, *, timeout: float | None, label: str | None = None
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        self._refuse_if_closed()
+        return self._in_loop(self.acquire(path, timeout=timeout, label=label))
+
+    def _result(self, held: Held, visited: list[StageKey]) -> AcquisitionResult:
+        acquisition_id = f"{self._prefix}{next(self._numbers)}"
+        result = AcquisitionResult(acquisition_id, 1)
+        if held:
+            widest = held[-1][1]
+            result = AcquisitionResult(acquisition_id, widest.slot_number, widest.fencing_token)
+            result._lost = held[0][1].lost  # the first to be granted is the first to expire
+        self._holding[acquisition_id] = held, visited
+        return result
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str) -> bool:
+        # The pop decides: of several that release the same one, one frees the slots.
+        ended = self._holding.pop(acquisition_id, None)
+        if ended is None:
+            return False
+        held, visited = ended
+        try:
+            return await _give(held) or not held
+        finally:
+            _leave(visited, held=True)
+
+    def release_sync(self, acquisition_id: str) -> bool:
+        ended = self._holding.pop(acquisition_id, None)
+        if ended is None:
+            return False
+        held, visited = ended
+        try:
+            return _give_sync(held) or not held
+        finally:
+            _leave(visited, held=True)
+
+    # ------------------------------------------------------ looking, steering
+
+    async def stats(self) -> dict[str, TierStats]:
+        found = {}
+        for stage in self._stages:
+            keys = {}
+            for key, entry in stage.entries():
+                active, waiting, value = entry.active, entry.users - entry.active, entry.value
+                if entry.semaphore is not None and entry.users:
+                    stats = await entry.semaphore.stats()
+                    active, waiting, value = stats.acquired_slots, stats.waiting, stats.max_slots
+                keys[key] = KeyStats(active, waiting, value)
+            found[stage.spec.name] = stage.summary(keys)
+        return found
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        return self._in_loop(self.stats())
+
+    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+        for semaphore in self._stage(tier).resize(value, key):
+            await semaphore.resize(value)
+
+    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+        for semaphore in self._stage(tier).resize(value, key):
+            semaphore.resize_sync(value)
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        self._closed = True
+        for waiting in list(self._waits):
+            try:
+                waiting.get_loop().call_soon_threadsafe(waiting.cancel)
+            except RuntimeError:
+                pass  # that loop is closed: nobody waits there any more
+
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        return self.forget_idle_sync(tier, older_than, keep_at_most)
+
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        return self._stage(tier).forget_idle(_clock.now() - older_than, keep_at_most)
+
+    def _stage(self, tier: str) -> Stage:
+        return next(stage for stage in self._stages if stage.spec.name == tier)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> SemaphoreClosed:
+        names = ", ".join(stage.spec.name for stage in self._stages)
+        return SemaphoreClosed(f"the tiers {names} are closed")
+
+    def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop_thread.run(coroutine)
+
+
+def _leave(visited: list[StageKey], *, held: bool = False) -> None:
+    for entry in visited:
+        entry.leave(held)
+
+
+async def _give(held: Held) -> bool:
+    """Release all, in the order in which they were acquired, whatever happens on the way."""
+    if not held:
+        return False
+    (semaphore, acquired), *others = held
+    try:
+        freed = await semaphore.release(acquired)
+    finally:
+        freed_others = await _give(others)
+    return freed or freed_others
+
+
+def _give_sync(held: Held) -> bool:
+    if not held:
+        return False
+    (semaphore, acquired), *others = held
+    try:
+        freed = semaphore.release_sync(acquired)
+    finally:
+        freed_others = _give_sync(others)
+    return freed or freed_others

@@ -1,0 +1,237 @@
+"""The ledger of paths and its model, driven by one sequence of verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heappop, heappush
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from tests.ledger.path_model import PathModel, Request
+
+from slotwise._ledger import paths
+from slotwise._ledger.paths import PathClaim, PathLedger
+from slotwise._ledger.paths_invariants import check
+
+# Few keys, so that they meet; the widest tier of some ledgers has keys too.
+tenants = st.sampled_from(["a", "b", "c"])
+models = st.sampled_from(["x", "y"])
+values = st.sampled_from([0, 1, 1, 2, 2, 3])
+perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
+which = st.integers(0, 30)
+
+# So little that keeping, which is for emergencies, is an everyday thing here.
+PATIENCE = 1
+
+
+class PathsAgainstModel(RuleBasedStateMachine):
+    """Whatever is unfinished after a call is finished before the two are compared."""
+
+    looks = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.keys: list[Hashable] = []
+        self.resized = False
+        self.usual = paths.PATIENCE, paths.LOOKS
+        paths.PATIENCE, paths.LOOKS = PATIENCE, self.looks
+
+    def teardown(self) -> None:
+        paths.PATIENCE, paths.LOOKS = self.usual
+
+    @initialize(limits=st.tuples(values, values, values))
+    def begin(self, limits: tuple[int, int, int]) -> None:
+        self.ledger: PathLedger[PathClaim] = PathLedger(limits)
+        self.model = PathModel(limits, PATIENCE)
+
+    # ----------------------------------------------------------- the helpers
+
+    def new_key(self) -> str:
+        self.keys.append(f"k{len(self.keys)}")
+        return str(self.keys[-1])
+
+    def some_key(self, number: int) -> Hashable:
+        return self.keys[-1 - number % len(self.keys)] if self.keys else "unknown"
+
+    def assert_same(self, granted: list[Any], expected: list[Hashable]) -> None:
+        while self.ledger.unfinished:
+            granted += self.ledger.settle(self.now)
+        assert [claim.key for claim in granted] == expected
+
+    # -------------------------------------------------------------- the rules
+
+    @rule(crowd=st.lists(st.tuples(tenants, models), min_size=2, max_size=6))
+    def several_request(self, crowd: list[tuple[str, str]]) -> None:
+        for tenant, model in crowd:
+            self.ask((tenant, model, None))
+
+    @rule(tenant=tenants, model=models, ttl=perhaps_seconds, wait=perhaps_seconds)
+    def request(self, tenant: str, model: str, ttl: float | None, wait: float | None) -> None:
+        self.ask((tenant, model, None), ttl, wait)
+
+    def ask(
+        self, path: tuple[Hashable, ...], ttl: float | None = None, wait: float | None = None
+    ) -> None:
+        key = self.new_key()
+        until = None if wait is None else self.now + wait
+        expected = self.model.request(Request(key, path, ttl), self.now, until)
+        granted = self.ledger.request(PathClaim(key, ttl), path, self.now, wait_until=until)
+        self.assert_same(granted, expected)
+
+    @rule(tenant=tenants, model=models, ttl=perhaps_seconds)
+    def try_request(self, tenant: str, model: str, ttl: float | None) -> None:
+        key, path = self.new_key(), (tenant, model, None)
+        expected = self.model.try_request(Request(key, path, ttl), self.now)
+        assert self.ledger.try_request(PathClaim(key, ttl), path, self.now) is expected
+
+    @rule(tenant=tenants, model=models)
+    def take_quickly(self, tenant: str, model: str) -> None:
+        """As the quick lane does; the model knows nothing of it."""
+        ledger, path = self.ledger, (tenant, model, None)
+        if ledger.attention:
+            return
+        taken = []
+        try:
+            for nodes, key in zip(ledger.tables, path, strict=True):
+                number = heappop(nodes[key].free)
+                taken.append(nodes[key])
+        except (KeyError, IndexError):
+            for node in taken:
+                heappush(node.free, 1)
+            assert not ledger.attention
+            return
+        claim = PathClaim(self.new_key())
+        claim.nodes, claim._slot_number = taken, number
+        ledger.holders[claim.key] = claim
+        assert self.model.try_request(Request(claim.key, path), self.now)
+
+    @rule(number=which)
+    def give_quickly(self, number: int) -> None:
+        ledger, key = self.ledger, self.some_key(number)
+        if ledger.attention or key not in ledger.holders:
+            return
+        claim = ledger.holders.pop(key)
+        if ledger.deadlines is not None:
+            ledger.deadlines.discard(key)
+        for node in claim.nodes:
+            node.used = self.now
+            heappush(node.free, claim._slot_number)
+        assert not ledger.attention
+        self.assert_same([], self.model.release(key, self.now))
+
+    @rule(number=which)
+    def release(self, number: int) -> None:
+        key = self.some_key(number)
+        granted = self.ledger.release(key, self.now)
+        self.assert_same(granted, self.model.release(key, self.now))
+
+    @precondition(lambda self: self.model.holding)
+    @rule(number=which)
+    def release_a_holder(self, number: int) -> None:
+        """Most keys are of those who wait, and nothing moves before somebody releases."""
+        key = self.model.holding[number % len(self.model.holding)].key
+        granted = self.ledger.release(key, self.now)
+        self.assert_same(granted, self.model.release(key, self.now))
+
+    @rule(number=which)
+    def cancel(self, number: int) -> None:
+        key = self.some_key(number)
+        granted = self.ledger.cancel(key, self.now)
+        self.assert_same(granted, self.model.cancel(key, self.now))
+
+    @rule(later=st.sampled_from([0.0, 1.0, 2.0]))
+    def expire(self, later: float) -> None:
+        self.now += later
+        holders, waiters, granted = self.ledger.expire(self.now)
+        expected_holders, expected_waiters, expected = self.model.expire(self.now)
+        assert {claim.key for claim in holders} == set(expected_holders)
+        assert {claim.key for claim in waiters} == set(expected_waiters)
+        self.assert_same(granted, expected)
+
+    @rule(tier=st.integers(0, 2), value=values, key=st.none() | tenants | models)
+    def resize(self, tier: int, value: int, key: str | None) -> None:
+        self.resized = True
+        one = key is not None and tier < 2
+        granted = self.ledger.resize(tier, value, key, self.now, one=one)
+        self.assert_same(granted, self.model.resize(tier, value, key, one, self.now))
+
+    @rule(
+        tier=st.integers(0, 2), age=st.sampled_from([0.0, 1.0]), most=st.none() | st.integers(0, 2)
+    )
+    def forget_idle(self, tier: int, age: float, most: int | None) -> None:
+        """The model has nothing to forget, so nobody can notice it."""
+        self.ledger.forget_idle(tier, self.now, age, most)
+        if most is not None and tier < 2:
+            nodes = self.ledger.tiers[tier].nodes.values()
+            assert sum(not node.held and not node.waiting for node in nodes) <= most
+
+    @precondition(lambda self: len(self.keys) > 25)
+    @rule(every=st.integers(1, 3))
+    def cancel_many(self, every: int) -> None:
+        """As an object does that is closed."""
+        keys = self.keys[::every]
+        granted = self.ledger.cancel_all(keys, self.now)
+        self.assert_same(granted, self.model.cancel_all(keys, self.now))
+
+    # ---------------------------------------------------------- always the same
+
+    @invariant()
+    def the_invariants_hold(self) -> None:
+        check(self.ledger, resized=self.resized)
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        ledger, model = self.ledger, self.model
+        numbers = {key: claim._slot_number for key, claim in ledger.holders.items()}
+        if self.resized:
+            assert numbers.keys() == {request.key for request in model.holding}
+            assert len({*numbers.values()}) == len(numbers)
+        else:
+            assert numbers == {request.key: request.number for request in model.holding}
+        assert list(ledger.waiting) == [request.key for request in model.waiting]
+        assert ledger.next_deadline() == model.next_deadline()
+        kept = {
+            (tier.index, key)
+            for tier in ledger.tiers
+            for key, node in tier.nodes.items()
+            if node.kept_for is not None
+        }
+        assert kept == {node for request in model.waiting for node in request.keeps}
+
+    @invariant()
+    def nobody_waits_who_fits(self) -> None:
+        model = self.model
+        assert not [head for head in model.heads() if model.lacks(head) is None]
+
+
+class FewLooks(PathsAgainstModel):
+    """The same when a call may hardly do anything: what is left over comes to the same."""
+
+    looks = 1
+
+
+budget = settings(
+    max_examples=120,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+PathsAgainstModel.TestCase.settings = budget
+FewLooks.TestCase.settings = settings(budget, max_examples=80)
+
+
+class TestPathsAgainstModel(PathsAgainstModel.TestCase):
+    pass
+
+
+class TestPathsWithFewLooksAgainstModel(FewLooks.TestCase):
+    pass

@@ -1,0 +1,107 @@
+"""The backends under test: this process and a real server, at one instant and in stages."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.redis._server import Server
+
+from slotwise import SlotManager, Tier, Tiers
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("tiers")) as server:
+        yield server
+
+
+def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
+    """The arguments that choose a backend; "redis-staged" is Redis, in stages."""
+    place, _, staged = backend.partition("-")
+    options: dict[str, Any] = {"atomic": not staged}
+    if place == "redis":
+        if importlib.util.find_spec("slotwise.redis.paths") is None:
+            pytest.skip("slotwise.redis.paths is not built yet")
+        from slotwise.redis import RedisConfig
+
+        options["backend"] = RedisConfig(request.getfixturevalue("server").url)
+        options["name"] = f"tiers-{os.getpid()}-{next(_names)}"
+    return options
+
+
+@pytest.fixture(params=["memory", "redis", "memory-staged", "redis-staged"])
+def anywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Arguments for each backend, atomic and staged."""
+    return options_of(request, request.param)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def atomic(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Arguments for each backend that takes all tiers at one instant."""
+    return options_of(request, request.param)
+
+
+@pytest_asyncio.fixture
+async def manager(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., SlotManager]]:
+    """Makes slot managers of the backend at hand, closed after the test."""
+    made: list[SlotManager] = []
+
+    def make(**options: Any) -> SlotManager:
+        made.append(SlotManager(**{**anywhere, **options}))
+        return made[-1]
+
+    yield make
+    for slots in made:
+        await slots.close()
+
+
+@pytest_asyncio.fixture
+async def tiers(atomic: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
+    """Makes atomic tiers of the backend at hand, closed after the test."""
+    made: list[Tiers] = []
+
+    def make(*tiers: Tier, **options: Any) -> Tiers:
+        made.append(Tiers(*tiers, **{**atomic, **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+class Look:
+    """Waits for states, whatever time they take; the limit is for tests that hang."""
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(30):
+            while not await condition():
+                await asyncio.sleep(0.002)
+
+    async def waiting(self, tiers: Tiers, tier: str, count: int) -> None:
+        async def so_many() -> bool:
+            return (await tiers.stats())[tier].waiting == count
+
+        await self.until(so_many)
+
+    async def uploads_waiting(self, slots: SlotManager, count: int) -> None:
+        async def so_many() -> bool:
+            return max(tier.waiting for tier in (await slots._uploads.stats()).values()) == count
+
+        await self.until(so_many)
+
+    async def downloads_waiting(self, slots: SlotManager, count: int) -> None:
+        await self.waiting(slots._downloads, "downloads", count)
+
+
+@pytest.fixture
+def look() -> Look:
+    return Look()

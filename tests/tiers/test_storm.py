@@ -1,0 +1,103 @@
+"""Storms: everything at once, at random, and in the end nothing is held and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
+from slotwise._ledger.paths_invariants import check
+from slotwise._section import lock
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(manager, seed):
+    chance = random.Random(seed)
+    slots = manager(max_uploads=3, max_idle_users=4, cleanup_interval=0)
+    inside: dict[str, int] = {}
+
+    async def upload(user):
+        async with slots.upload(user, timeout=chance.choice([None, 0, 0.01, 5])):
+            inside[user] = inside.get(user, 0) + 1
+            assert inside[user] == 1
+            assert sum(inside.values()) <= 3
+            try:
+                for _ in range(chance.randrange(3)):
+                    await asyncio.sleep(0)
+            finally:
+                inside[user] -= 1
+
+    running: list[asyncio.Task[None]] = []
+    async with asyncio.timeout(60):
+        for _ in range(150):
+            step = chance.random()
+            if step < 0.6:
+                running.append(asyncio.create_task(upload(f"user-{chance.randrange(8)}")))
+            elif step < 0.8 and running:
+                chance.choice(running).cancel()
+            elif step < 0.9:
+                await slots.cleanup_idle_user_slots(0)
+            else:
+                await asyncio.sleep(0)
+            tracker = getattr(slots._uploads.backend, "_tracker", None)
+            if tracker is not None:
+                with lock:  # time-outs end in a thread of their own
+                    check(tracker)
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        wrong = [
+            outcome
+            for outcome in outcomes
+            if outcome is not None
+            # A busy server may not have answered at all in so short a time.
+            and not isinstance(outcome, asyncio.CancelledError | AcquireTimeout | BackendError)
+        ]
+        assert wrong == []
+        while True:  # cancelled waits are still on their way out of a server
+            stats = await slots._uploads.stats()
+            if not stats["uploads"].active and not stats["user"].waiting:
+                break
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_close_in_the_middle_of_a_storm_ends_every_wait(manager, seed):
+    chance = random.Random(seed)
+    slots = manager(max_uploads=2)
+
+    async def upload(user):
+        async with slots.upload(user):
+            for _ in range(chance.randrange(5)):
+                await asyncio.sleep(0)
+
+    running = [asyncio.create_task(upload(f"user-{n % 5}")) for n in range(40)]
+    for _ in range(chance.randrange(8)):
+        await asyncio.sleep(0)
+    await slots.close()
+    async with asyncio.timeout(60):
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {type(None), SlotManagerClosed}
+    assert (await slots.stats()).uploads_active == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_paths_that_cross_all_come_to_their_end(tiers, seed):
+    chance = random.Random(seed)
+    limits = tiers(Tier("tenant", 2, keyed=True), Tier("model", 2, keyed=True), Tier("all", 4))
+    inside: dict[str, int] = {}
+
+    async def work(tenant, model):
+        async with limits.acquire(tenant=tenant, model=model):
+            for key, most in ((tenant, 2), (model, 2), ("all", 4)):
+                inside[key] = inside.get(key, 0) + 1
+                assert inside[key] <= most
+            await asyncio.sleep(0)
+            for key in (tenant, model, "all"):
+                inside[key] -= 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(
+            *[work(chance.choice("abc"), chance.choice("xyz")) for _ in range(120)]
+        )
+    assert all(tier.active == 0 for tier in (await limits.stats()).values())
