@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# The function: from here on it hides the module of that name, which is imported by its path.
+from slotwise.door import semaphore
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
     ContextReused,
     SemaphoreClosed,
+    SlotManagerClosed,
     SlotwiseError,
     ValueConflict,
     WouldBlockLoop,
@@ -21,8 +24,14 @@ from slotwise.semaphore import Semaphore
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
 
 if TYPE_CHECKING:
+    from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
     from slotwise.redis import RedisSemaphore as RedisSemaphore
+    from slotwise.tiers import SlotManager as SlotManager
+    from slotwise.tiers import SlotOptions as SlotOptions
+    from slotwise.tiers import SlotStats as SlotStats
+    from slotwise.tiers import Tier as Tier
+    from slotwise.tiers import Tiers as Tiers
 
 __version__ = "0.1.0"
 
@@ -36,22 +45,34 @@ __all__ = [
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreStats",
+    "SlotManagerClosed",
     "SlotwiseError",
     "ValueConflict",
     "WouldBlockLoop",
     "__version__",
+    "semaphore",
 ]
 
-# Made when asked for: they need redis-py, which the core does without.
-_LAZY = frozenset(("RedisConfig", "RedisSemaphore"))
+# Imported when asked for: redis-py is one that the core does without, and files and
+# processes are nothing that every program needs.
+_LAZY = {
+    "ProcessSemaphore": "slotwise.processes",
+    "RedisConfig": "slotwise.redis",
+    "RedisSemaphore": "slotwise.redis",
+    "SlotManager": "slotwise.tiers",
+    "SlotOptions": "slotwise.tiers",
+    "SlotStats": "slotwise.tiers",
+    "Tier": "slotwise.tiers",
+    "Tiers": "slotwise.tiers",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from slotwise import redis
+    from importlib import import_module
 
-    found: object = getattr(redis, name)
+    found: object = getattr(import_module(_LAZY[name]), name)
     globals()[name] = found
     return found
 

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from slotwise import AcquisitionResult, MemorySemaphore, Semaphore, SemaphoreStats
+from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
 from tests.redis._server import Server
 
 _names = itertools.count(1)
 
-DRIVERS = ("memory", "redis")
+DRIVERS = ("memory", "processes", "redis")
 
 
 class Speak:
@@ -87,6 +88,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def driver(request: pytest.FixtureRequest) -> Callable[..., Semaphore]:
     if request.param == "memory":
         return MemorySemaphore
+    if request.param == "processes":
+        folder = request.getfixturevalue("tmp_path") / "slots"
+        return partial(ProcessSemaphore, directory=folder)
     server = request.getfixturevalue("server")
     return partial(RedisSemaphore, config=RedisConfig(server.url))
 

@@ -2,7 +2,7 @@
 
 Everything shown is read from the real semaphores while real tasks fight for
 them; the script only decides who comes when. On a terminal it is a picture that
-changes, elsewhere one line per event.
+changes, elsewhere one line per event. Then the same in a shell: `demo_shell`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
+from slotwise.cli import demo_shell
 
 try:
     from rich.console import Console, Group
@@ -235,8 +236,15 @@ async def _while_running(work: Awaitable[None], show: Callable[[], None], every:
         running.cancel()
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Show all of it; gives the exit code."""
     try:
         asyncio.run(main())
+        demo_shell.show()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,21 +1,76 @@
-"""The ``slotwise`` command: which commands there are."""
+"""The ``slotwise`` command: which commands there are, their help, and how they fail.
+
+`main` is where every error becomes one line. `run` and `purge` read their flags themselves
+(``python -m slotwise`` goes straight to them); here they are listed and completed.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from slotwise import __version__
-from slotwise.cli import purge as purging
+from slotwise.cli import run as running
+from slotwise.cli.places import open_place
+from slotwise.cli.say import complain
+from slotwise.cli.steer import Declined
+from slotwise.errors import SlotwiseError
+
+FAILED, USAGE, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
+
+
+def _examples(*lines: str) -> str:
+    """Lines that the help shows as they are, under its flags."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+_HELP = """Limits on how many run at once: on this machine, or in a fleet.
+
+Without --url, and without SLOTWISE_URL in the environment, semaphores are those of
+your processes on this machine (process://). --url redis://host:6379 names a fleet's.
+"""
 
 app = typer.Typer(
     name="slotwise",
-    help="Concurrency limits that keep their promises, and tools built on them.",
-    add_completion=False,
-    no_args_is_help=True,
+    help=_HELP,
+    epilog=_examples(
+        "slotwise run backup --limit 1 -- ./backup.sh   hold a slot while a command runs",
+        "slotwise ls                                    what there is, and how full",
+        "slotwise show backup                           who holds, who waits",
+        "slotwise top                                   the same, live",
+        "slotwise doctor                                is everything fit for use",
+    ),
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of semaphores that a shell offers; it can't be told of errors."""
+    try:
+        place = open_place(context.params.get("url"))
+        return [name for name in place.names() if name.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="process://, process:///folder or redis://... [$SLOTWISE_URL, else process://]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The semaphore.", autocompletion=_names)]
 
 
 def _version(wanted: bool) -> None:
@@ -26,11 +81,187 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version."
-    ),
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     pass
+
+
+def _run(**given: Any) -> None:
+    """Hold a slot of a semaphore while a command runs."""
+    words = [given.pop("name")]
+    for flag in running.FLAGS:
+        value = given.pop(_parameter(flag))
+        if flag.kind is None:
+            words += [flag.name] if value else []
+        elif value is not None:
+            words += [flag.name, value]
+    raise typer.Exit(running.main([*words, "--", *given.pop("command")]))
+
+
+def _parameter(flag: running.Flag) -> str:
+    return flag.name.removeprefix("--").replace("-", "_")
+
+
+def _signature_of_run() -> inspect.Signature:
+    """The flags of `run`, in the form in which typer reads them."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("name", keyword, annotation=Name)]
+    for flag in running.FLAGS:
+        option = typer.Option(flag.name, help=flag.words, metavar=flag.metavar or None)
+        kind: Any = bool if flag.kind is None else str | None
+        default = False if flag.kind is None else None
+        parameters.append(
+            inspect.Parameter(
+                _parameter(flag), keyword, annotation=Annotated[kind, option], default=default
+            )
+        )
+    command = Annotated[list[str], typer.Argument(metavar="CMD...")]
+    parameters.append(inspect.Parameter("command", keyword, annotation=command))
+    return inspect.Signature(parameters)
+
+
+_run.__signature__ = _signature_of_run()  # type: ignore[attr-defined]
+_run.__annotations__ = {p.name: p.annotation for p in _run.__signature__.parameters.values()}  # type: ignore[attr-defined]
+app.command("run", epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))(_run)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise ls",
+        "slotwise ls --url redis://cache:6379",
+        "slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
+    )
+)
+def ls(url: Url = None, json: Json = False) -> None:
+    """List the semaphores: value, slots held, waiting.
+
+    On Redis those are listed that are held or waited for.
+    """
+    from slotwise.cli import look
+
+    raise typer.Exit(look.ls(url, as_json=json))
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise show backup",
+        "slotwise show backup --json | jq '.holders[].pid'",
+    )
+)
+def show(name: Name, url: Url = None, json: Json = False) -> None:
+    """Show who holds a semaphore and who waits for it."""
+    from slotwise.cli import look
+
+    look.show(name, url, as_json=json)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise top",
+        "slotwise top --every 5 --url redis://cache:6379",
+        "slotwise top --json",
+    )
+)
+def top(
+    url: Url = None,
+    every: Annotated[
+        float, typer.Option("--every", metavar="S", min=0.1, help="Seconds between two looks.")
+    ] = 1.0,
+    json: Json = False,
+) -> None:
+    """Watch the semaphores live, sorted as you like.
+
+    Without a terminal, what two looks have seen is printed once.
+
+    Keys: n name, v value, h held, w waiting, o oldest hold, s seen/s, 5 and 9 waits sort by
+    that, and once more the other way round; q quits.
+
+    'seen/s' and the waits are what looking from outside can tell, of the last minute: an
+    acquisition that came and went between two looks was not seen, so that the rate is at
+    least so high. A wait that began and ended between two looks counts as 0, and is
+    shown as '<1 s'. The 200 fullest semaphores are looked at.
+    """
+    from slotwise.cli import top as watching
+
+    watching.top(url, every, as_json=json)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise resize api 20      more: those who wait get them at once",
+        "slotwise resize api 2       fewer: nobody is ended, nothing is granted until it fits",
+    )
+)
+def resize(
+    name: Name,
+    value: Annotated[int, typer.Argument(metavar="N", min=1, help="How many slots from now on.")],
+    url: Url = None,
+) -> None:
+    """Change how many slots a semaphore has, while it is in use.
+
+    Programs that were started with another limit go on, with this one.
+    """
+    from slotwise.cli import steer
+
+    steer.resize(name, value, url)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise show backup                    lists the ids",
+        "slotwise kick 4711-3 --yes",
+    )
+)
+def kick(
+    acquisition_id: Annotated[
+        str, typer.Argument(metavar="ACQUISITION_ID", help="As 'slotwise show' lists it.")
+    ],
+    url: Url = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Take a holder's slots away; 'slotwise run' ends its command then.
+
+    The next in line gets the slots at once, perhaps before the one that was kicked has
+    noticed: fencing tokens are for that.
+    """
+    from slotwise.cli import steer
+
+    steer.kick(acquisition_id, url, yes=yes)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise close deploy       'slotwise run' exits with 75 for those who wait",
+    )
+)
+def close(name: Name, url: Url = None) -> None:
+    """Send those who wait away, and let nobody in.
+
+    Holders keep their slots. Once the last has left, the name is free to be used again.
+    """
+    from slotwise.cli import steer
+
+    steer.close(name, url)
+
+
+@app.command(
+    epilog=_examples(
+        "slotwise doctor",
+        "slotwise doctor --url redis://cache:6379",
+        "slotwise doctor --json | jq '.[] | select(.state == \"failed\")'",
+    )
+)
+def doctor(url: Url = None, json: Json = False) -> None:
+    """Check that the folder or the server is fit for use.
+
+    Whatever is wrong comes with what to do about it. The exit code is 1 if a check failed.
+    """
+    from slotwise.cli import doctor as examining
+
+    raise typer.Exit(examining.doctor(url, as_json=json))
 
 
 @app.command(
@@ -39,19 +270,60 @@ def _main(
 )
 def purge(context: typer.Context) -> None:
     """Delete old files, and directories that are empty or become so."""
+    from slotwise.cli import purge as purging
+
     raise typer.Exit(purging.main(context.args))
 
 
 @app.command()
 def demo() -> None:
-    """A few semaphores under contention, live; no server needed."""
-    from slotwise.cli import demo as show
+    """Show a few semaphores under contention, live; no server needed."""
+    from slotwise.cli import demo as showing
 
+    raise typer.Exit(showing.run())
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what ``slotwise`` with these words does; gives the exit code."""
+    words = list(words) or ["--help"]
+    command = next((word for word in words if not word.startswith("-")), "")
+    logging.getLogger("slotwise").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        asyncio.run(show.main())
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        code = app(args=words, prog_name="slotwise", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on, as in `slotwise ls | head -1`; what is left in the buffer
+        # must not be tried again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except _CLICKS as error:
+        known = command if command in _commands() else ""
+        helping = f"slotwise {known} --help" if known else "slotwise --help"
+        complain(known, f"{error.format_message().rstrip('.?')}; '{helping}' shows how")
+        return USAGE
+    except Declined as error:
+        complain(command, error)
+        return USAGE
+    except (SlotwiseError, ValueError, TypeError, ImportError, OSError) as error:
+        complain(command, error)
+        return FAILED
+    except Exception as error:
+        complain(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+# typer brings its own click along, or uses the installed one: this is its base either way.
+_CLICKS: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+
+
+def _commands() -> set[str]:
+    return {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(main(sys.argv[1:]))

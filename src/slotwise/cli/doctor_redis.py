@@ -1,0 +1,214 @@
+"""The check-up of a Redis server: every question ``slotwise doctor`` asks it.
+
+It is asked over connections of its own, one question at a time, as the driver's own
+would hide in retries what is to be seen here.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from slotwise import door
+from slotwise.cli.doctor import FAILED, OK, WARNING, Check, some
+from slotwise.errors import SlotwiseError
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.keys import Keys
+from slotwise.redis.opening import Address, Talk, ask_cluster, ask_sentinels, open_line
+from slotwise.redis.scripts import OURS, load
+
+_PINGS = 20
+_SLOW = 0.1  # seconds of a round trip; heartbeats have three
+_CLOCKS_APART = 1.0  # seconds between clocks from which times in tables look wrong
+_PATIENCE = 30.0  # for all answers of one server
+_MOST_KEYS = 100_000  # looked at for leftovers
+_SCAN = 1000  # keys in one step of it
+
+
+def examine(url: str) -> Iterator[Check]:
+    config = door.redis_config(url, attempts=1)
+    endpoint = config.endpoint
+    try:
+        addresses: list[Address | None] = [None]
+        if endpoint.cluster:
+            addresses = [*dict.fromkeys(address for _, address in ask_cluster(config))]
+        elif endpoint.service:
+            addresses = [ask_sentinels(config)]
+        talks = [open_line(config, address, None) for address in addresses]
+    except (SlotwiseError, OSError) as error:
+        yield Check("server", FAILED, *_split(error))
+        return
+    try:
+        for talk in talks:
+            yield from _examine_one(Talk(talk.sock, time.monotonic() + _PATIENCE), config)
+    except OSError as error:
+        words = f"the connection to {endpoint} broke: {error}"
+        yield Check("server", FAILED, words, "see the server's log")
+        return
+    finally:
+        for talk in talks:
+            talk.sock.close()
+    yield _take_and_give(config)
+
+
+def _split(error: BaseException) -> tuple[str, str | None]:
+    """What is wrong, and behind the semicolon what helps."""
+    found, _, remedy = str(error).partition("; ")
+    return found, remedy or None
+
+
+def _examine_one(talk: Talk, config: RedisConfig) -> Iterator[Check]:
+    server = _info(talk, "server")
+    mode = server.get("redis_mode", "standalone")
+    peer = f"{config.endpoint}"
+    yield Check("server", OK, f"{peer} answers")
+    yield Check("version", OK, f"Redis {server.get('redis_version', '6.2 or later')}, {mode}")
+    yield _role(talk)
+    yield _eviction(talk)
+    yield _round_trip(talk)
+    yield _clock(talk)
+    yield _scripts(talk, config)
+    yield from _leftovers(talk, config)
+
+
+def _info(talk: Talk, section: str) -> dict[str, str]:
+    reply = talk.ask("INFO", section)
+    if not isinstance(reply, bytes):  # this user may not ask
+        return {}
+    lines = reply.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _role(talk: Talk) -> Check:
+    reply = talk.ask("ROLE")
+    if not isinstance(reply, list):
+        return Check("role", WARNING, "this user may not ask for it", "allow it +role")
+    role = reply[0].decode()
+    if role == "master":
+        return Check("role", OK, "primary, takes writes")
+    return Check(
+        *("role", FAILED, f"this is a {role}, which takes no writes"),
+        "name the primary in the url, or use redis+sentinel://",
+    )
+
+
+def _eviction(talk: Talk) -> Check:
+    memory = _info(talk, "memory")
+    policy = memory.get("maxmemory_policy")
+    if policy is None:
+        return Check("eviction", WARNING, "this user may not ask for it", "allow it +info")
+    limit = int(memory.get("maxmemory", "0"))
+    if policy == "noeviction":
+        return Check("eviction", OK, "noeviction: no semaphore can be thrown away")
+    remedy = "CONFIG SET maxmemory-policy noeviction, and in redis.conf too"
+    if limit == 0:
+        found = f"{policy}, but with no maxmemory nothing is evicted"
+        return Check("eviction", WARNING, found, remedy)
+    found = f"{policy}: semaphores in use may vanish when memory is full, and holders with them"
+    return Check("eviction", FAILED, found, remedy)
+
+
+def _round_trip(talk: Talk) -> Check:
+    taken = []
+    for _ in range(_PINGS):
+        started = time.perf_counter()
+        talk.ask("PING")
+        taken.append(time.perf_counter() - started)
+    median, worst = statistics.median(taken), max(taken)
+    found = f"{median * 1000:.2f} ms, the slowest of {_PINGS} {worst * 1000:.2f} ms"
+    if median > _SLOW:
+        return Check("round trip", WARNING, found, "use a server that is closer, or less busy")
+    return Check("round trip", OK, found)
+
+
+def _clock(talk: Talk) -> Check:
+    before = time.time()
+    seconds, microseconds = talk.ask("TIME")
+    after = time.time()
+    apart = int(seconds) + int(microseconds) / 1e6 - (before + after) / 2
+    unsure = (after - before) / 2
+    ahead = "ahead of" if apart > 0 else "behind"
+    found = f"the server's is {abs(apart):.3f} s {ahead} ours (±{unsure:.3f} s)"
+    if abs(apart) - unsure > _CLOCKS_APART:
+        found += "; limits hold, as the server's alone counts, but ages that we show are wrong"
+        return Check("clock", WARNING, found, "let both machines follow NTP")
+    return Check("clock", OK, found)
+
+
+def _scripts(talk: Talk, config: RedisConfig) -> Check:
+    remedy = "allow this user @scripting, or enable EVALSHA and SCRIPT on the server"
+    scripts = [load(name) for name in OURS]
+    known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
+    if not isinstance(known, list):
+        return Check("scripts", FAILED, f"they can't be asked for ({known})", remedy)
+    if not all(known):
+        return Check("scripts", FAILED, "they can't be loaded", remedy)
+    # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
+    keys = Keys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
+    look = load("look")
+    reply = talk.ask(
+        *("EVALSHA", look.sha, len(keys.all), *keys.all),
+        *(b"", b"counts", keys.notification, 15),
+    )
+    if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
+        return Check("scripts", OK, f"all {len(scripts)} are loaded, and run")
+    return Check("scripts", FAILED, f"they don't run ({reply})", remedy)
+
+
+def _leftovers(talk: Talk, config: RedisConfig) -> Iterator[Check]:
+    keys = _keys(talk, config.namespace)
+    if keys is None:
+        yield Check("leftovers", WARNING, "this user may not look for them", "allow it +scan")
+        return
+    eternal, silent = [], 0
+    now = int(talk.ask("TIME")[0])
+    for key in keys:
+        if talk.ask("PTTL", key) == -1:
+            eternal.append(key.decode(errors="replace"))
+        if b":semaphore_main:" in key:
+            dead = talk.ask("ZCOUNT", key, "-inf", f"({now}")
+            silent += dead if isinstance(dead, int) else 0
+    looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
+    if eternal:
+        yield Check(
+            *("leftovers", FAILED, f"{len(eternal)} keys never expire: {some(eternal)}"),
+            "no client of ours leaves such keys: delete them once nobody uses these semaphores",
+        )
+    if silent:
+        yield Check(
+            *("leftovers", WARNING, f"{silent} slots are held by clients that died"),
+            "none needed: who next looks at or waits for these semaphores frees them",
+        )
+    if not (eternal or silent):
+        yield Check("leftovers", OK, f"none: all of {looked} expire, no holder is dead")
+
+
+def _keys(talk: Talk, namespace: str) -> list[bytes] | None:
+    literal = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in namespace)
+    found: list[bytes] = []
+    for kind in ("semaphore_*", "acquisition_notification:*"):
+        cursor: Any = b"0"
+        while len(found) < _MOST_KEYS:
+            reply = talk.ask("SCAN", cursor, "MATCH", f"{literal}:{kind}", "COUNT", _SCAN)
+            if not isinstance(reply, list):
+                return None
+            cursor, keys = reply
+            found += keys
+            if cursor == b"0":
+                break
+    return found
+
+
+def _take_and_give(config: RedisConfig) -> Check:
+    """What all of this is for: take a slot of a private semaphore, and give it back."""
+    semaphore = RedisSemaphore(value=1, config=config)
+    started = time.perf_counter()
+    try:
+        acquired = semaphore.acquire_sync(timeout=5)
+        semaphore.release_sync(acquired)
+    except SlotwiseError as error:
+        return Check("a slot", FAILED, *_split(error))
+    taken = (time.perf_counter() - started) * 1000
+    return Check("a slot", OK, f"taken and given back in {taken:.1f} ms, connecting included")

@@ -1,0 +1,313 @@
+"""Changing: how one semaphore is changed by the threads of many processes, one at a time.
+
+A change is made under two locks, that of this object for the threads here and
+that of the file for other processes; neither is kept while waiting for the
+other. Whatever is done is done to a state that is up to date: what others
+wrote is read, those whose time is up have ended, and what could not be given
+back before is. What the change itself is, the room says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from slotwise import _clock
+from slotwise._ledger import NEVER
+from slotwise.errors import BackendError
+from slotwise.processes import words
+from slotwise.processes.acquisition import Acquisition
+from slotwise.processes.folder import file_name
+from slotwise.processes.journal import Damaged, Journal
+from slotwise.processes.members import Deeds, Members
+from slotwise.processes.state import Record, State
+from slotwise.processes.words import Busy, Interrupted, Missing, Retired
+
+if TYPE_CHECKING:
+    from slotwise.processes.process import Process
+
+T = TypeVar("T")
+
+# Pauses between two tries of the file's lock, by how long one has waited. Others have it for
+# microseconds; after a second, somebody seems to be stopped in the middle of a change.
+_PAUSES = ((1.0, 20e-6), (NEVER, 5e-3))
+_FOR_LONG = 0.5e-3  # who has waited so long is let pass by those who came later
+
+# How long those wait for it who were given no limit, and how long a timer does.
+PATIENCE = 30.0
+TIMERS_PATIENCE = 0.05
+_AGAIN = 0.2  # when a timer tries again
+
+
+class Changing:
+    """The file of a semaphore, as the threads of this process share it."""
+
+    # Between any two changes:
+    #   C1  while one of us holds or waits, the file is open, and so our byte in it locked
+    #   C2  while one of us holds or waits, the alarm is set for the next deadline, or earlier
+
+    def __init__(self, process: Process, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.retired = False
+        self._journal = Journal(process.folder / file_name(name), process.life)
+        self.members = Members(process, name, self._journal.path)
+        self._mutex = threading.RLock()
+        self._busy = False
+        # Ids to be ended by the next change: theirs interrupted another, or failed.
+        self._orphans: deque[str] = deque()
+        self._alarm = NEVER
+
+    @property
+    def path(self) -> Path:
+        return self._journal.path
+
+    @property
+    def state(self) -> State | None:
+        """What was last known."""
+        return self._journal.state
+
+    def retire(self) -> bool:
+        """Close the file if nobody of this process is here."""
+        # Without waiting: who has it may be waiting for the lock of our caller.
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            if self.members.all or self._busy:
+                return False
+            self.retired = True
+            self._journal.close()
+            return True
+        finally:
+            self._mutex.release()
+
+    def abandon(self) -> None:
+        """In a forked child: all of it is the parent's."""
+        self.retired = True
+        self._journal.close()
+
+    def change(
+        self,
+        work: Callable[..., T],
+        value: int | None = None,
+        patience: float | None = PATIENCE,
+        *args: object,
+    ) -> T:
+        """Run ``work`` while nobody else changes anything, and tell those concerned.
+
+        Args:
+            work: what to do, with the deeds and ``args``; it writes through `_write`.
+            value: what a semaphore is made with that is not there yet; None makes none.
+            patience: how long to try to get the file's lock.
+            args: for ``work``.
+
+        Raises:
+            Busy: in vain. Nothing has changed.
+            Missing: there is no such semaphore, and there is no value to make it.
+        """
+        deeds: Deeds | None = None
+        done = False
+        since = waited = 0.0  # for the file's lock
+        try:
+            while True:
+                with self._mutex:
+                    if self._busy:
+                        raise Interrupted
+                    if self.retired:
+                        raise Retired
+                    journal = self._journal
+                    self._busy = True
+                    try:
+                        if since and journal.is_anothers_turn(since, time.monotonic()):
+                            pass  # not even a try: it would only be in the way
+                        elif journal.try_lock():
+                            deeds = Deeds(_clock.now())
+                            if (
+                                journal.is_current()  # and nothing to do: the usual case
+                                and not self._orphans
+                                and not self.known().is_due(deeds.now)
+                            ) or self._refresh(deeds, value, since):
+                                if waited > _FOR_LONG:
+                                    journal.stop_knocking(since)
+                                result = work(deeds, *args)
+                                self._set_alarm()
+                                done = True
+                                return result
+                        elif waited > _FOR_LONG:
+                            journal.knock(since, time.monotonic())
+                    except BaseException:
+                        journal.sound = False  # half done, perhaps: read it again
+                        raise
+                    finally:
+                        self._busy = False
+                        journal.unlock()
+                now = time.monotonic()
+                since = since or now
+                waited = now - since
+                if patience is not None and waited >= patience:
+                    raise Busy
+                time.sleep(next(pause for until, pause in _PAUSES if waited < until))
+        finally:
+            if deeds is not None and (deeds.wake or deeds.hints or deeds.lost):
+                self.members.act(deeds)
+            if done and self._orphans:  # somebody interrupted this
+                self._see_to_orphans()
+
+    def _refresh(self, deeds: Deeds, value: int | None, since: float) -> bool:
+        """Bring the state up to date, under the lock; False if that has to be taken anew."""
+        journal = self._journal
+        if journal.is_anothers_turn(since, time.monotonic()):
+            return False
+        if journal.is_deleted():
+            journal.close()
+            self.process.prepare()
+            journal.open()
+            return False
+        try:
+            events = journal.catch_up()
+        except Damaged as damage:
+            raise words.damaged(journal.path, damage) from damage
+        if journal.state is None:
+            if value is None:
+                self.members.reconcile(State(self.name, 1, ""), deeds)
+                raise Missing
+            journal.create(State(self.name, value, self.process.boot))
+        state = self.known()
+        if events is None:
+            self.members.reconcile(state, deeds)
+            if state.boot != self.process.boot:
+                self.write(deeds, "reboot", self.process.boot)
+        elif events:
+            self.members.note(events, state, deeds)
+        if state.is_due(deeds.now):
+            self.write(deeds, "tick")
+        while self._orphans:
+            self._end(self._orphans[0], deeds)
+            self._orphans.popleft()
+        return True
+
+    def known(self) -> State:
+        state = self._journal.state
+        assert state is not None, "asked for outside of a change"
+        return state
+
+    def write(self, deeds: Deeds, verb: str, *args: object) -> None:
+        record: Record = [verb, deeds.now, time.time_ns() // 1000, *args]
+        events = self._journal.write(record)
+        self.members.note(events, self.known(), deeds, told_by_us=True)
+        if deeds.hints:
+            # Who was granted something and is dead can't give it back: it goes to the next.
+            granted = {entry.owner for word, entry in events if word == "granted"}
+            dead = [owner for owner in granted if not self._is_alive(owner)]
+            if dead:
+                self.write(deeds, "bury", dead)
+
+    def _is_alive(self, owner: str) -> bool:
+        return self._journal.is_alive(int(owner[1:], 16))
+
+    def bury_the_dead(self, deeds: Deeds) -> None:
+        """End what processes hold, or wait for, that are no more."""
+        dead = [owner for owner in self.known().owners if not self._is_alive(owner)]
+        if dead:
+            self.write(deeds, "bury", dead)
+
+    def hear(self) -> None:
+        """Learn what others wrote, without the file's lock: a hint came."""
+        deeds = Deeds(_clock.now())
+        with self._mutex:
+            if self._busy or self.retired or not self.members.all:
+                return
+            self._busy = True
+            try:
+                events = self._journal.catch_up()
+                if events is not None:
+                    self.members.note(events, self.known(), deeds)
+                elif self._journal.state is not None:
+                    self.members.reconcile(self.known(), deeds)
+                self._set_alarm()
+            except Damaged:
+                pass  # read while it was written; who has the lock will tell
+            finally:
+                self._busy = False
+        self.members.act(deeds)
+        if self._orphans:
+            self._see_to_orphans()
+
+    # ------------------------------------------------------------- left-overs
+
+    def withdraw(self, acquisition: Acquisition) -> None:
+        """End a wait whose outcome nobody will see: leave the line, or hand the grant on.
+
+        It never fails and may be called anywhere, by a garbage collection too.
+        What can't be done now is done later.
+        """
+        self._orphans.append(acquisition.acquisition_id)
+        self._see_to_orphans()
+
+    def _see_to_orphans(self) -> None:
+        try:
+            self.change(_nothing, None, TIMERS_PATIENCE)
+        except Interrupted:
+            pass  # whoever is at it looks here when it is done
+        except (Missing, Retired):
+            self._orphans.clear()
+        except (Busy, BackendError):
+            self._ring_by(_clock.now() + _AGAIN)
+
+    def _end(self, acquisition_id: str, deeds: Deeds) -> None:
+        """End what may wait, hold, or have ended."""
+        state = self.known()
+        acquisition = self.members.all.get(acquisition_id)
+        if acquisition_id in state.holders or acquisition_id in state.waiting:
+            # Ours hears nothing of it: neither is it a loss, nor does anybody wait.
+            self.members.all.pop(acquisition_id, None)
+            try:
+                self.write(deeds, "withdraw", acquisition_id)
+            except BaseException:
+                if acquisition is not None:
+                    self.members.all[acquisition_id] = acquisition
+                raise
+        elif acquisition is not None:
+            del self.members.all[acquisition_id]
+        if acquisition is not None and not acquisition.holds and acquisition.waker is not None:
+            self.members.waiting -= 1
+
+    # -------------------------------------------------------------------- time
+
+    def _set_alarm(self) -> None:
+        state = self._journal.state
+        if state is not None and state.deadlines is not None and self.members.all:
+            self._ring_by(state.next_deadline())
+
+    def _ring_by(self, when: float) -> None:
+        if when < self._alarm:
+            self._alarm = when
+            _clock.timekeeper.call_at(when, self._ring)
+
+    def _ring(self, when: float) -> None:
+        """End the holds and the waits whose time is up: `change` does, before all else."""
+        if when != self._alarm:
+            return  # an earlier alarm has been set since and has seen to this
+        self._alarm = NEVER
+        try:
+            self.change(_nothing, None, TIMERS_PATIENCE)
+        except (Busy, BackendError):
+            self._give_up_overdue()
+            self._ring_by(_clock.now() + _AGAIN)
+        except (Missing, Retired):
+            pass
+
+    def _give_up_overdue(self) -> None:
+        """Let nobody wait longer than it wanted because the file can't be changed just now."""
+        deeds = Deeds(_clock.now())
+        with self._mutex:
+            if not self._busy and not self.retired and self._journal.state is not None:
+                self._orphans += self.members.give_up_overdue(self._journal.state, deeds)
+        self.members.act(deeds)
+
+
+def _nothing(_: Deeds) -> None: ...

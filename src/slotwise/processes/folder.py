@@ -1,0 +1,123 @@
+"""Where the files are: the folder, the names in it, and what to say when they can't be used.
+
+Nothing here reads or locks a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import string
+from pathlib import Path
+
+from slotwise.errors import BackendError
+
+SUFFIX = ".slots"
+FIFO_SUFFIX = ".wake"
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
+_LONGEST = 150  # of the readable part, so that the whole stays below the 255 of most systems
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: make room, or set SLOTWISE_DIR to a folder elsewhere",
+    errno.EDQUOT: "the quota is used up: make room, or set SLOTWISE_DIR to a folder elsewhere",
+    errno.EFBIG: "it would exceed the limit for file sizes (ulimit -f): raise that",
+    errno.EROFS: "the file system is read-only: set SLOTWISE_DIR to a folder that can be written",
+    errno.EACCES: "it may not be used: look at its owner and mode, or set SLOTWISE_DIR",
+    errno.EPERM: "it may not be used: look at its owner and mode, or set SLOTWISE_DIR",
+    errno.ENOENT: "it is not there: make its parent folder first",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOLCK: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
+    errno.ENOTSUP: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
+    errno.ENOSYS: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
+    errno.EIO: "the disk reports an error: look at the system's log",
+}
+
+
+def trouble(error: OSError, path: str | Path) -> BackendError:
+    """What to tell a caller whose file can't be used: which one, why, and the remedy."""
+    remedy = _REMEDIES.get(error.errno or 0, "it can't be used")
+    return BackendError(f"{path}: {remedy} ({error.strerror or error})")
+
+
+def locate(directory: str | os.PathLike[str] | None) -> Path:
+    """The folder that a semaphore's files belong in; it need not be there yet.
+
+    Never a folder of TMPDIR or XDG: those differ between a shell, cron and a
+    service, and two processes that mean the same semaphore would have two.
+    """
+    given = directory if directory is not None else os.environ.get("SLOTWISE_DIR") or None
+    if given is not None:
+        if not isinstance(given, str | os.PathLike):
+            raise TypeError(f"directory must be a path or None, not {directory!r}")
+        return Path(os.path.abspath(os.fspath(given)))  # noqa: PTH100 - resolve() would hide a symlink
+    base = next((each for each in ("/tmp", "/var/tmp") if os.path.isdir(each)), "/tmp")  # noqa: S108, PTH112
+    return Path(base, f"slotwise-{os.getuid()}")
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder if it is missing; refuse one that others could tamper with.
+
+    Raises:
+        BackendError: it can't be made, or is not safe to use.
+    """
+    try:
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        found = folder.lstat()
+    except OSError as error:
+        raise trouble(error, folder) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise BackendError(f"{folder}: it is a symbolic link: name the folder that it leads to")
+    if not stat.S_ISDIR(found.st_mode):
+        raise BackendError(f"{folder}: it is no folder: remove it, or set SLOTWISE_DIR to another")
+    if found.st_uid != os.getuid():
+        raise BackendError(
+            f"{folder}: it belongs to user {found.st_uid}, and this is user {os.getuid()}:"
+            f" set SLOTWISE_DIR to a folder of your own"
+        )
+    if found.st_mode & 0o022:
+        raise BackendError(
+            f"{folder}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}):"
+            f" chmod 700 it, or set SLOTWISE_DIR to another"
+        )
+
+
+def key_of(name: str) -> str:
+    """What tells the file of ``name`` from all others, in 16 letters."""
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def file_name(name: str) -> str:
+    """A name that every file system takes: readable, and the key behind it."""
+    return f"{_quote(name)[:_LONGEST]}.{key_of(name)}{SUFFIX}"
+
+
+def name_in(file: str) -> str | None:
+    """The semaphore's name in that of its file; None if it was too long for it."""
+    quoted, _, key = file.removesuffix(SUFFIX).rpartition(".")
+    try:
+        name = _unquote(quoted)
+    except ValueError:  # cut in the middle of a letter
+        return None
+    return name if key_of(name) == key else None
+
+
+def _quote(name: str) -> str:
+    return "".join(
+        char if char in _PLAIN else "".join(f"%{byte:02x}" for byte in char.encode())
+        for char in name
+    )
+
+
+def _unquote(quoted: str) -> str:
+    plain, *coded = quoted.split("%")
+    raw = plain.encode()
+    for piece in coded:
+        raw += bytes.fromhex(piece[:2]) + piece[2:].encode()
+    return raw.decode()

@@ -1,0 +1,83 @@
+"""What this driver tells the standard library's logging of single acquisitions.
+
+Fields go into ``extra``, as those of the other drivers do: ``semaphore_name``,
+``acquisition_id``, ``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from logging import INFO
+from typing import TYPE_CHECKING
+
+from slotwise import _clock
+
+if TYPE_CHECKING:
+    from slotwise.processes.acquisition import Acquisition
+
+logger = logging.getLogger("slotwise.processes")
+
+
+def _cached_answers() -> Callable[[int, bool], bool]:
+    """The fastest way to learn that nobody listens; see slotwise.memory._log."""
+    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
+    if answers is None:
+        return lambda level, _: logger.isEnabledFor(level)
+    return answers.get
+
+
+perhaps_wanted = _cached_answers()
+logger.isEnabledFor(INFO)  # so that there is an answer from the start
+
+
+def acquired(holder: Acquisition) -> None:
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+        acquire_time = holder.since - holder.asked_at
+        logger.info(
+            "acquired slot %d of %r after %.3f s",
+            holder.slot_number,
+            holder.room.name,
+            acquire_time,
+            extra={
+                "semaphore_name": holder.room.name,
+                "acquisition_id": holder.acquisition_id,
+                "acquire_time": acquire_time,
+                "slot_number": holder.slot_number,
+                "max_slots": _value(holder),
+            },
+        )
+
+
+def released(holder: Acquisition) -> None:
+    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+        logger.info(
+            "released slot %d of %r", holder.slot_number, holder.room.name, extra=_ending(holder)
+        )
+
+
+def ended(holder: Acquisition, reason: str) -> None:
+    """Expired, kicked, or released by somebody else."""
+    logger.warning(
+        "slot %d of %r lost by %s: %s",
+        holder.slot_number,
+        holder.room.name,
+        holder.acquisition_id,
+        reason,
+        extra=_ending(holder),
+    )
+
+
+def _ending(holder: Acquisition) -> dict[str, object]:
+    return {
+        "semaphore_name": holder.room.name,
+        "acquisition_id": holder.acquisition_id,
+        "held_time": _clock.now() - holder.since,
+        "slot_number": holder.slot_number,
+        "max_slots": _value(holder),
+    }
+
+
+def _value(holder: Acquisition) -> int | None:
+    state = holder.room.state
+    return None if state is None else state.value

@@ -1,0 +1,144 @@
+"""Members: the acquisitions of this process in one semaphore, and how they learn what happened.
+
+Events are sorted out while the locks are held, and told when they are open
+again: what is left to do until then are the deeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotwise.processes import log, words
+from slotwise.processes.acquisition import Acquisition
+from slotwise.processes.folder import key_of
+from slotwise.processes.state import Entry, Event, State
+
+if TYPE_CHECKING:
+    from slotwise.processes.process import Process
+
+
+class Deeds:
+    """What is left to do when the locks are open again; mostly nothing."""
+
+    wake: list[Acquisition] | None = None
+    lost: list[tuple[Acquisition, str]] | None = None
+    hints: set[str] | None = None  # processes that have to look
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+
+class Members:
+    """Who of this process holds or waits."""
+
+    # Between any two changes:
+    #   M1  `all` has the acquisitions of this process that hold or wait, by id
+    #   M2  `waiting` is how many of them sleep until they are granted
+
+    def __init__(self, process: Process, name: str, path: Path) -> None:
+        self._process = process
+        self._name = name
+        self._path = path
+        self.key = key_of(name)
+        self.all: dict[str, Acquisition] = {}
+        self.waiting = 0
+
+    # ----------------------------------------------------- while it is locked
+
+    def note(
+        self, events: Iterable[Event], state: State, deeds: Deeds, *, told_by_us: bool = False
+    ) -> None:
+        """Sort out whom events concern: us, or other processes, which we tell of our own."""
+        own = self._process.owner
+        for word, entry in events:
+            if entry.owner == own:
+                acquisition = self.all.get(entry.acquisition_id)
+                if acquisition is not None:
+                    self._tell(acquisition, word, entry, state, deeds)
+            elif told_by_us:
+                deeds.hints = {*(deeds.hints or ()), entry.owner}
+
+    def reconcile(self, state: State, deeds: Deeds) -> None:
+        """Find out what became of ours when the records that told it are gone."""
+        for acquisition_id, acquisition in list(self.all.items()):
+            entry = state.holders.get(acquisition_id)
+            if entry is not None:
+                self._tell(acquisition, "granted", entry, state, deeds)
+            elif acquisition_id not in state.waiting:
+                word = _guess(acquisition, state, deeds.now)
+                gone = Entry(acquisition_id, acquisition.slots, acquisition.ttl, 0, None, 0)
+                self._tell(acquisition, word, gone, state, deeds)
+
+    def give_up_overdue(self, state: State, deeds: Deeds) -> list[str]:
+        """End the waits here whose time is up, though the file can't be told: their ids."""
+        overdue = [
+            acquisition
+            for acquisition in self.all.values()
+            if not acquisition.holds and (acquisition.wait_until or deeds.now) < deeds.now
+        ]
+        for acquisition in overdue:
+            gone = Entry(acquisition.acquisition_id, acquisition.slots, None, 0, None, 0)
+            self._tell(acquisition, "timed out", gone, state, deeds)
+        return [acquisition.acquisition_id for acquisition in overdue]
+
+    def _tell(
+        self, acquisition: Acquisition, word: str, entry: Entry, state: State, deeds: Deeds
+    ) -> None:
+        if word == "granted":
+            if not acquisition.holds:
+                acquisition.grant(entry, deeds.now)
+                self._leave_line(acquisition, deeds)
+            return
+        del self.all[acquisition.acquisition_id]
+        if acquisition.holds:
+            acquisition.holds = False
+            deeds.lost = [*(deeds.lost or ()), (acquisition, word)]
+        else:
+            acquisition.failure = self._failure(acquisition, word, state)
+            self._leave_line(acquisition, deeds)
+
+    def _leave_line(self, acquisition: Acquisition, deeds: Deeds) -> None:
+        if acquisition.waker is not None:
+            self.waiting -= 1
+            if deeds.wake is None:
+                deeds.wake = []
+            deeds.wake.append(acquisition)
+
+    def _failure(self, acquisition: Acquisition, word: str, state: State) -> Exception:
+        if word == "timed out":
+            return words.timed_out(self._name, acquisition.timeout or 0.0, state)
+        if word == "closed":
+            return words.closed(self._name)
+        if word == "too many":
+            return words.too_many(self._name, acquisition.slots, state.value)
+        return words.place_lost(self._path)
+
+    # ---------------------------------------------------------- and afterwards
+
+    def act(self, deeds: Deeds) -> None:
+        """Wake ours, hint to others, and tell those who lost what they held."""
+        for acquisition in deeds.wake or ():
+            acquisition.wake()
+        for owner in deeds.hints or ():
+            self._process.post.hint(owner, self.key)
+        for acquisition, word in deeds.lost or ():
+            if word == "expired":
+                acquisition.condemn()
+                if acquisition.condemned:
+                    self._process.condemned[acquisition.acquisition_id] = acquisition
+            reason = words.REASONS[word].format(ttl=acquisition.ttl)
+            acquisition.lost.set(reason)
+            log.ended(acquisition, reason)
+
+
+def _guess(acquisition: Acquisition, state: State, now: float) -> str:
+    if acquisition.holds:
+        over = acquisition.ttl is not None and acquisition.since + acquisition.ttl <= now
+        return "expired" if over else "ended"
+    if acquisition.wait_until is not None and acquisition.wait_until <= now:
+        return "timed out"
+    if acquisition.slots > state.value:
+        return "too many"
+    return "closed" if state.closed_at >= acquisition.asked_at else "buried"

@@ -1,0 +1,198 @@
+"""Post: how processes wake each other, and learn of each other's death.
+
+Each process has a fifo in the folder and one daemon thread that sleeps until
+something comes in there, or a process that ours wait for ends. A letter names a
+semaphore and says only "look there": a lost or superfluous one does no harm.
+
+Nothing here decides anything; rooms do. A fifo and not a socket, since the path
+of a socket has to be short.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotwise.errors import BackendError
+from slotwise.processes.folder import FIFO_SUFFIX, trouble
+from slotwise.processes.watch import Watch
+
+if TYPE_CHECKING:
+    from slotwise.processes.process import Process
+
+# How often the thread looks by itself: where processes are waited for whose end the kernel does
+# not tell; where any are, in case a letter was lost, or one who came to hold with a ttl was
+# stopped; and where nobody waits, to keep cleaners of old files away from what is held.
+_BLINDLY = 0.5
+_IN_LINE = 1.0
+_HOLDING = 3600.0
+
+# Who waited will soon do so again: for so long it is not worth going to sleep deeply.
+_LINGERS = 2.0
+
+_NUDGE = "look"  # a letter to oneself
+_LETTER = 17  # bytes: a key and the end of the line
+_STALE = 60.0  # seconds after which a fifo that is still being made never will be
+
+_log = logging.getLogger("slotwise.processes")
+
+
+class Post:
+    """The fifo of this process, and the thread that reads it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._path = process.folder / (process.owner + FIFO_SUFFIX)
+        self._fd = -1
+        self._starting = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._watch = Watch()
+        self._waited_at = -_LINGERS  # when one of ours last began to wait
+        self._looks_soon = False  # whether the thread will look by itself before long
+        self._unfinished = False  # whether a look was in vain: somebody had the lock
+
+    # ------------------------------------------------------- from any thread
+
+    def start(self) -> None:
+        """Open the fifo and start the thread, if that was not done before."""
+        if self._thread is not None:
+            return
+        with self._starting:
+            if self._fd < 0:
+                self._open()
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="slotwise-post", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # at the very end of the interpreter
+                    return
+                self._thread = thread
+
+    def hint(self, owner: str, key: str) -> None:
+        """Tell another process to look at a semaphore."""
+        try:
+            # Also for reading: then nobody gets a SIGPIPE if it ends just now.
+            fd = os.open(self._process.folder / (owner + FIFO_SUFFIX), os.O_RDWR | os.O_NONBLOCK)
+        except OSError:
+            return  # it has ended, and those who wait learn that; or it looks by itself
+        try:
+            _put(fd, key)
+        finally:
+            os.close(fd)
+
+    def expect(self, owners: Collection[str]) -> None:
+        """One of ours begins to wait behind these: see to it that the thread watches them."""
+        self._waited_at = time.monotonic()
+        if not self._looks_soon or not self._watch.knows(owners, besides=self._process.owner):
+            _put(self._fd, _NUDGE)
+
+    def abandon(self) -> None:
+        """In a forked child: the fifo and the thread are the parent's."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self._watch.abandon()
+
+    def end(self) -> None:
+        """At the end of the process."""
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------- the fifo
+
+    def _open(self) -> None:
+        new = self._path.with_suffix(".new")
+        try:
+            new.unlink(missing_ok=True)
+            os.mkfifo(new, 0o600)
+            self._fd = os.open(new, os.O_RDWR | os.O_NONBLOCK)
+            # Under its own name only now, when it has a reader: see `_sweep`.
+            new.rename(self._path)
+        except OSError as error:
+            raise trouble(error, new) from error
+        _sweep(self._process.folder)
+
+    # ----------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        self._watch.add(self._fd)
+        looked_at = time.monotonic()
+        while True:
+            # Down before it is decided: who begins to wait after that sees it, and nudges.
+            self._looks_soon = False
+            interval = self._interval()
+            self._looks_soon = interval <= _IN_LINE
+            due = looked_at + interval
+            try:
+                ready, ended = self._watch.wait(due - time.monotonic())
+                letters = self._read() if ready else ()
+                for letter in letters:
+                    room = self._process.rooms.get(letter)
+                    if room is not None:
+                        room.hear()
+                looked_at = time.monotonic()
+                if ended or _NUDGE in letters or looked_at >= due:
+                    self._look(ended)
+                else:
+                    looked_at = due - interval
+            except Exception as error:
+                known = isinstance(error, BackendError)
+                _log.warning("waiting for other processes: %s", error, exc_info=not known)
+                time.sleep(_BLINDLY)  # not in a circle, should it go on like that
+
+    def _interval(self) -> float:
+        if time.monotonic() - self._waited_at < _LINGERS or any(
+            room.members.waiting for room in list(self._process.rooms.values())
+        ):
+            return _BLINDLY if self._unfinished or self._watch.is_blind else _IN_LINE
+        return _HOLDING
+
+    def _read(self) -> set[str]:
+        try:
+            return {*os.read(self._fd, 4096 * _LETTER).decode().split()}
+        except BlockingIOError:
+            return set()
+
+    def _look(self, ended: bool) -> None:
+        """See to all rooms; ``ended`` says that some process has."""
+        rooms = list(self._process.rooms.values())
+        waiting = [room for room in rooms if room.members.waiting]
+        wanted: dict[str, int] = {}
+        for room in waiting:
+            wanted |= room.strangers()
+        new = self._watch.extend(wanted)  # one of these may have ended before that
+        thorough = ended or new or self._unfinished or self._watch.is_blind
+        looked = [room.look_after(thorough) for room in waiting]
+        self._unfinished = not all(looked)
+        for room in rooms:
+            room.touch()
+        if not self._path.exists():  # somebody removed it
+            self._watch.remove(self._fd)
+            self._open()
+            self._watch.add(self._fd)
+
+
+def _put(fd: int, letter: str) -> None:
+    try:
+        os.write(fd, letter.encode() + b"\n")
+    except OSError:
+        pass  # full of letters, so it will be looked at
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the fifos of processes that ended without doing so: nobody reads them."""
+    for entry in os.scandir(folder):
+        try:
+            if entry.name.endswith(FIFO_SUFFIX):
+                os.close(os.open(entry.path, os.O_WRONLY | os.O_NONBLOCK))
+            elif entry.name.endswith(".new") and entry.stat().st_mtime < time.time() - _STALE:
+                Path(entry.path).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                Path(entry.path).unlink(missing_ok=True)

@@ -1,0 +1,171 @@
+"""Process: who this process is to the others of a folder, and which semaphores it has open.
+
+Its number is drawn at random for each process and after each fork, so that a
+reused pid is never taken for the one that had it before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+
+from slotwise.errors import BackendError
+from slotwise.processes.acquisition import Acquisition
+from slotwise.processes.folder import SUFFIX, key_of, name_in, prepare
+from slotwise.processes.journal import read_name
+from slotwise.processes.post import Post
+from slotwise.processes.room import Room
+from slotwise.processes.words import Busy, Missing, Retired
+
+# Files that are open at most without anybody of this process being in them.
+_MOST_IDLE = 128
+
+_OLD = 24 * 3600.0
+_LOOKED_AT = 1000  # files of a folder, by one who begins to use it
+_SWEPT = 20  # of these
+
+
+class Process:
+    """This process, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.life = secrets.randbits(60)
+        self.owner = f"p{self.life:015x}"
+        self.pid = os.getpid()
+        self.boot = _boot()
+        self.rooms: dict[str, Room] = {}  # by key, the longest unused first
+        self.condemned: dict[str, Acquisition] = {}  # expired, and about to be cancelled for it
+        self.post = Post(self)
+        self.next_number = itertools.count(1).__next__
+        # Re-entrant: a garbage collection may release something.
+        self._lock = threading.RLock()
+
+    def prepare(self) -> None:
+        """Make the folder again, should somebody have removed it."""
+        prepare(self.folder)
+
+    def room(self, name: str) -> Room:
+        """The room of a name, with its file open.
+
+        Raises:
+            BackendError: the file can't be used.
+        """
+        key = key_of(name)
+        with self._lock:
+            room = self.rooms.pop(key, None)
+            if room is None or room.retired:
+                if len(self.rooms) >= _MOST_IDLE:
+                    self._retire_idle()
+                self.prepare()
+                room = Room(self, name)
+            self.rooms[key] = room
+            return room
+
+    def name_of(self, file: str) -> str | None:
+        """The name that stands in a file; None if it can't be told, or the file is gone."""
+        path = self.folder / file
+        with self._lock:
+            for room in self.rooms.values():
+                if room.path == path:
+                    return room.name
+            # Opened only where no room has it open: closing it would drop that one's locks.
+            return read_name(path)
+
+    def sweep(self) -> None:
+        """Remove some files that nobody has used for a day, and that remember no resize.
+
+        A few for each process that begins to use the folder, so that names that
+        come and go leave no heap of files, and nobody has to walk through one.
+        """
+        with os.scandir(self.folder) as entries:
+            old = [
+                entry.name
+                for entry in itertools.islice(entries, _LOOKED_AT)
+                if entry.name.endswith(SUFFIX) and _age(entry) > _OLD
+            ]
+        for file in old[:_SWEPT]:
+            name = name_in(file) or self.name_of(file)
+            if name is not None:
+                try:
+                    self.room(name).sweep()
+                except (BackendError, Busy, Missing, Retired):
+                    pass  # the next one may
+
+    def _retire_idle(self) -> None:
+        """Close the files of half of the rooms that nobody of us is in."""
+        idle = [room for room in self.rooms.values() if not room.members.all]
+        for room in idle[: _MOST_IDLE // 2]:
+            if room.retire():
+                del self.rooms[room.members.key]
+
+
+_lock = threading.RLock()
+_processes: dict[Path, Process] = {}
+
+# Ids of the parent's at the fork: its child has them in its memory, and holds none of them.
+inherited: set[str] = set()
+
+# Another object after each fork.
+era = object()
+
+
+def process_for(folder: Path) -> Process:
+    """This process in ``folder``, which is made if it is missing.
+
+    Raises:
+        BackendError: the folder can't be used, or is not safe.
+    """
+    with _lock:
+        process = _processes.get(folder)
+        if process is None:
+            prepare(folder)
+            # One process for one folder, by whatever path.
+            true_path = folder.resolve()
+            process = _processes.get(true_path)
+            if process is None:
+                process = _processes[true_path] = Process(true_path)
+                process.sweep()
+            _processes[folder] = process
+        return process
+
+
+def _age(entry: os.DirEntry[str]) -> float:
+    try:
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime
+    except OSError:  # gone meanwhile
+        return 0.0
+
+
+def _boot() -> str:
+    """What tells this run of the machine from earlier ones; nothing where that is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _forget_parent() -> None:
+    global _lock, _processes, era
+    for process in {id(each): each for each in _processes.values()}.values():
+        process.post.abandon()
+        for room in list(process.rooms.values()):
+            inherited.update(room.members.all)
+            room.abandon()
+    _lock = threading.RLock()
+    _processes = {}
+    era = object()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+@atexit.register
+def _leave() -> None:
+    for process in _processes.values():
+        process.post.end()

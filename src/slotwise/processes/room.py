@@ -1,0 +1,208 @@
+"""Room: this process's side of one semaphore; every verb, as one change of its file.
+
+The ledger in the state decides. What is here checks who may ask at all, and
+sees to it that nobody dead is in anybody's way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from slotwise.processes import words
+from slotwise.processes.acquisition import Acquisition, MakeWaker
+from slotwise.processes.changing import PATIENCE, TIMERS_PATIENCE, Changing
+from slotwise.processes.members import Deeds
+from slotwise.processes.state import State
+from slotwise.processes.words import Busy, Interrupted, Missing, Retired
+
+T = TypeVar("T")
+
+
+class Room(Changing):
+    """What all instances of one name share in this process."""
+
+    # ------------------------------------------------------------------ asking
+
+    def ask(
+        self,
+        acquisition: Acquisition,
+        declared: int | None,
+        made_at: float,
+        make_waker: MakeWaker | None,
+        patience: float | None,
+    ) -> bool:
+        """Ask for slots; True if they were granted, False if it waits, or would have to.
+
+        ``make_waker`` makes what it sleeps on; None does not wait.
+        """
+        return self.change(
+            self._ask, declared, patience, acquisition, declared, made_at, make_waker
+        )
+
+    def _ask(
+        self,
+        deeds: Deeds,
+        acquisition: Acquisition,
+        declared: int | None,
+        made_at: float,
+        make_waker: MakeWaker | None,
+    ) -> bool:
+        state = self.known()
+        slots = acquisition.slots
+        if not self._free_for(state, slots, declared):
+            self.bury_the_dead(deeds)
+            if make_waker is None and not self._free_for(state, slots, declared):
+                self._admit(state, slots, declared, made_at)
+                return False
+        self._admit(state, slots, declared, made_at)
+        timeout = acquisition.timeout
+        if make_waker is not None and timeout is not None:
+            acquisition.wait_until = deeds.now + timeout
+        acquisition_id = acquisition.acquisition_id
+        acquisition.asked = True
+        self.members.all[acquisition_id] = acquisition
+        try:
+            self.write(
+                *(deeds, "ask", acquisition_id, slots, acquisition.ttl, acquisition.wait_until),
+                *(declared, self.process.pid, acquisition.label),
+            )
+        except BaseException:
+            if not acquisition.holds:
+                self.members.all.pop(acquisition_id, None)
+            raise
+        if not acquisition.holds and make_waker is not None:
+            acquisition.waker = make_waker()
+            self.members.waiting += 1
+            self.process.post.expect(state.owners)
+        return acquisition.holds
+
+    @staticmethod
+    def _free_for(state: State, slots: int, declared: int | None) -> bool:
+        if declared != state.value and not state.accepts(declared):
+            return state.idle
+        return not state.waiting and state.in_use + slots <= state.value
+
+    def _admit(self, state: State, slots: int, declared: int | None, made_at: float) -> None:
+        """Raise if it will never be granted."""
+        if state.closed or made_at <= state.closed_at:
+            raise words.closed(self.name)
+        accepted = declared == state.value or state.accepts(declared)
+        if not accepted and not state.idle:
+            raise words.conflict(self.name, declared, state)
+        value = state.value if accepted or declared is None else declared
+        if slots > value:
+            raise words.too_many(self.name, slots, value)
+
+    # ------------------------------------------------------------------ giving
+
+    def release(self, acquisition_id: str, patience: float | None = PATIENCE) -> bool:
+        """End a hold; False if it had ended before."""
+        try:
+            return self.change(self._release, None, patience, "release", acquisition_id)
+        except Interrupted:
+            # In the middle of a change, by this very thread: it is done right after it.
+            self._orphans.append(acquisition_id)
+            return acquisition_id in self.members.all
+        except Missing:
+            return False
+
+    def kick(self, acquisition_id: str, patience: float | None = PATIENCE) -> bool:
+        """End somebody's hold; False if it had ended before."""
+        try:
+            return self.change(self._release, None, patience, "kick", acquisition_id)
+        except Missing:
+            return False
+
+    def _release(self, deeds: Deeds, verb: str, acquisition_id: str) -> bool:
+        if acquisition_id not in self.known().holders:
+            return False
+        if verb == "kick":
+            self.write(deeds, verb, acquisition_id)
+            return True
+        acquisition = self.members.all.pop(acquisition_id, None)  # it is no loss
+        try:
+            self.write(deeds, verb, acquisition_id)
+        except BaseException:
+            if acquisition is not None:
+                self.members.all[acquisition_id] = acquisition
+            raise
+        return True
+
+    # -------------------------------------------------------- looking, steering
+
+    def look(
+        self,
+        see: Callable[[State], T],
+        value: int | None,
+        patience: float | None = PATIENCE,
+    ) -> T:
+        """What ``see`` sees when all who are dead, or whose time is up, are gone."""
+
+        def work(deeds: Deeds) -> T:
+            self.bury_the_dead(deeds)
+            return see(self.known())
+
+        return self.change(work, value, patience)
+
+    def resize(
+        self, value: int, declared: int | None, made_at: float, patience: float | None = PATIENCE
+    ) -> None:
+        def work(deeds: Deeds) -> None:
+            state = self.known()
+            if state.closed or made_at <= state.closed_at:
+                raise words.closed(self.name)
+            self.write(deeds, "resize", value, declared)
+
+        self.change(work, declared, patience)
+
+    def close(self, declared: int | None, patience: float | None = PATIENCE) -> None:
+        def work(deeds: Deeds) -> None:
+            self.bury_the_dead(deeds)
+            self.write(deeds, "close", time.monotonic())
+
+        self.change(work, declared, patience)
+
+    # ------------------------------------------------------------- looking after
+
+    def strangers(self) -> dict[str, int]:
+        """The other processes that one of us may have to wait for, and their pids."""
+        with self._mutex:
+            state = self._journal.state
+            owners = {} if state is None else state.owners
+            return {who: pid for who, (_, pid) in owners.items() if who != self.process.owner}
+
+    def look_after(self, thorough: bool) -> bool:
+        """See, while one of us waits, whether anything has changed; False if somebody had the lock.
+
+        ``thorough`` also looks for the dead.
+        """
+        try:
+            if thorough or self._journal.is_deleted():
+                self.change(self.bury_the_dead, None, TIMERS_PATIENCE)
+            else:
+                self.hear()
+        except (Missing, Retired):
+            pass
+        except Busy:
+            return False
+        return True
+
+    def touch(self) -> None:
+        """Show those who remove old files that this one is in use."""
+        with self._mutex:
+            if self.members.all:
+                os.utime(self._journal.fd)
+
+    def sweep(self) -> None:
+        """Remove the file if nobody uses it, and it has nothing to remember."""
+
+        def work(deeds: Deeds) -> None:
+            self.bury_the_dead(deeds)
+            state = self.known()
+            if state.idle and not state.resized:
+                self.path.unlink(missing_ok=True)
+
+        self.change(work, None, 0.0)

@@ -1,0 +1,540 @@
+"""ProcessSemaphore: the public face of the driver for the processes of one machine.
+
+It checks arguments, asks, waits, and cleans up. Who gets a slot is decided by
+the ledger in the semaphore's file; how that is read and changed is the room's
+business.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from slotwise import _clock
+from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
+from slotwise.processes import log, people, words
+from slotwise.processes import process as processes
+from slotwise.processes.acquisition import Acquisition, MakeWaker, closed_door
+from slotwise.processes.changing import PATIENCE
+from slotwise.processes.folder import locate
+from slotwise.processes.patience import in_thread
+from slotwise.processes.room import Room
+from slotwise.processes.state import State
+from slotwise.processes.words import Busy, Missing, Retired, UnknownSemaphore
+from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+
+T = TypeVar("T")
+
+# How long a coroutine may wait for the file's lock before a thread does it instead.
+_INLINE = 0.002
+_AN_INSTANT = 1.0  # for those who may not wait for a slot at all
+
+
+class ProcessSemaphore(Semaphore):
+    """A semaphore for all processes of one user on one machine.
+
+    Instances of one name and folder are one semaphore, in whatever process.
+    ``name=None`` makes a private one, with a random name.
+
+    Args:
+        value: how many slots there are.
+        name: what instances share it by.
+        max_acquire_time: the longest wait in seconds; None waits for ever.
+        ttl: the longest hold in seconds; then the slot is freed, whoever has it.
+        cancel_task_after_ttl: also cancel the task that took the slot.
+        directory: the folder for the files; else that of SLOTWISE_DIR, else one
+            for this user in the system's temporary folder.
+    """
+
+    __slots__ = (
+        "_cancel_task_after_ttl",
+        "_declared",
+        "_directory",
+        "_era",
+        "_made_at",
+        "_max_acquire_time",
+        "_name",
+        "_room",
+        "_ttl",
+        "_written_name",
+    )
+
+    _declared: int | None  # the value it was made with; None takes any
+
+    def __init__(
+        self,
+        *,
+        value: int,
+        name: str | None = None,
+        max_acquire_time: float | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._declared = check_count("value", value)
+        self._name = check_name(name)
+        self._written_name = self._name or f"private-{secrets.token_hex(8)}"
+        self._written_name.encode()  # ValueError now, and not in the middle of something
+        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._directory = locate(directory)
+        self._made_at = time.monotonic()
+        self._room: Room | None = None  # opened at first use
+        self._era: object = None
+
+    @classmethod
+    def existing(
+        cls,
+        name: str,
+        *,
+        max_acquire_time: float | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> ProcessSemaphore:
+        """The semaphore of that name, whatever its value.
+
+        Raises:
+            UnknownSemaphore: there is none.
+        """
+        semaphore = cls(
+            value=1,
+            name=name,
+            max_acquire_time=max_acquire_time,
+            ttl=ttl,
+            cancel_task_after_ttl=cancel_task_after_ttl,
+            directory=directory,
+        )
+        semaphore._declared = None
+        people.check_exists(semaphore._directory, semaphore._written_name)
+        semaphore.stats_sync()
+        return semaphore
+
+    @classmethod
+    def names(cls, directory: str | os.PathLike[str] | None = None) -> list[str]:
+        """The names of all semaphores in the folder, idle ones too, in alphabetical order."""
+        return people.names(locate(directory))
+
+    def __repr__(self) -> str:
+        return f"<ProcessSemaphore {self._written_name!r} value={self.value}, {self._directory}>"
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def value(self) -> int:
+        """How many slots there are, as this process last saw it."""
+        state = None if self._room is None else self._room.state
+        if state is not None and state.accepts(self._declared):
+            return state.value
+        return self._declared or 1
+
+    @property
+    def resized(self) -> bool:
+        """Whether `resize` gave it another value than it was made with, as last seen."""
+        state = None if self._room is None else self._room.state
+        return state is not None and state.resized
+
+    # ------------------------------------------------------------ to the room
+
+    def _attached(self) -> Room:
+        """The room of this process; another one after a fork, or when it was idle for long."""
+        room = self._room
+        if room is None or room.retired or self._era is not processes.era:
+            self._era = processes.era
+            self._room = room = processes.process_for(self._directory).room(self._written_name)
+        return room
+
+    def _do(self, verb: Callable[..., T], *args: Any, patience: float | None = None) -> T:
+        """Call a method of the room, in this thread.
+
+        Raises:
+            Busy: ``patience`` seconds were too few to get the file's lock.
+            BackendError: those that everybody has who gives none were.
+        """
+        while True:
+            room = self._attached()
+            try:
+                return verb(room, *args, patience=PATIENCE if patience is None else patience)
+            except Retired:
+                continue
+            except Missing:
+                raise words.unknown(self._directory, self._written_name) from None
+            except Busy:
+                if patience is not None:
+                    raise
+                raise words.busy(room.path) from None
+
+    async def _do_async(self, verb: Callable[..., T], *args: Any) -> T:
+        """Call a method of the room; in a thread if somebody has had the file's lock for long."""
+        try:
+            return self._do(verb, *args, patience=_INLINE)
+        except Busy:
+            return await in_thread(partial(self._do, verb, *args))
+
+    # ---------------------------------------------------------------- taking
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival of all processes.
+
+        A wait that is cancelled or times out takes no slot. ``label`` is shown
+        by `holders` and `waiters`.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: the name is in use with another value.
+            ValueError: ``slots`` is more than the semaphore has.
+            BackendError: the file can't be used; the message tells the remedy.
+        """
+        acquisition = self._new(slots, timeout, label)
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        make_waker = asyncio.get_running_loop().create_future
+        try:
+            try:
+                granted = self._ask(acquisition, make_waker, _INLINE)
+            except Busy:
+                patience = _patience(acquisition.timeout)
+                granted = await in_thread(
+                    partial(self._ask, acquisition, make_waker, patience),
+                    partial(self._clean_up, acquisition),
+                )
+            if not granted:
+                await self._wait(acquisition)
+            log.acquired(acquisition)
+        except Busy:
+            raise words.never_asked(
+                self._written_name, acquisition.timeout or 0.0, acquisition.room.path
+            ) from None
+        except BaseException:  # cancelled, for one, or collected together with its event loop
+            self._clean_up(acquisition)
+            raise
+        return acquisition
+
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        acquisition = self._new(slots, timeout, label)
+        try:
+            if not self._ask(acquisition, closed_door, _patience(acquisition.timeout)):
+                self._wait_sync(acquisition)
+            log.acquired(acquisition)
+        except Busy:
+            raise words.never_asked(
+                self._written_name, acquisition.timeout or 0.0, acquisition.room.path
+            ) from None
+        except BaseException:  # KeyboardInterrupt, for one
+            self._clean_up(acquisition)
+            raise
+        return acquisition
+
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        acquisition = self._new(slots, None, label)
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        try:
+            try:
+                granted = self._ask(acquisition, None, _INLINE)
+            except Busy:
+                granted = await in_thread(
+                    partial(self._ask, acquisition, None, PATIENCE),
+                    partial(self._clean_up, acquisition),
+                )
+        except Busy:
+            raise words.busy(acquisition.room.path) from None
+        except BaseException:
+            self._clean_up(acquisition)
+            raise
+        return acquisition if granted else None
+
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        acquisition = self._new(slots, None, label)
+        try:
+            granted = self._ask(acquisition, None, PATIENCE)
+        except Busy:
+            raise words.busy(acquisition.room.path) from None
+        except BaseException:
+            self._clean_up(acquisition)
+            raise
+        return acquisition if granted else None
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> HeldWhileInside:
+        if timeout is not UNSET:
+            check_seconds("timeout", timeout, zero=True)
+        check_count("slots", slots)
+        return _Labelled(self, slots, timeout, _check_label(label))
+
+    def _new(self, slots: int, timeout: float | Unset | None, label: str | None) -> Acquisition:
+        if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
+            check_count("slots", slots)
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        elif timeout is not None:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        if label is not None:
+            _check_label(label)
+        room = self._attached()
+        process = room.process
+        acquisition_id = f"{process.owner}-{process.next_number()}"
+        now = _clock.now()
+        return Acquisition(acquisition_id, room, slots, self._ttl, timeout, label, now)
+
+    def _ask(
+        self, acquisition: Acquisition, make_waker: MakeWaker | None, patience: float | None
+    ) -> bool:
+        """Ask for slots; False if it has to wait, or was told not to."""
+        timeout = acquisition.timeout
+        if timeout == 0:
+            make_waker = None
+        room = acquisition.room
+        room.process.post.start()
+        while True:
+            try:
+                granted = room.ask(acquisition, self._declared, self._made_at, make_waker, patience)
+            except Retired:
+                acquisition.room = room = self._attached()
+            except Missing:
+                raise words.unknown(self._directory, self._written_name) from None
+            else:
+                break
+        if timeout == 0 and not granted:
+            raise words.timed_out(self._written_name, 0.0, room.known())
+        return granted
+
+    async def _wait(self, acquisition: Acquisition) -> None:
+        await cast("asyncio.Future[None]", acquisition.waker)
+        if acquisition.failure is not None:
+            raise acquisition.failure
+
+    def _wait_sync(self, acquisition: Acquisition) -> None:
+        cast("_thread.LockType", acquisition.waker).acquire()
+        if acquisition.failure is not None:
+            raise acquisition.failure
+
+    def _clean_up(self, acquisition: Acquisition) -> None:
+        """See to it that nothing is left of a request whose outcome nobody will see."""
+        if acquisition.asked and acquisition.failure is None:
+            acquisition.room.withdraw(acquisition)
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition: str | AcquisitionResult) -> bool:
+        acquisition_id = _id_of(acquisition)
+        if acquisition_id in processes.inherited:
+            return False  # its parent process has it
+        holder = self._before_release(acquisition_id)
+        freed = await self._do_async(Room.release, acquisition_id)
+        if freed and holder is not None:
+            log.released(holder)
+        return freed
+
+    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+        acquisition_id = _id_of(acquisition)
+        if acquisition_id in processes.inherited:
+            return False
+        holder = self._before_release(acquisition_id)
+        freed = self._do(Room.release, acquisition_id)
+        if freed and holder is not None:
+            log.released(holder)
+        return freed
+
+    def _before_release(self, acquisition_id: str) -> Acquisition | None:
+        """The holder, if it is one of this process's; its task is not cancelled any more."""
+        room = self._attached()
+        if room.process.condemned:
+            expired = room.process.condemned.pop(acquisition_id, None)
+            if expired is not None:
+                expired.condemned = False
+        return room.members.all.get(acquisition_id)
+
+    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
+        """End somebody's hold, of whatever process; False if it had ended before.
+
+        Its `lost` tells the holder, and the next waiter has the slots.
+        """
+        return await self._do_async(Room.kick, _id_of(acquisition))
+
+    def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
+        """Like `kick`."""
+        return self._do(Room.kick, _id_of(acquisition))
+
+    # ------------------------------------------------------ looking, steering
+
+    async def locked(self) -> bool:
+        return await self._look_async(self._is_locked)
+
+    def locked_sync(self) -> bool:
+        return self._look(self._is_locked)
+
+    async def _look_async(self, see: Callable[[State], T]) -> T:
+        seen: T = await self._do_async(Room.look, see, self._declared)
+        return seen
+
+    def _look(self, see: Callable[[State], T]) -> T:
+        seen: T = self._do(Room.look, see, self._declared)
+        return seen
+
+    def _is_locked(self, state: State) -> bool:
+        closed = state.closed or self._made_at <= state.closed_at
+        full = state.in_use >= state.value
+        return closed or full or bool(state.waiting)
+
+    async def stats(self) -> SemaphoreStats:
+        return await self._look_async(people.count)
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._look(people.count)
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, in all processes, the longest first."""
+        return await self._look_async(people.holders)
+
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._look(people.holders)
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in all processes, first come first."""
+        return await self._look_async(people.waiters)
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._look(people.waiters)
+
+    @classmethod
+    async def get_acquired_stats(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """The statistics of the semaphores in a folder, fullest first.
+
+        Idle ones are left out unless they are asked for by name.
+
+        Args:
+            names: only these; unknown ones are left out.
+            limit: at most so many.
+            directory: the folder, as for the constructor.
+        """
+        return await in_thread(partial(cls.get_acquired_stats_sync, names, limit, directory))
+
+    @classmethod
+    def get_acquired_stats_sync(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """Like `get_acquired_stats`."""
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, not the str {names!r}")
+        check_count("limit", limit)
+        found = {}
+        for name in cls.names(directory) if names is None else dict.fromkeys(names):
+            try:
+                stats = cls.existing(name, directory=directory).stats_sync()
+            except UnknownSemaphore:
+                continue
+            if names is not None or stats.acquired_slots or stats.waiting:
+                found[name] = stats
+        shown = sorted(
+            found.items(), key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0])
+        )
+        return dict(shown[:limit])
+
+    async def resize(self, value: int) -> None:
+        check_count("value", value)
+        await self._do_async(Room.resize, value, self._declared, self._made_at)
+
+    def resize_sync(self, value: int) -> None:
+        check_count("value", value)
+        self._do(Room.resize, value, self._declared, self._made_at)
+
+    async def close(self) -> None:
+        await self._do_async(Room.close, self._declared)
+
+    def close_sync(self) -> None:
+        self._do(Room.close, self._declared)
+
+
+class _Labelled(HeldWhileInside):
+    """`cm()` of a semaphore whose acquisitions can have labels."""
+
+    __slots__ = ("_label",)
+
+    def __init__(
+        self,
+        semaphore: ProcessSemaphore,
+        slots: int,
+        timeout: float | Unset | None,
+        label: str | None,
+    ) -> None:
+        super().__init__(semaphore, slots, timeout)
+        self._label = label
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        semaphore = cast("ProcessSemaphore", self._semaphore)
+        acquired = await semaphore.acquire(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+    def __enter__(self) -> AcquisitionResult:
+        refuse_to_block_a_loop("'with'")
+        self._enter()
+        semaphore = cast("ProcessSemaphore", self._semaphore)
+        acquired = semaphore.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+
+def _patience(timeout: float | None) -> float | None:
+    """How long to try for the file's lock; others may have it for an instant, even for `0`."""
+    return None if timeout is None else max(timeout, _AN_INSTANT)
+
+
+def _check_label(label: object) -> str | None:
+    if label is not None and not isinstance(label, str):
+        raise TypeError(f"label must be a str or None, not {label!r}")
+    return label
+
+
+def _id_of(acquisition: object) -> str:
+    if isinstance(acquisition, AcquisitionResult):
+        return acquisition.acquisition_id
+    if isinstance(acquisition, str):
+        return acquisition
+    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

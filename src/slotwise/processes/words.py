@@ -1,0 +1,101 @@
+"""What this driver says: its errors, and how a hold came to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slotwise.errors import (
+    AcquireTimeout,
+    BackendError,
+    SemaphoreClosed,
+    SlotwiseError,
+    ValueConflict,
+)
+from slotwise.processes.state import State
+
+# How a hold that was not released by its owner came to its end.
+REASONS = {
+    "expired": "its ttl of {ttl:g} s ended",
+    "kicked": "it was kicked",
+    "released": "somebody else released it",
+    "ended": "somebody else released or kicked it, or its file was deleted",
+    "buried": "its process was taken for dead: other code in it opened and closed the file",
+}
+
+
+class UnknownSemaphore(SlotwiseError, LookupError):
+    """There is no semaphore of that name here."""
+
+
+class Busy(Exception):
+    """Inside only: somebody else had the file's lock all the time."""
+
+
+class Retired(Exception):
+    """Inside only: the room was given up when nobody was in it; there may be a new one."""
+
+
+class Missing(Exception):
+    """Inside only: there is no such semaphore, and it is not to be made."""
+
+
+class Interrupted(RuntimeError):
+    """A signal handler or finalizer that interrupted a change asked for another."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a signal handler or finalizer that interrupted slotwise asked it for a slot"
+        )
+
+
+def unknown(folder: Path, name: str) -> UnknownSemaphore:
+    return UnknownSemaphore(f"there is no semaphore {name!r} in {folder}")
+
+
+def closed(name: str) -> SemaphoreClosed:
+    return SemaphoreClosed(f"{name!r} is closed")
+
+
+def conflict(name: str, declared: int | None, state: State) -> ValueConflict:
+    return ValueConflict(
+        f"{name!r} is in use with {state.value} slots, not {declared}:"
+        f" {state.in_use} held, {len(state.waiting)} waiting;"
+        f" resize() changes the value of a semaphore in use"
+    )
+
+
+def too_many(name: str, slots: int, value: int) -> ValueError:
+    return ValueError(
+        f"{slots} slots asked of {name!r}, which has {value}: that can never be granted"
+    )
+
+
+def timed_out(name: str, timeout: float, state: State) -> AcquireTimeout:
+    return AcquireTimeout(
+        f"no slot of {name!r} in {timeout:g} s: {state.in_use} of {state.value}"
+        f" held, {len(state.waiting)} others waiting"
+    )
+
+
+def never_asked(name: str, timeout: float, path: Path) -> AcquireTimeout:
+    return AcquireTimeout(f"no slot of {name!r} in {timeout:g} s: {busy(path)}")
+
+
+def busy(path: Path) -> BackendError:
+    return BackendError(
+        f"{path}: another process has had its lock all the time: is that stopped?"
+        f" `lslocks` tells which, `kill -CONT` lets it go on"
+    )
+
+
+def damaged(path: Path, damage: Exception) -> BackendError:
+    return BackendError(
+        f"{path}: its contents are damaged ({damage}): remove it when nobody uses the semaphore"
+    )
+
+
+def place_lost(path: Path) -> BackendError:
+    return BackendError(
+        f"{path}: the place in the queue was lost: was the file deleted, or opened and closed"
+        f" by other code of this process?"
+    )

@@ -1,0 +1,233 @@
+"""A person at a shell: starts the real command, looks at what it prints, waits for states."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+import slotwise
+from slotwise import Claimant
+from slotwise.cli.main import main as command_line
+from slotwise.cli.places import NoSuchThing, open_place
+
+HANG = 30.0  # seconds after which a test is hopeless; none should come near
+
+# Counts the interrupts it gets, and tells how many on SIGUSR1; ends on SIGTERM.
+COUNTS_INTERRUPTS = """
+import os, signal, sys
+got = []
+def interrupted(*_):
+    got.append(1)
+    print("interrupt", len(got), flush=True)
+def tell(*_):
+    print("interrupts in all:", len(got), flush=True)
+signal.signal(signal.SIGINT, interrupted)
+signal.signal(signal.SIGUSR1, tell)
+print("ready", os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "slotwise", *map(str, words)]
+
+
+class Shell:
+    """One user's environment, with the place that all commands use by default."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWISE_")}
+        self.environment = {
+            **kept,
+            "SLOTWISE_URL": url,
+            "COLUMNS": "160",
+            "LINES": "30",
+            "TERM": "xterm",
+        }
+        self._started: list[subprocess.Popen[str] | pexpect.spawn] = []
+        self._occupied: list[Callable[[], object]] = []
+
+    def run(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+        """Type a command, and wait for its end."""
+        ran = subprocess.run(
+            command(*words),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**self.environment, **more},
+            cwd=self.folder,
+            timeout=HANG,
+            check=False,
+        )
+        assert "Traceback" not in ran.stderr
+        return ran
+
+    def here(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """The same in this process, for what does not depend on having one: that is quicker."""
+        typed = [str(word) for word in words]
+        out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        err = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", DeprecationWarning)  # typer's own, of its own
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            code = command_line(typed)
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read())
+        assert "Traceback" not in texts[1]
+        return subprocess.CompletedProcess(typed, code, *texts)
+
+    def json(self, *words: object) -> Any:
+        ran = self.here(*words, "--json")
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    def start(self, *words: object, before: str = "", **more: Any) -> subprocess.Popen[str]:
+        """Type a command with ``&`` behind it, and perhaps a word before it."""
+        more = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            **more,
+        }
+        started = subprocess.Popen(
+            [*before.split(), *command(*words)],
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+            **more,
+        )
+        self._started.append(started)
+        return started
+
+    def hold(self, name: str = "api", *flags: object, limit: int = 1) -> subprocess.Popen[str]:
+        """Have somebody hold a slot until killed; returns when it is so."""
+        words = ("sh", "-c", "echo holding; exec sleep 1000")
+        holder = self.start("run", name, "--limit", limit, *flags, "--", *words)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holding\n", holder.stderr and holder.stderr.read()
+        return holder
+
+    def occupy(
+        self, name: str = "api", *, limit: int = 1, slots: int = 1, label: str | None = None
+    ) -> Callable[[], object]:
+        """Hold slots in this very process; gives what gives them back."""
+        semaphore: Any = slotwise.semaphore(name, limit, self.url)
+        acquired = semaphore.acquire_sync(slots, timeout=HANG, label=label)
+
+        def give_back() -> None:
+            semaphore.release_sync(acquired)
+
+        self._occupied.append(give_back)
+        return give_back
+
+    def terminal(self, *words: object) -> pexpect.spawn:
+        """Type a command into a terminal of its own."""
+        return self.in_terminal(command(*words))
+
+    def in_terminal(self, words: list[str]) -> pexpect.spawn:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of forks where there are threads; this one only execs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            spawned = pexpect.spawn(
+                words[0],
+                words[1:],
+                env=self.environment,
+                cwd=self.folder,
+                timeout=HANG,
+                encoding="utf-8",
+                dimensions=(30, 160),
+            )
+        self._started.append(spawned)
+        return spawned
+
+    def holders(self, name: str = "api") -> list[Claimant]:
+        """Who holds, asked without a process of its own: that is quicker."""
+        return self._ask(name, "holders_sync")
+
+    def waiters(self, name: str = "api") -> list[Claimant]:
+        return self._ask(name, "waiters_sync")
+
+    def _ask(self, name: str, verb: str) -> list[Claimant]:
+        try:
+            found: list[Claimant] = getattr(open_place(self.url).find(name), verb)()
+        except NoSuchThing:
+            return []
+        return found
+
+    def until_waiting(self, count: int, name: str = "api") -> None:
+        until(lambda: len(self.waiters(name)) == count, f"{count} waiters")
+
+    def clean_up(self) -> None:
+        for give_back in self._occupied:
+            give_back()
+        for each in self._started:
+            if isinstance(each, pexpect.spawn):
+                each.close(force=True)
+                continue
+            if each.poll() is None:
+                each.send_signal(signal.SIGCONT)
+                each.terminate()
+                try:
+                    each.wait(10)
+                except subprocess.TimeoutExpired:
+                    each.kill()
+            each.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a process to end: its exit code, and what it printed."""
+    out, err = process.communicate(timeout=HANG)
+    assert "Traceback" not in err
+    return process.returncode, out, err
+
+
+def ended(terminal: pexpect.spawn) -> int:
+    """Wait for what runs in a terminal to end; its exit code."""
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    assert terminal.signalstatus is None
+    return int(terminal.exitstatus)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
+
+
+def state_of(pid: int) -> str:
+    """The letter that the kernel tells a process's state by; X if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asks about does not."""
+    return state_of(pid) not in "ZX"

@@ -1,0 +1,108 @@
+"""``slotwise ls`` and ``show``: tables for people, JSON for programs, names that are wrong."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime
+
+from tests.cli._shell import Shell, command
+
+
+def test_ls_lists_name_value_held_and_waiting(any_shell: Shell):
+    any_shell.occupy("api", limit=2)
+    any_shell.occupy("backup")
+    any_shell.start("run", "backup", "--limit", 1, "--", "true")
+    any_shell.until_waiting(1, "backup")
+    assert any_shell.json("ls") == [
+        {"name": "api", "value": 2, "held": 1, "waiting": 0},
+        {"name": "backup", "value": 1, "held": 1, "waiting": 1},
+    ]
+    assert any_shell.run("ls").stdout.splitlines() == [
+        "NAME    VALUE  HELD  WAITING",
+        "api         2     1        0",
+        "backup      1     1        1",
+    ]
+
+
+def test_nothing_is_listed_where_nothing_is(any_shell: Shell):
+    assert any_shell.json("ls") == []
+    ran = any_shell.here("ls")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "NAME  VALUE  HELD  WAITING\n", "")
+
+
+def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
+    holder = any_shell.hold("api", "--label", "night\tshift", "--slots", 2, limit=2)
+    waiter = any_shell.start("run", "api", "--limit", 2, "--", "true")
+    any_shell.until_waiting(1)
+    found = any_shell.json("show", "api")
+    assert [*found] == ["name", "value", "holders", "waiters"]
+    assert (found["name"], found["value"]) == ("api", 2)
+    [held], [waits] = found["holders"], found["waiters"]
+    assert [*held] == ["id", "since", "host", "pid", "label", "slots", "slot_number"]
+    assert (held["pid"], held["label"], held["slots"]) == (holder.pid, "night\tshift", 2)
+    assert (waits["pid"], waits["label"], waits["slot_number"]) == (waiter.pid, None, None)
+    assert datetime.fromisoformat(held["since"]) < datetime.fromisoformat(waits["since"])
+    head, titles, first, second = any_shell.here("show", "api").stdout.splitlines()
+    assert head == "api: 2 of 2 slots held, 1 waiting"
+    assert titles.split() == ["STATE", "FOR", "SLOTS", "HOST", "PID", "LABEL", "ID"]
+    assert first.startswith("holds")
+    assert r"night\tshift" in first  # nothing that a terminal would obey
+    assert second.startswith("waits")
+    assert second.endswith(waits["id"])
+
+
+def test_a_name_that_nobody_uses_suggests_near_ones(any_shell: Shell):
+    any_shell.occupy("backup")
+    for words in (["show"], ["resize", "2"], ["close"]):
+        ran = any_shell.here(words[0], "bakcup", *words[1:])
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert ran.stderr.startswith(f"slotwise {words[0]}: there is no semaphore 'bakcup' ")
+        assert ran.stderr.endswith("; did you mean 'backup'?\n")
+        assert ran.stderr.count("\n") == 1
+
+
+def test_one_damaged_file_does_not_hide_the_others(shell: Shell):
+    for name in ("api", "backup"):
+        shell.run("run", name, "--limit", 1, "--", "true")
+    [damaged] = shell.folder.glob("slots/api*")
+    damaged.write_bytes(bytes(len(damaged.read_bytes())))
+    damaged.write_bytes(b"no semaphore")
+    ran = shell.run("ls")
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines()[1:] == ["backup      1     0        0"]
+    assert ran.stderr.count("\n") == 1
+    assert str(damaged) in ran.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(shell: Shell):
+    shell.occupy()
+    for words in (("ls",), ("ls", "--json"), ("show", "api"), ("doctor",), ("--help",)):
+        slotwise = subprocess.Popen(
+            command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shell.environment
+        )
+        assert slotwise.stdout is not None
+        slotwise.stdout.close()  # as `| true` does
+        assert slotwise.stderr is not None
+        assert slotwise.stderr.read() == b""
+        slotwise.stderr.close()
+        assert slotwise.wait(30) in (0, 1, 141)
+    piped = f"{' '.join(command('ls'))} | head -1"
+    ran = subprocess.run(
+        ["bash", "-c", piped], capture_output=True, text=True, env=shell.environment, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("NAME  VALUE  HELD  WAITING\n", "")
+
+
+def test_on_a_terminal_the_table_is_drawn(shell: Shell):
+    shell.occupy()
+    terminal = shell.terminal("ls")
+    terminal.expect_exact("name")
+    terminal.expect_exact("─")
+    terminal.expect_exact("api")
+
+
+def test_url_after_the_command_wins_over_the_environment(shell: Shell, tmp_path):
+    shell.occupy()
+    assert shell.json("ls", "--url", f"process://{tmp_path}/elsewhere") == []
+    assert len(shell.json("ls")) == 1
+    assert not (tmp_path / "elsewhere").exists()  # looking makes nothing

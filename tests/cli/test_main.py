@@ -1,0 +1,158 @@
+"""The command as a whole: its help, its errors, completion, and its two names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli._shell import Shell
+
+COMMANDS = ("run", "ls", "show", "top", "resize", "kick", "close", "doctor", "purge", "demo")
+
+
+def test_help_lists_the_commands_and_teaches_by_example(shell: Shell):
+    for words in ((), ("--help",), ("-h",)):
+        ran = shell.here(*words)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        for each in COMMANDS:
+            assert f"\n  {each} " in ran.stdout
+        assert "slotwise run backup --limit 1 -- ./backup.sh" in ran.stdout
+
+
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each not in ("purge", "demo")])
+def test_every_command_explains_itself_with_examples(shell: Shell, name):
+    ran = shell.run(name, "--help") if name == "run" else shell.here(name, "--help")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert f"slotwise {name}" in ran.stdout.partition("xamples:")[2]
+    assert "--url" in ran.stdout
+    if name in ("ls", "show", "top", "doctor"):
+        assert "--json" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("lss",), "No such command 'lss'"),
+        (("ls", "--jso"), "--json"),
+        (("show",), "NAME"),
+        (("resize", "api"), "N"),
+        (("ls", "extra"), "extra"),
+        (("top", "--every", "0"), "--every"),
+        (("--nonsense",), "--nonsense"),
+    ],
+)
+def test_usage_errors_are_one_line_that_says_where_help_is(shell: Shell, words, told):
+    ran = shell.here(*words)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("slotwise")
+    assert told in ran.stderr
+    assert "--help' shows how" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls",),
+        ("show", "api"),
+        ("top",),
+        ("resize", "api", 2),
+        ("kick", "x", "--yes"),
+        ("close", "api"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shell, words):
+    ran = shell.here(*words, "--url", "redis://:secret@127.0.0.1:1")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"slotwise {words[0]}: Redis at 127.0.0.1:1 can't be reached; is it running, and the url"
+        f" right?\n"
+    )
+
+
+def test_both_names_are_the_same_command(shell: Shell):
+    script = Path(sys.executable).with_name("slotwise")
+    if not script.exists():
+        pytest.skip("slotwise is not installed as a script here")
+    ran = subprocess.run([script, "ls"], capture_output=True, env=shell.environment, check=True)
+    assert ran.stdout.decode() == shell.run("ls").stdout
+    assert shell.run("--version").stdout.startswith("slotwise ")
+
+
+def complete(shell: Shell, line: str) -> list[str]:
+    """What bash is offered for the last word of a line."""
+    asked = {
+        "_SLOTWISE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    return shell.run(**asked).stdout.split()
+
+
+def test_shells_complete_commands_flags_and_names(any_shell: Shell):
+    any_shell.occupy("backup")
+    assert set(COMMANDS) <= {*complete(any_shell, "slotwise ")}
+    assert complete(any_shell, "slotwise run --l") == ["--limit", "--label"]
+    assert complete(any_shell, "slotwise show ba") == ["backup"]
+    assert complete(any_shell, "slotwise run ba") == ["backup"]
+    assert complete(any_shell, "slotwise show --url redis://127.0.0.1:1 ba") == []
+
+
+def test_completion_can_be_installed(shell: Shell):
+    assert "--install-completion" in shell.here("--help").stdout
+
+
+def test_ctrl_c_during_the_start_is_no_traceback(shell: Shell):
+    # Interrupted at the first import of the command line, before any handler is there.
+    text = (
+        "import sys, os, signal, slotwise.__main__ as m;"
+        "sys.addaudithook(lambda event, args: event == 'import' and args[0] == 'slotwise.cli.run'"
+        " and os.kill(os.getpid(), signal.SIGINT));"
+        "sys.argv = ['slotwise', 'run', 'api', '--limit', '1', '--', 'true']; m.main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, env=shell.environment, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (130, b"")
+
+
+def test_purge_is_there_as_before(shell: Shell):
+    ran = shell.run("purge", "--help")
+    assert ran.returncode == 0
+    assert "--max-age-days" in ran.stdout
+
+
+def test_typer_leads_to_the_same_run(shell: Shell):
+    """`app` is what tools that know typer use; the command itself does not pass through it."""
+    text = "from slotwise.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    words = ["run", "api", "--limit", "2", "--no-wait", "--", "sh", "-c", "exit 4"]
+    ran = subprocess.run(
+        [sys.executable, "-c", text, *words], capture_output=True, env=shell.environment,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (4, b"")
+
+
+def test_names_and_labels_can_not_write_to_the_terminal(shell: Shell):
+    shell.occupy("na\x1b[31mme", label="[red]la\nbel")
+    terminal = shell.terminal("show", "na\x1b[31mme")
+    terminal.expect_exact(r"[red]la\nbel")
+    assert r"na\x1b[31mme: 1 of 1" in terminal.before
+    assert "na\x1b[31mme" not in terminal.before
+
+
+def test_the_last_act_of_the_demo_is_real(shell: Shell):
+    text = "from slotwise.cli import demo_shell; demo_shell.show()"
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "$ slotwise run backup --limit 2 --label 'job 1' -- sh -c " in ran.stdout
+    # Full with one waiting, unless this machine was so slow that jobs had ended by then.
+    assert re.search(r"\nbackup      2     [012]        [01]\n[\s\S]*\$ wait", ran.stdout)
+    assert ran.stdout.count("done: slot") == 3 + 3  # typed, and printed
+    assert ran.stdout.endswith("\nbackup      2     0        0\n")
+    assert ran.stderr == ""

@@ -1,0 +1,342 @@
+"""``slotwise run`` without a terminal: exit codes, signals, what the command is given."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, state_of, until
+
+from slotwise.cli import run
+
+LINUX = sys.platform == "linux"
+
+
+def sh(text: str) -> tuple[str, ...]:
+    return ("--", "sh", "-c", text)
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 3"), 3),
+        (("sh", "-c", "kill -KILL $$"), 128 + 9),
+        (("sh", "-c", "kill -TERM $$"), 128 + 15),
+        (("./is-not-there",), 127),
+        (("is-not-on-the-path",), 127),
+        (("./not-executable",), 126),
+        ((".",), 126),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(shell: Shell, words, code):
+    (shell.folder / "not-executable").write_text("#!/bin/sh\n")
+    ran = shell.run("run", "api", "--limit", 1, "--", *words)
+    assert ran.returncode == code
+    assert len(ran.stderr.splitlines()) == (1 if code in (126, 127) else 0)
+
+
+def test_no_slot_in_time_is_75_and_the_command_is_not_started(any_shell: Shell):
+    any_shell.occupy()
+    for patience in (("--no-wait",), ("--wait", "0"), ("--wait", "0.05")):
+        ran = any_shell.run("run", "api", "--limit", 1, *patience, *sh("echo started"))
+        assert (ran.returncode, ran.stdout) == (75, "")
+        assert ran.stderr.startswith("slotwise run: no slot of 'api'")
+        assert "1 of 1 held" in ran.stderr
+        assert ran.stderr.count("\n") == 1
+
+
+def test_a_semaphore_that_is_closed_during_the_wait_is_75(any_shell: Shell):
+    any_shell.occupy()
+    waiting = any_shell.start("run", "api", "--limit", 1, *sh("echo started"))
+    any_shell.until_waiting(1)
+    assert any_shell.here("close", "api").returncode == 0
+    code, out, err = end(waiting)
+    assert (code, out) == (75, "")
+    assert err == "slotwise run: 'api' is closed\n"
+    assert any_shell.run("run", "api", "--limit", 1, *sh("echo started")).returncode == 75
+
+
+def test_the_end_of_the_ttl_ends_the_command_with_124(any_shell: Shell):
+    ran = any_shell.run("run", "api", "--limit", 1, "--ttl", 0.2, "--", "sleep", 1000)
+    assert ran.returncode == 124
+    assert ran.stderr.count("\n") == 1
+    assert "ttl" in ran.stderr
+    assert any_shell.holders() == []
+
+
+def test_a_command_that_ignores_term_is_killed_after_the_grace(shell: Shell):
+    stubborn = "trap '' TERM; echo started; while :; do sleep 0.05; done"
+    ran = shell.run("run", "api", "--limit", 1, "--ttl", 0.3, "--grace", 0.2, *sh(stubborn))
+    assert (ran.returncode, ran.stdout) == (124, "started\n")
+
+
+def test_a_command_that_cleans_up_within_the_grace_is_124_whatever_it_says(shell: Shell):
+    tidy = "trap 'echo tidy; exit 7' TERM; while :; do sleep 0.02; done"
+    ran = shell.run("run", "api", "--limit", 1, "--ttl", 0.5, "--grace", 30, *sh(tidy))
+    assert (ran.returncode, ran.stdout) == (124, "tidy\n")
+
+
+def test_a_kick_ends_the_command_with_124_and_the_next_gets_the_slot(any_shell: Shell):
+    holder = any_shell.hold()
+    waiting = any_shell.start("run", "api", "--limit", 1, *sh("echo mine"))
+    any_shell.until_waiting(1)
+    [held] = any_shell.holders()
+    assert held.pid == holder.pid
+    assert any_shell.here("kick", held.acquisition_id, "--yes").returncode == 0
+    code, _, err = end(holder)
+    assert code == 124
+    assert "kicked" in err
+    assert end(waiting)[:2] == (0, "mine\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("api", "--limit", "1"),
+        ("api", "--", "true"),
+        ("--limit", "1", "--", "true"),
+        ("", "--limit", "1", "--", "true"),
+        ("api", "--limit", "0", "--", "true"),
+        ("api", "--limit", "many", "--", "true"),
+        ("api", "--limit", "1", "--slots", "2", "--", "true"),
+        ("api", "--limit", "1", "--wait", "1", "--no-wait", "--", "true"),
+        ("api", "--limit", "1", "--wait", "-1", "--", "true"),
+        ("api", "--limit", "1", "--wait", "inf", "--", "true"),
+        ("api", "--limit", "1", "--ttl", "0", "--", "true"),
+        ("api", "--limit", "1", "--nonsense", "--", "true"),
+        ("api", "--limit", "1", "true", "--flag-of-it"),
+    ],
+    ids=" ".join,
+)
+def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
+    assert run.main(words) == 125
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("slotwise run: ")
+    assert err.endswith("; 'slotwise run --help' shows how\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://x", "url must be one of"),
+        ("memory://", "use process://"),
+        ("process://relative/folder", "three slashes"),
+        ("redis://127.0.0.1:1", "is it running"),
+    ],
+)
+def test_its_own_failures_are_125_and_one_line(shell: Shell, url, words):
+    ran = shell.run("run", "api", "--limit", 1, "--url", url, "--", "true")
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert ran.stderr.startswith("slotwise run: ")
+    assert words in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_another_limit_than_the_one_in_use_is_125(any_shell: Shell):
+    any_shell.occupy(limit=2)
+    ran = any_shell.run("run", "api", "--limit", 3, "--", "true")
+    assert ran.returncode == 125
+    assert "in use with 2 slots, not 3" in ran.stderr
+
+
+def test_a_resized_value_wins_with_one_warning(any_shell: Shell):
+    any_shell.occupy(limit=1)
+    assert any_shell.here("resize", "api", 2).returncode == 0
+    ran = any_shell.run("run", "api", "--limit", 1, "--no-wait", *sh("echo both run"))
+    assert (ran.returncode, ran.stdout) == (0, "both run\n")
+    assert ran.stderr == "slotwise run: 'api' was resized to 2: --limit 1 does not count\n"
+
+
+# ------------------------------------------------- what the command is given
+
+
+def test_the_command_finds_its_acquisition_in_the_environment(any_shell: Shell):
+    text = "echo $SLOTWISE_ACQUISITION_ID $SLOTWISE_SLOT_NUMBER $SLOTWISE_FENCING_TOKEN"
+    tokens = []
+    for _ in range(2):
+        ran = any_shell.run("run", "api", "--limit", 3, *sh(text))
+        acquisition_id, number, token = ran.stdout.split()
+        assert acquisition_id
+        assert number == "1"
+        tokens.append(int(token))
+    assert tokens[0] < tokens[1]
+
+
+def test_the_command_has_stdin_stdout_and_stderr_as_its_own(shell: Shell):
+    words = command("run", "api", "--limit", 1, *sh("cat; echo to stderr >&2"))
+    ran = subprocess.run(
+        words, input="typed\n", capture_output=True, text=True, env=shell.environment, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("typed\n", "to stderr\n")
+
+
+def test_files_that_were_left_open_for_the_command_stay_open(shell: Shell):
+    reading, writing = os.pipe()
+    try:
+        words = ("run", "api", "--limit", 1, *sh(f"echo hello > /dev/fd/{writing}"))
+        started = shell.start(*words, pass_fds=[writing])
+        assert end(started)[0] == 0
+        assert os.read(reading, 100) == b"hello\n"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_the_command_stays_in_the_process_group(shell: Shell):
+    text = "import os; print(os.getpgrp(), os.getppid(), os.getsid(0))"
+    started = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
+    _, out, _ = end(started)
+    assert out.split() == [str(os.getpgrp()), str(started.pid), str(os.getsid(0))]
+
+
+@pytest.mark.skipif(not LINUX, reason="reads /proc")
+def test_the_command_starts_with_the_signals_as_they_were(any_shell: Shell):
+    look = ("grep", "^Sig[BI]", "/proc/self/status")
+    without = subprocess.run(look, capture_output=True, text=True, check=True)
+    ran = any_shell.run("run", "api", "--limit", 1, "--", *look)
+    assert ran.stdout == without.stdout
+
+
+def test_what_nohup_ignores_stays_ignored(shell: Shell):
+    give_back = shell.occupy()
+    text = "kill -HUP $$; kill -HUP $PPID; echo survived"
+    waiting = shell.start("run", "api", "--limit", 1, *sh(text), before="nohup")
+    shell.until_waiting(1)
+    waiting.send_signal(signal.SIGHUP)
+    give_back()
+    assert end(waiting)[:2] == (0, "survived\n")
+
+
+# ------------------------------------------------------------------- signals
+
+
+def test_signals_sent_to_slotwise_are_passed_on(shell: Shell):
+    names = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "WINCH")
+    traps = "; ".join(f"trap 'echo got {name}' {name}" for name in names)
+    text = f"{traps}; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done"
+    running = shell.start("run", "api", "--limit", 1, *sh(text))
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    for name in names:
+        running.send_signal(getattr(signal, f"SIG{name}"))
+        assert running.stdout.readline() == f"got {name}\n"
+    running.send_signal(signal.SIGTERM)
+    assert end(running)[:2] == (9, "")
+    assert shell.holders() == []
+
+
+@pytest.mark.skipif(not LINUX, reason="reads /proc")
+def test_continuing_slotwise_continues_a_command_that_was_stopped(shell: Shell):
+    text = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    running = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state_of(pid) == "T", "the command is stopped")
+    running.send_signal(signal.SIGCONT)
+    until(lambda: state_of(pid) == "S", "the command sleeps in its pause again")
+    running.send_signal(signal.SIGTERM)
+    assert end(running)[0] == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_ends_the_command_is_128_plus_its_number(shell: Shell):
+    holder = shell.hold()
+    holder.send_signal(signal.SIGTERM)
+    assert end(holder)[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_the_wait_ends_it_and_leaves_the_queue(any_shell: Shell, number, code):
+    any_shell.occupy()
+    waiting = any_shell.start("run", "api", "--limit", 1, *sh("echo started"))
+    any_shell.until_waiting(1)
+    waiting.send_signal(number)
+    assert end(waiting)[:2] == (code, "")
+    assert (len(any_shell.holders()), any_shell.waiters()) == (1, [])
+
+
+def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: Shell):
+    # As with `kill 0`, which shells do to end their group: the command has had it by then.
+    sends = "os.kill(os.getppid(), signal.SIGINT)\nprint('sent', flush=True)\nwhile True:"
+    text = COUNTS_INTERRUPTS.replace("while True:", sends)
+    running = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
+    assert running.stdout is not None
+    assert running.stdout.readline().startswith("ready")
+    assert running.stdout.readline() == "sent\n"
+    running.send_signal(signal.SIGUSR1)  # behind the other one, as signals keep their order
+    assert running.stdout.readline() == "interrupts in all: 0\n"
+
+
+@pytest.mark.skipif(not LINUX, reason="needs PR_SET_PDEATHSIG")
+def test_kill_9_of_slotwise_ends_the_command_too(any_shell: Shell):
+    text = "echo $$; exec sleep 1000"
+    running = any_shell.start("run", "api", "--limit", 1, *sh(text))
+    assert running.stdout is not None
+    pid = int(running.stdout.readline())
+    assert alive(pid)
+    running.kill()
+    until(lambda: not alive(pid), "the end of the command")
+
+
+def test_kill_9_of_slotwise_frees_the_slot_for_those_who_wait(shell: Shell):
+    holder = shell.hold()
+    waiting = shell.start("run", "api", "--limit", 1, *sh("echo mine"))
+    shell.until_waiting(1)
+    started = time.monotonic()
+    holder.kill()
+    assert end(waiting)[:2] == (0, "mine\n")
+    assert time.monotonic() - started < 10
+    assert shell.run("run", "api", "--limit", 1, "--no-wait", "--", "true").returncode == 0
+
+
+def test_kill_9_of_a_waiter_takes_it_out_of_the_queue(shell: Shell):
+    shell.occupy()
+    waiting = shell.start("run", "api", "--limit", 1, "--", "true")
+    shell.until_waiting(1)
+    waiting.kill()
+    shell.until_waiting(0)
+
+
+# ------------------------------------------------------------------ together
+
+
+def test_never_more_than_the_limit_run_at_once(shell: Shell, tmp_path: Path):
+    text = f"echo in >> {tmp_path}/log; sleep 0.05; echo out >> {tmp_path}/log"
+    jobs = [shell.start("run", "api", "--limit", 2, *sh(text)) for _ in range(8)]
+    assert [end(job)[0] for job in jobs] == [0] * 8
+    inside = most = 0
+    for word in (tmp_path / "log").read_text().split():
+        inside += 1 if word == "in" else -1
+        most = max(most, inside)
+    assert (inside, most) == (0, 2)
+
+
+def test_several_slots_are_taken_together(shell: Shell):
+    shell.occupy(slots=2, limit=3)
+    assert shell.json("ls") == [{"name": "api", "value": 3, "held": 2, "waiting": 0}]
+    words = ("run", "api", "--limit", 3, "--no-wait", "--slots", 2, "--", "true")
+    assert shell.run(*words).returncode == 75
+
+
+def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
+    text = (
+        "import sys; from slotwise.cli import run;"
+        "code = run.main(['api', '--limit', '1', '--', 'true']);"
+        "print(code, sorted({'typer', 'rich', 'redis', 'click'} & {*sys.modules}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=shell.environment,
+        check=True,
+    )  # fmt: skip
+    assert ran.stdout == "0 []\n"

@@ -1,0 +1,75 @@
+"""``slotwise resize``, ``kick`` and ``close``."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli._shell import Shell, end, ended
+
+
+def test_resize_lets_those_in_who_wait(any_shell: Shell):
+    any_shell.occupy()
+    waiting = any_shell.start("run", "api", "--limit", 1, "--", "echo", "mine")
+    any_shell.until_waiting(1)
+    ran = any_shell.run("resize", "api", 2)
+    assert (ran.returncode, ran.stdout) == (0, "'api' has 2 slots now, 1 before\n")
+    assert end(waiting)[:2] == (0, "mine\n")
+    assert any_shell.json("show", "api")["value"] == 2
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_a_value_that_is_none_is_a_usage_error(shell: Shell, value):
+    shell.occupy()
+    ran = shell.here("resize", "api", "--", value)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("slotwise resize: ")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2)])
+def test_kick_asks_on_a_terminal(shell: Shell, answer, code):
+    holder = shell.hold("api", "--label", "night shift")
+    [held] = shell.holders()
+    terminal = shell.terminal("kick", held.acquisition_id)
+    terminal.expect_exact(f"Kick pid {holder.pid} 'night shift', which has held 1 slot of 'api'")
+    terminal.expect_exact("[y/N]: ")
+    terminal.sendline(answer)
+    assert ended(terminal) == code
+    assert len(shell.holders()) == (0 if code == 0 else 1)
+
+
+def test_without_a_terminal_kick_wants_yes(shell: Shell):
+    shell.occupy()
+    [held] = shell.holders()
+    ran = shell.run("kick", held.acquisition_id)
+    assert ran.returncode == 2
+    assert ran.stderr == "slotwise kick: without a terminal to ask on, --yes is required\n"
+    assert shell.holders() == [held]
+
+
+def test_kick_of_an_unknown_id_suggests_near_ones(any_shell: Shell):
+    any_shell.occupy()
+    [held] = any_shell.holders()
+    ran = any_shell.here("kick", held.acquisition_id + "0", "--yes")
+    assert ran.returncode == 1
+    assert f"did you mean {held.acquisition_id!r}?" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_one_who_waits_can_not_be_kicked(any_shell: Shell):
+    any_shell.occupy()
+    any_shell.start("run", "api", "--limit", 1, "--", "true")
+    any_shell.until_waiting(1)
+    [waits] = any_shell.waiters()
+    ran = any_shell.here("kick", waits.acquisition_id, "--yes")
+    assert ran.returncode == 1
+    assert "waits for 'api' and holds nothing yet" in ran.stderr
+    assert any_shell.waiters() == [waits]
+
+
+def test_close_tells_whom_it_sent_away(any_shell: Shell):
+    any_shell.occupy()
+    any_shell.start("run", "api", "--limit", 1, "--", "true")
+    any_shell.until_waiting(1)
+    ran = any_shell.run("close", "api")
+    assert ran.stdout == "'api' is closed: 1 who waited were sent away, 1 slot still held\n"
+    assert len(any_shell.holders()) == 1

@@ -1,0 +1,163 @@
+"""``slotwise top``: live in a terminal, once elsewhere, and what looking can tell."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pexpect
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli._shell import Shell, command, ended
+from tests.redis._server import Server
+
+from slotwise import Claimant
+from slotwise.cli.sampling import WINDOW, Row, Sample, Watch, percentile
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def sample(holders: dict[str, float], waiters: dict[str, float], value: int = 4) -> Sample:
+    """Who holds and who waits, by id and since when."""
+    return Sample(
+        value,
+        [Claimant(each, 1, at(since)) for each, since in holders.items()],
+        [Claimant(each, 1, at(since)) for each, since in waiters.items()],
+    )
+
+
+def look(watch: Watch, now: float, seen: Sample) -> Row:
+    [row] = watch.look({"api": seen}, at(now))
+    return row
+
+
+# ---------------------------------------------------------------- what was seen
+
+
+def test_the_first_look_knows_no_rate_and_no_wait():
+    row = look(Watch(), 10, sample({"a": 2, "b": 7}, {"c": 9}))
+    assert row == Row("api", 4, 2, 1, 8.0, None, None, None)
+
+
+def test_a_wait_is_from_the_first_ask_to_the_grant_however_late_we_look():
+    watch = Watch()
+    look(watch, 0, sample({"a": -5}, {"b": -3}))
+    row = look(watch, 10, sample({"b": 4}, {}))
+    assert (row.wait_p50_seconds, row.wait_p95_seconds) == (7.0, 7.0)
+    assert row.acquisitions_per_second == pytest.approx(0.1)
+
+
+def test_one_never_seen_waiting_counts_as_no_wait():
+    watch = Watch()
+    look(watch, 0, sample({}, {}))
+    row = look(watch, 2, sample({"a": 1}, {}))
+    assert (row.wait_p50_seconds, row.acquisitions_per_second) == (0.0, 0.5)
+
+
+def test_what_is_older_than_the_window_is_forgotten():
+    watch = Watch()
+    look(watch, 0, sample({}, {}))
+    look(watch, 1, sample({"a": 1}, {}))
+    row = look(watch, 2 + WINDOW, sample({"a": 1}, {}))
+    assert (row.acquisitions_per_second, row.wait_p50_seconds) == (0.0, None)
+
+
+def test_a_semaphore_that_comes_back_is_looked_at_anew():
+    watch = Watch()
+    look(watch, 0, sample({}, {}))
+    watch.look({}, at(1))
+    assert look(watch, 2, sample({"a": 1}, {})).acquisitions_per_second is None
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(values, percent):
+    found = percentile(sorted(values), percent)
+    assert found in values
+    assert sum(value <= found for value in values) * 100 >= percent * len(values)
+    assert sum(value < found for value in values) * 100 < percent * len(values)
+
+
+# ------------------------------------------------------------ without a terminal
+
+
+def test_without_a_terminal_it_prints_once(any_shell: Shell):
+    any_shell.occupy(limit=2)
+    ran = any_shell.here("top", "--every", 0.1)
+    head, row = ran.stdout.splitlines()
+    assert head.split("  ")[0] == "NAME"
+    assert row.split()[:4] == ["api", "2", "1", "0"]
+    [shown] = any_shell.json("top", "--every", 0.1)
+    assert shown.pop("oldest_hold_seconds") > 0
+    assert shown == {
+        "name": "api",
+        "value": 2,
+        "held": 1,
+        "waiting": 0,
+        "acquisitions_per_second": 0.0,
+        "wait_p50_seconds": None,
+        "wait_p95_seconds": None,
+    }
+
+
+# ------------------------------------------------------------------ in a terminal
+
+
+def rows(terminal: pexpect.spawn, *names: str) -> None:
+    """Wait until the table shows these, in this order."""
+    terminal.expect(r"[\s\S]*?".join(rf"\b{name}\b" for name in names))
+
+
+def test_it_shows_what_happens_sorts_by_keys_and_q_quits(shell: Shell):
+    shell.occupy("alpha", limit=9)
+    shell.occupy("beta", slots=3, limit=3)
+    terminal = shell.terminal("top", "--every", "0.2")
+    rows(terminal, "alpha", "beta")
+    terminal.send("h")  # held: the largest first
+    terminal.expect_exact("held ▼")
+    rows(terminal, "beta", "alpha")
+    terminal.send("h")
+    terminal.expect_exact("held ▲")
+    rows(terminal, "alpha", "beta")
+    terminal.send("v")
+    terminal.expect_exact("value ▼")
+    rows(terminal, "alpha", "beta")
+    shell.occupy("gamma", limit=20)
+    rows(terminal, "gamma", "alpha", "beta")
+    terminal.send("q")
+    assert ended(terminal) == 0
+    assert "\x1b[?1049l" in terminal.before  # the screen is as it was
+
+
+def test_ctrl_c_quits_too_and_the_terminal_is_as_before(shell: Shell):
+    terminal = shell.in_terminal(["bash", "--norc", "--noprofile", "-i"])
+    terminal.sendline("PS1='pro''mpt> '; stty -a | md5sum")
+    terminal.expect(r"([0-9a-f]{32})")
+    before = terminal.match[1]
+    terminal.sendline(" ".join(command("top", "--every", "0.2")))
+    terminal.expect_exact("q quits")
+    terminal.sendintr()
+    terminal.expect_exact("prompt> ")
+    terminal.sendline("echo code $?; stty -a | md5sum")
+    terminal.expect_exact("code 130")
+    terminal.expect(r"([0-9a-f]{32})")
+    assert terminal.match[1] == before
+
+
+def test_a_server_that_goes_away_is_told_and_waited_for(tmp_path):
+    with Server(tmp_path / "redis") as server:
+        shell = Shell(server.url, tmp_path)
+        try:
+            terminal = shell.terminal("top", "--every", "0.2")
+            terminal.expect_exact("q quits")
+            server.kill()
+            terminal.expect_exact("trying again")
+            server.start()
+            terminal.expect_exact("q quits")
+            terminal.send("q")
+            assert ended(terminal) == 0
+        finally:
+            shell.clean_up()

@@ -1,0 +1,109 @@
+"""Kills children at every step of a change, and tells what the file said after each.
+
+    python -m tests.processes._crash FOLDER VERB
+
+For each system call of the change, in turn, a forked child makes the change and
+is killed (SIGKILL) right before the call, right after it, and, if it writes, in
+the middle. Then one line: which call, how, and the holders and the value that
+are seen, as JSON. The last line is of a child that was not killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slotwise.processes import ProcessSemaphore, locks
+from slotwise.processes import journal as journals
+
+warnings.simplefilter("ignore", DeprecationWarning)
+
+
+class Killer:
+    """Counts system calls and dies at the one it was told."""
+
+    def __init__(self, at: int, how: str) -> None:
+        self.left = at
+        self.how = how
+
+    def armed(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def wrapped(*args: Any) -> Any:
+            self.left -= 1
+            if self.left or (self.how == "amid" and name != "pwrite"):
+                return call(*args)
+            if self.how == "amid":
+                fd, data, offset = args
+                call(fd, data[: len(data) // 2], offset)
+            elif self.how == "after":
+                call(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+            return None
+
+        return wrapped
+
+    def arm(self) -> None:
+        for name in ("pwrite", "pread", "fstat", "posix_fallocate", "ftruncate"):
+            armed = self.armed(getattr(os, name), name)
+            for where in (os, journals, locks):
+                if hasattr(where, name):
+                    setattr(where, name, armed)
+        fcntl.lockf = self.armed(fcntl.lockf, "lockf")
+
+
+def change(semaphore: ProcessSemaphore, verb: str, holder: str) -> None:
+    if verb == "acquire":
+        semaphore.acquire_sync()
+    elif verb == "kick":
+        semaphore.kick_sync(holder)
+    elif verb == "resize":
+        semaphore.resize_sync(5)
+    elif verb == "compact":
+        journals._LONG = 0  # this very change makes a snapshot
+        semaphore.kick_sync(holder)
+    elif verb == "create":
+        semaphore.acquire_sync()
+
+
+def main(folder: Path, verb: str) -> None:
+    step = 0
+    while True:
+        step += 1
+        for how in ("before", "amid", "after"):
+            name = f"{verb}-{step}-{how}"
+            own = ProcessSemaphore(name=name, value=3, directory=folder)
+            holder = "" if verb == "create" else own.acquire_sync().acquisition_id
+            child = os.fork()
+            if not child:
+                semaphore = ProcessSemaphore(name=name, value=3, directory=folder)
+                if verb != "create":
+                    semaphore.locked_sync()  # opened, and read
+                Killer(step, how).arm()
+                change(semaphore, verb, holder)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            stats = own.stats_sync()
+            seen = {
+                "killed": os.WIFSIGNALED(status),
+                "step": step,
+                "how": how,
+                "mine": holder in [each.acquisition_id for each in own.holders_sync()],
+                "held": stats.acquired_slots,
+                "value": stats.max_slots,
+            }
+            # And it can be used as if nothing had happened.
+            again = own.acquire_sync(timeout=30)
+            assert own.release_sync(again) is True
+            print(json.dumps(seen), flush=True)  # noqa: T201
+            if how == "before" and not os.WIFSIGNALED(status):
+                return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,98 @@
+"""A process of its own that does with a ProcessSemaphore what it is told, line by line.
+
+    acquire [timeout [slots]]
+                        prints "acquired NUMBER TOKEN", or "failed ERROR"; in the background
+    release             gives the oldest back: "released True"
+    id                  prints the id of the oldest
+    fork                forks a child that lives on and holds nothing: "forked PID"
+    child-acquire       forks one that asks for a slot: "child None", or "child NUMBER", and "ended"
+    exec                becomes another program, with the same pid: "sleep"
+
+A loss prints "lost" by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+from slotwise import AcquisitionResult
+from slotwise.processes import ProcessSemaphore
+
+# Python 3.12 warns of forks in processes with threads; that is what is tested here.
+warnings.simplefilter("ignore", DeprecationWarning)
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)  # noqa: T201
+
+
+def live_on() -> None:
+    for fd in (0, 1, 2):
+        os.close(fd)
+    time.sleep(60)
+    os._exit(0)
+
+
+async def main() -> None:
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    semaphore = ProcessSemaphore(**options)
+    held: list[AcquisitionResult] = []
+    tasks = set()
+
+    async def acquire(timeout: str = "inf", slots: str = "1") -> None:
+        limit = None if timeout == "inf" else float(timeout)
+        try:
+            acquired = await semaphore.acquire(int(slots), timeout=limit, label="worker")
+        except Exception as error:
+            say("failed", type(error).__name__, error)
+            return
+        held.append(acquired)
+        say("acquired", acquired.slot_number, acquired.fencing_token)
+        await acquired.lost
+        held.remove(acquired)
+        say("lost", acquired.lost.reason)
+
+    def in_child() -> None:
+        for acquired in held:
+            assert semaphore.release_sync(acquired) is False
+        tried = semaphore.try_acquire_sync()
+        say("child", None if tried is None else tried.slot_number)
+
+    loop = asyncio.get_running_loop()
+    say("ready")
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        word, *more = line.split()
+        if word == "acquire":
+            tasks.add(loop.create_task(acquire(*more)))
+        elif word == "release":
+            say("released", await semaphore.release(held.pop(0)))
+        elif word == "id":
+            say(held[0].acquisition_id)
+        elif word == "fork":
+            child = os.fork()
+            if not child:
+                live_on()
+            say("forked", child)
+        elif word == "child-acquire":
+            child = os.fork()
+            if not child:
+                # A loop that is copied runs nowhere: the child goes on without one.
+                asyncio._set_running_loop(None)
+                in_child()
+                os._exit(0)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends by itself
+            say("ended")
+        elif word == "exec":
+            os.execv("/bin/sh", ["sh", "-c", "echo executed; exec sleep 60"])
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

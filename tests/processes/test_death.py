@@ -1,0 +1,279 @@
+"""Processes that are killed, stopped or forked: real ones, with real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.redis._client import Worker
+
+from slotwise import SemaphoreStats
+from slotwise.processes import ProcessSemaphore
+
+Make = Callable[..., ProcessSemaphore]
+Start = Callable[..., Worker]
+
+ROOT = Path(__file__).parents[2]
+
+HANG = 30  # seconds after which something never happens
+
+
+async def in_line(semaphore: ProcessSemaphore, count: int) -> None:
+    async with asyncio.timeout(HANG):
+        while (await semaphore.stats()).waiting != count:
+            await asyncio.sleep(0.001)
+
+
+def holding(worker: Worker) -> Worker:
+    worker.tell("acquire")
+    assert worker.hears().startswith("acquired")
+    return worker
+
+
+async def test_a_slot_goes_from_process_to_process(make: Make, worker: Start) -> None:
+    semaphore = make()
+    first, second = holding(worker()), worker()
+    second.tell("acquire")
+    await in_line(semaphore, 1)
+    mine = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 2)
+    first.tell("release")
+    assert second.hears().startswith("acquired 1")
+    assert not mine.done()
+    second.tell("release")
+    await asyncio.wait_for(mine, HANG)
+
+
+async def test_a_hand_over_needs_nobody_to_look_by_chance(make: Make, worker: Start) -> None:
+    """By the looks alone that are taken once a second, these would take minutes."""
+    semaphore = make()
+    other = worker()
+    async with asyncio.timeout(HANG):
+        for _ in range(100):
+            acquired = await semaphore.acquire()
+            other.tell("acquire")
+            await in_line(semaphore, 1)
+            mine = asyncio.create_task(semaphore.acquire())
+            await in_line(semaphore, 2)
+            await semaphore.release(acquired)
+            assert other.hears().startswith("acquired")
+            other.tell("release")
+            assert other.hears() == "released True"
+            await semaphore.release(await mine)
+
+
+async def test_the_death_of_a_process_that_the_kernel_does_not_tell_of_is_noticed(
+    make: Make, worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older kernel, or a process in another namespace."""
+
+    def no_such_process(pid: int, flags: int = 0) -> int:
+        raise ProcessLookupError(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", no_such_process, raising=False)
+    semaphore = make()
+    holder = holding(worker())
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    holder.kill()
+    await asyncio.wait_for(waiting, HANG)
+
+
+async def test_a_killed_holder_frees_its_slot_for_who_waits(make: Make, worker: Start) -> None:
+    semaphore = make()
+    holder = holding(worker())
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    holder.kill()
+    await asyncio.wait_for(waiting, HANG)
+
+
+async def test_a_killed_holder_is_gone_at_once_for_who_asks(make: Make, worker: Start) -> None:
+    semaphore = make()
+    holding(worker()).kill()
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+    holding(worker()).kill()
+    assert await semaphore.holders() == []
+    holding(worker()).kill()
+    assert not await semaphore.locked()
+    holding(worker()).kill()
+    assert await semaphore.try_acquire() is not None
+
+
+async def test_a_dead_holder_is_in_nobodys_way_who_declares_another_value(
+    make: Make, worker: Start
+) -> None:
+    holding(worker(2)).kill()
+    await make(3).acquire()
+
+
+async def test_the_death_of_the_first_in_line_serves_the_second(make: Make, worker: Start) -> None:
+    semaphore = make(2)
+    held = [await semaphore.acquire() for _ in range(2)]
+    first = worker(2)
+    first.tell("acquire")
+    await in_line(semaphore, 1)
+    second = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 2)
+    first.kill()
+    await semaphore.release(held[0])
+    await asyncio.wait_for(second, HANG)
+
+
+async def test_the_death_of_one_who_blocks_the_line_is_noticed_by_those_behind(
+    make: Make, worker: Start
+) -> None:
+    semaphore = make(2)
+    await semaphore.acquire()
+    wide = worker(2)
+    wide.tell("acquire inf 2")
+    await in_line(semaphore, 1)
+    # One slot is free; nobody passes the one who waits for two.
+    narrow = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 2)
+    wide.kill()
+    await asyncio.wait_for(narrow, HANG)
+
+
+async def test_a_child_that_lives_on_does_not_keep_a_killed_parents_slot(
+    make: Make, worker: Start
+) -> None:
+    semaphore = make()
+    parent = holding(worker())
+    parent.tell("fork")
+    child = int(parent.hears().split()[1])
+    try:
+        waiting = asyncio.create_task(semaphore.acquire())
+        await in_line(semaphore, 1)
+        os.kill(parent.process.pid, signal.SIGKILL)
+        parent.process.wait(HANG)
+        await asyncio.wait_for(waiting, HANG)
+        os.kill(child, 0)  # it does live on
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+async def test_a_child_holds_nothing_and_frees_nothing_of_its_parents(
+    make: Make, worker: Start
+) -> None:
+    parent = holding(worker())
+    parent.tell("child-acquire")
+    assert parent.hears() == "child None"
+    assert parent.hears() == "ended"
+    assert await make().locked()
+    parent.tell("release")
+    assert parent.hears() == "released True"
+
+
+async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> None:
+    parent = holding(worker(2))
+    parent.tell("child-acquire")
+    assert parent.hears() == "child 2"
+    assert parent.hears() == "ended"
+    # What the child took ended with it; the parent's did not.
+    assert await make(2).stats() == SemaphoreStats(1, 2)
+
+
+def test_a_fork_in_the_middle_of_other_threads_changes_harms_nobody(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.processes._forks", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+async def test_a_process_that_becomes_another_program_holds_nothing(
+    make: Make, worker: Start
+) -> None:
+    holder = holding(worker())
+    holder.tell("exec")
+    assert holder.hears() == "executed"  # under the pid that stands in the file
+    assert await make().stats() == SemaphoreStats(0, 1)
+
+
+async def test_a_stopped_holder_keeps_its_slot(make: Make, worker: Start) -> None:
+    semaphore = make()
+    holder = holding(worker())
+    holder.signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        await semaphore.acquire(timeout=2.5)
+    assert await semaphore.stats() == SemaphoreStats(1, 1)
+    holder.signal(signal.SIGCONT)
+    holder.tell("release")
+    assert holder.hears() == "released True"
+
+
+async def test_the_ttl_of_a_stopped_holder_ends_for_who_waits(make: Make, worker: Start) -> None:
+    semaphore = make()
+    holder = holding(worker(ttl=1))
+    holder.signal(signal.SIGSTOP)
+    await asyncio.wait_for(semaphore.acquire(), HANG)
+    holder.signal(signal.SIGCONT)
+    assert holder.hears() == "lost its ttl of 1 s ended"
+
+
+async def test_a_kicked_holder_in_another_process_learns_it(make: Make, worker: Start) -> None:
+    semaphore = make()
+    holder = holding(worker())
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    [seen] = await semaphore.holders()
+    assert (seen.pid, seen.label, seen.slot_number) == (holder.process.pid, "worker", 1)
+    assert await semaphore.kick(seen.acquisition_id) is True
+    await asyncio.wait_for(waiting, HANG)
+    assert holder.hears() == "lost it was kicked"
+    assert await semaphore.kick(seen.acquisition_id) is False
+
+
+async def test_what_another_process_released_is_lost(make: Make, worker: Start) -> None:
+    holder = holding(worker())
+    holder.tell("id")
+    assert await make().release(holder.hears()) is True
+    assert holder.hears() == "lost somebody else released it"
+
+
+async def test_a_resize_and_a_close_reach_other_processes(make: Make, worker: Start) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    other = worker()
+    other.tell("acquire")
+    await in_line(semaphore, 1)
+    await semaphore.resize(2)
+    assert other.hears().startswith("acquired 2")
+    other.tell("acquire")
+    await in_line(semaphore, 1)
+    await semaphore.close()
+    assert other.hears() == "failed SemaphoreClosed 's' is closed"
+    other.tell("release")
+    assert other.hears() == "released True"
+    await semaphore.release(held)
+
+
+async def test_a_time_out_in_another_process_leaves_the_others_in_order(
+    make: Make, worker: Start
+) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    hasty = worker()
+    hasty.tell("acquire 0.2")
+    assert hasty.hears().startswith("failed AcquireTimeout no slot of 's' in 0.2 s: 1 of 1 held")
+    assert await semaphore.stats() == SemaphoreStats(1, 1)
+    await semaphore.release(held)
+
+
+def test_fifos_of_killed_processes_are_swept(worker: Start, folder: Path) -> None:
+    holding(worker()).kill()
+    [left] = folder.glob("*.wake")
+    holding(worker())
+    assert left not in [*folder.glob("*.wake")]
+    assert len([*folder.glob("*.wake")]) == 1

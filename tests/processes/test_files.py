@@ -1,0 +1,350 @@
+"""The folder and the files in it: who may use them, and what is said when they can't be used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slotwise import BackendError, SemaphoreStats, SlotwiseError
+from slotwise.processes import ProcessSemaphore
+from slotwise.processes.folder import file_name, locate, name_in, trouble
+from slotwise.processes.journal import Journal
+from slotwise.processes.state import State
+
+Make = Callable[..., ProcessSemaphore]
+
+ROOT = Path(__file__).parents[2]
+
+
+def file_of(semaphore: ProcessSemaphore, folder: Path) -> Path:
+    assert semaphore.name is not None
+    return folder / file_name(semaphore.name)
+
+
+def used(make: Make, **options: object) -> ProcessSemaphore:
+    semaphore = make(**options)
+    semaphore.release_sync(semaphore.acquire_sync())
+    return semaphore
+
+
+def in_another_process(folder: Path, code: str) -> str:
+    """What ``code`` prints in a process that has not seen any of our files."""
+    program = (
+        "import sys; from slotwise.processes import ProcessSemaphore\n"
+        "s = ProcessSemaphore(name='s', value=1, directory=sys.argv[1])\n"
+        f"try: {code}\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
+# ------------------------------------------------------------------ the folder
+
+
+def test_the_folder_is_the_argument_then_the_environment_then_the_systems(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("SLOTWISE_DIR", raising=False)
+    system = locate(None)
+    assert system.name == f"slotwise-{os.getuid()}"
+    assert str(system.parent) in ("/tmp", "/var/tmp")
+    monkeypatch.setenv("SLOTWISE_DIR", str(tmp_path / "env"))
+    assert locate(None) == tmp_path / "env"
+    assert locate(tmp_path / "arg") == tmp_path / "arg"
+    with pytest.raises(TypeError, match="directory must be a path"):
+        ProcessSemaphore(name="s", value=1, directory=7)  # type: ignore[arg-type]
+
+
+def test_the_folder_is_made_for_its_owner_alone(make: Make, folder: Path) -> None:
+    old = os.umask(0)
+    try:
+        semaphore = used(make)
+    finally:
+        os.umask(old)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert file_of(semaphore, folder).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_others_may_write_to_is_refused(make: Make, folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o770)
+    with pytest.raises(BackendError, match=r"others may write to it \(mode 770\): chmod 700"):
+        make().acquire_sync()
+    folder.chmod(0o700)
+    make().acquire_sync()
+
+
+def test_a_symbolic_link_is_refused(make: Make, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackendError, match="symbolic link"):
+        make().acquire_sync()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(make: Make, folder: Path) -> None:
+    folder.touch()
+    with pytest.raises(BackendError, match=f"{folder}: it is no folder"):
+        make().acquire_sync()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(make: Make, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(BackendError, match="it belongs to user 12345"):
+        make().acquire_sync()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_named(make: Make, folder: Path) -> None:
+    folder.mkdir(mode=0o500)
+    with pytest.raises(BackendError, match=f"{folder}.*look at its owner and mode"):
+        make().acquire_sync()
+
+
+def test_a_missing_parent_is_named(tmp_path: Path) -> None:
+    semaphore = ProcessSemaphore(name="s", value=1, directory=tmp_path / "no" / "such")
+    with pytest.raises(BackendError, match="make its parent folder first"):
+        semaphore.acquire_sync()
+
+
+def test_a_long_folder_is_no_obstacle(tmp_path: Path) -> None:
+    """Unix sockets would not take it."""
+    deep = tmp_path / ("d" * 200)
+    deep.mkdir(mode=0o700)
+    with ProcessSemaphore(name="s", value=1, directory=deep).cm():
+        assert in_another_process(deep, "print(s.try_acquire_sync())") == "None\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOLCK, "no locks: set SLOTWISE_DIR to a folder on a local disk"),
+        (errno.ENOTSUP, "no locks: set SLOTWISE_DIR to a folder on a local disk"),
+        (errno.EROFS, "read-only"),
+        (errno.EMFILE, "ulimit -n"),
+    ],
+)
+def test_troubles_name_the_file_and_the_remedy(number: int, remedy: str) -> None:
+    told = str(trouble(OSError(number, os.strerror(number)), "/some/file"))
+    assert told.startswith("/some/file: ")
+    assert remedy in told
+
+
+# ------------------------------------------------------------------- the names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "a/b/../c", "ümläut 名前", ".", "..", "%41", "CASE", "case", "nul\0", "x" * 3000],
+)
+def test_any_text_can_be_a_name(make: Make, folder: Path, name: str) -> None:
+    used(make, name=name)
+    assert ProcessSemaphore.names(folder) == [name]
+    assert ProcessSemaphore.existing(name, directory=folder).name == name
+    assert [path.parent for path in folder.rglob("*.slots")] == [folder]
+
+
+def test_short_names_are_read_from_the_file_names() -> None:
+    assert name_in(file_name("a/b c")) == "a/b c"
+    assert name_in(file_name("ü" * 1000)) is None
+
+
+def test_names_of_a_folder_that_is_not_there_are_none(folder: Path) -> None:
+    assert ProcessSemaphore.names(folder) == []
+    assert not folder.exists()
+
+
+def test_what_was_never_used_does_not_exist(make: Make, folder: Path) -> None:
+    with pytest.raises(LookupError, match=f"no semaphore 'x' in {folder}"):
+        ProcessSemaphore.existing("x", directory=folder)
+    with pytest.raises(SlotwiseError):
+        ProcessSemaphore.existing("x", directory=folder)
+    assert make(name="x").release_sync("p1-1") is False
+    assert ProcessSemaphore.names(folder) == []
+    with pytest.raises(LookupError):
+        ProcessSemaphore.existing("x", directory=folder)
+
+
+# ------------------------------------------------------------- what is in them
+
+
+def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    path = file_of(make(), folder)
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(BackendError, match=f"{path}: its contents are damaged .*: remove it"):
+        make().acquire_sync()
+    path.unlink()
+    make().acquire_sync(timeout=30)
+
+
+def test_a_truncated_file_is_an_error(make: Make, folder: Path) -> None:
+    path = file_of(used(make), folder)
+    with path.open("r+b") as file:
+        file.truncate(140)
+    assert "damaged" in in_another_process(folder, "s.acquire_sync()")
+
+
+def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, folder: Path) -> None:
+    path = file_of(used(make), folder)
+    sound = path.read_bytes()
+    journal = Journal(path, None)
+    journal.catch_up()
+    for at in range(journal._start, journal._end, 7):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        journal.sound = False
+        with pytest.raises(Exception, match=r"checksum|ends at|half a record"):
+            journal.catch_up()
+    journal.close()
+
+
+def test_one_damaged_root_is_no_damage(make: Make, folder: Path) -> None:
+    """It is the older one, or the last change was not completed."""
+    path = file_of(used(make), folder)
+    sound = path.read_bytes()
+    for at in (0, 64):
+        path.write_bytes(sound[:at] + b"slotwise" + b"\0" * 56 + sound[at + 64 :])
+        assert "SemaphoreStats" in in_another_process(folder, "print(s.stats_sync())")
+
+
+def test_a_file_of_a_newer_release_is_left_alone(make: Make, folder: Path) -> None:
+    path = file_of(used(make), folder)
+    newer = path.read_bytes().replace(b"slotwise\x01", b"slotwise\x02")
+    path.write_bytes(newer)
+    told = in_another_process(folder, "s.acquire_sync()")
+    assert told.startswith(f"BackendError {path}: a newer release of slotwise uses it")
+    assert path.read_bytes() == newer
+
+
+def test_a_deleted_file_ends_what_was_held_in_it(make: Make, folder: Path) -> None:
+    semaphore = make()
+    acquired = semaphore.acquire_sync()
+    shutil.rmtree(folder)
+    assert semaphore.release_sync(acquired) is False
+    assert acquired.lost.is_set()
+    assert "deleted" in str(acquired.lost.reason)
+    # And it goes on with a new one.
+    again = semaphore.acquire_sync(timeout=30)
+    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+    assert semaphore.release_sync(again) is True
+
+
+def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(make: Make, folder: Path) -> None:
+    semaphore = used(make)
+    # A holder that is no more, under the pid of somebody who lives: our parent, us.
+    forged = f"s._attached().process.pid = {os.getpid()}; print(s.acquire_sync())"
+    assert "acquisition_id" in in_another_process(folder, forged)
+    assert semaphore.try_acquire_sync() is not None
+
+
+def test_after_a_reboot_all_are_gone_and_a_resize_is_kept(make: Make, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    before = State("s", 1, "the boot before")
+    before.apply(["ask", 9e9, 1, "pabc-1", 1, 5.0, None, 1, 4711, None])
+    before.apply(["ask", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
+    before.apply(["close", 9e9, 1, 9e9])
+    before.apply(["resize", 9e9, 1, 4, None])
+    journal = Journal(folder / file_name("s"), 77)
+    journal.create(before)
+    journal.close()
+    semaphore = make(1)
+    assert semaphore.stats_sync() == SemaphoreStats(0, 4)
+    assert semaphore.acquire_sync(timeout=0).fencing_token is not None
+
+
+def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, folder: Path) -> None:
+    yesterday = time.time() - 25 * 3600
+    idle, resized, in_use, young = (make(name=name) for name in ("idle", "resized", "in use", "y"))
+    for semaphore in (idle, resized, young):
+        semaphore.release_sync(semaphore.acquire_sync())
+    resized.resize_sync(3)
+    held = in_use.acquire_sync()
+    for semaphore in (idle, resized, in_use):
+        os.utime(file_of(semaphore, folder), (yesterday, yesterday))
+    in_another_process(folder, "s.acquire_sync()")
+    assert ProcessSemaphore.names(folder) == ["in use", "resized", "s", "y"]
+    # Who has the swept one open makes another.
+    again = idle.acquire_sync(timeout=30)
+    assert ProcessSemaphore.names(folder) == ["idle", "in use", "resized", "s", "y"]
+    assert idle.release_sync(again) is True
+    assert in_use.release_sync(held) is True
+
+
+def open_files() -> int:
+    """How many this process has open, by asking for each number."""
+
+    def is_open(number: int) -> bool:
+        try:
+            os.fstat(number)
+        except OSError:
+            return False
+        return True
+
+    return sum(is_open(number) for number in range(1000))
+
+
+def test_many_names_do_not_keep_many_files_open(make: Make, folder: Path) -> None:
+    held = make(name="held")
+    acquired = held.acquire_sync()
+    before = open_files()
+    for number in range(300):
+        used(make, name=f"name {number}")
+    assert open_files() < before + 200
+    assert (
+        in_another_process(
+            folder,
+            "print(ProcessSemaphore.existing('held', directory=sys.argv[1]).locked_sync())",
+        )
+        == "True\n"
+    )
+    assert held.release_sync(acquired) is True
+
+
+def test_a_full_disk_keeps_nothing_from_being_given_back(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir(mode=0o700)
+    mount = f"mount -t tmpfs -o size=128k,mode=700 tiny '{folder}'"
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*inside, mount], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no file system may be mounted here")
+    done = subprocess.run(
+        [*inside, f"{mount} && exec '{sys.executable}' -m tests.processes._full_disk '{folder}'"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_a_limit_for_file_sizes_is_named(folder: Path) -> None:
+    limited = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        " resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); s.acquire_sync()"
+    )
+    told = in_another_process(folder, limited)
+    assert told.startswith(f"BackendError {folder / file_name('s')}")
+    assert "ulimit -f" in told
+    # Nothing is left of it that would be in the way.
+    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")

@@ -1,0 +1,331 @@
+"""What only this driver has, and what is particular to it, seen from one process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import slotwise
+from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
+from slotwise.processes import ProcessSemaphore
+from slotwise.processes import room as rooms
+from slotwise.testing import FakeClock
+
+Make = Callable[..., ProcessSemaphore]
+Settle = Callable[[], Awaitable[None]]
+
+
+def test_it_is_exported_without_being_imported() -> None:
+    assert slotwise.ProcessSemaphore is ProcessSemaphore
+
+
+# --------------------------------------------------------------- who is there
+
+
+async def test_holders_and_waiters_are_told_with_their_labels(make: Make) -> None:
+    semaphore = make(3)
+    acquired = await semaphore.acquire(2, label="first")
+    waiting = asyncio.create_task(semaphore.acquire(2, label="second"))
+    async with asyncio.timeout(30):
+        while not await semaphore.waiters():
+            await asyncio.sleep(0.001)
+    [holder], [waiter] = await semaphore.holders(), await semaphore.waiters()
+    assert (holder.acquisition_id, holder.slots) == (acquired.acquisition_id, 2)
+    assert (holder.label, holder.slot_number) == ("first", 1)
+    assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+    assert (waiter.label, waiter.slots, waiter.slot_number) == ("second", 2, None)
+    for each in (holder, waiter):
+        assert each.since is not None
+        assert abs(datetime.now(UTC) - each.since) < timedelta(minutes=1)
+    await semaphore.release(acquired)
+    await semaphore.release(await waiting)
+    assert semaphore.holders_sync() == semaphore.waiters_sync() == []
+
+
+def test_cm_and_try_acquire_take_labels_too(make: Make) -> None:
+    semaphore = make(2)
+    with semaphore.cm(label="ein Büro"):
+        assert semaphore.try_acquire_sync(label="\ud800 odd") is not None
+        labels = [each.label for each in semaphore.holders_sync()]
+    assert labels == ["ein Büro", "\ud800 odd"]
+    with pytest.raises(TypeError, match="label must be a str"):
+        semaphore.acquire_sync(label=7)  # type: ignore[arg-type]
+
+
+def test_fencing_tokens_grow_and_are_about_the_time(make: Make) -> None:
+    semaphore = make()
+    tokens = []
+    for _ in range(20):
+        with semaphore.cm() as acquired:
+            assert acquired.fencing_token is not None
+            tokens.append(acquired.fencing_token)
+    assert tokens == sorted(set(tokens))
+    assert abs(tokens[0] / 1e6 - time.time()) < 60
+
+
+def test_the_statistics_are_those_of_the_folder(make: Make, folder: Path) -> None:
+    half, full, idle = make(2, name="half"), make(1, name="full"), make(1, name="idle")
+    half.acquire_sync()
+    full.acquire_sync()
+    idle.release_sync(idle.acquire_sync())
+    stats = ProcessSemaphore.get_acquired_stats_sync(directory=folder)
+    assert [*stats.items()] == [("full", SemaphoreStats(1, 1)), ("half", SemaphoreStats(1, 2))]
+    named = ProcessSemaphore.get_acquired_stats_sync(["idle", "nobody"], directory=folder)
+    assert named == {"idle": SemaphoreStats(0, 1)}
+    assert [*ProcessSemaphore.get_acquired_stats_sync(limit=1, directory=folder)] == ["full"]
+    with pytest.raises(TypeError, match="several names"):
+        ProcessSemaphore.get_acquired_stats_sync("idle", directory=folder)
+
+
+async def test_the_statistics_have_an_async_twin(make: Make, folder: Path) -> None:
+    await make().acquire()
+    stats = await ProcessSemaphore.get_acquired_stats(directory=folder)
+    assert stats == {"s": SemaphoreStats(1, 1)}
+
+
+# -------------------------------------------------------------- value, resize
+
+
+def test_an_existing_one_is_opened_without_knowing_its_value(make: Make, folder: Path) -> None:
+    make(3).acquire_sync()
+    found = ProcessSemaphore.existing("s", directory=folder)
+    assert (found.value, found.resized) == (3, False)
+    assert found.acquire_sync().slot_number == 2
+
+
+def test_whether_it_was_resized_can_be_seen(make: Make, folder: Path) -> None:
+    held = make(3).acquire_sync()
+    make(3).resize_sync(5)
+    found = ProcessSemaphore.existing("s", directory=folder)
+    assert (found.value, found.resized) == (5, True)
+    with pytest.raises(ValueConflict, match="5 slots, not 4"):
+        make(4).acquire_sync()
+    make(3).resize_sync(3)
+    assert ProcessSemaphore.existing("s", directory=folder).resized is False
+    assert make(3).release_sync(held) is True
+
+
+def test_another_value_than_an_idle_one_has_remakes_it(make: Make, folder: Path) -> None:
+    first = make(3)
+    first.release_sync(first.acquire_sync())
+    with make(7).cm():
+        found = ProcessSemaphore.existing("s", directory=folder)
+        assert (found.value, found.resized) == (7, False)
+        with pytest.raises(ValueConflict):
+            first.acquire_sync()
+
+
+# ------------------------------------------------------------------ ttl, loss
+
+
+async def test_a_ttl_ends_by_the_clock_of_slotwise(
+    make: Make, clock: FakeClock, settle: Settle
+) -> None:
+    semaphore = make(1, ttl=60)
+    first = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await settle()
+    clock.advance(59)
+    await settle()
+    assert not first.lost.is_set()
+    assert not waiting.done()
+    clock.advance(2)
+    await settle()
+    assert first.lost.reason == "its ttl of 60 s ended"
+    second = await waiting
+    assert second.fencing_token > first.fencing_token  # type: ignore[operator]
+    assert await semaphore.release(first) is False
+
+
+async def test_a_wait_ends_by_the_clock_of_slotwise(
+    make: Make, clock: FakeClock, settle: Settle
+) -> None:
+    semaphore = make(1, max_acquire_time=60)
+    await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await settle()
+    clock.advance(61)
+    await settle()
+    with pytest.raises(AcquireTimeout, match="in 60 s: 1 of 1 held, 0 others waiting"):
+        await waiting
+
+
+async def test_who_releases_before_the_cancel_comes_is_not_cancelled(
+    make: Make, clock: FakeClock
+) -> None:
+    semaphore = make(1, ttl=60, cancel_task_after_ttl=True)
+    acquired = await semaphore.acquire()
+    clock.advance(61)
+    assert await semaphore.release(acquired) is False
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the cancel would have come here
+    assert acquired.lost.is_set()
+
+
+async def test_a_kick_is_a_loss_and_serves_the_next(make: Make, settle: Settle) -> None:
+    semaphore = make()
+    acquired = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await settle()
+    assert await semaphore.kick(acquired) is True
+    assert acquired.lost.reason == "it was kicked"
+    await semaphore.release(await waiting)
+    assert semaphore.kick_sync(acquired.acquisition_id) is False
+
+
+async def test_a_release_of_ones_own_is_no_loss(make: Make) -> None:
+    semaphore, other = make(), make()
+    acquired = await semaphore.acquire()
+    assert await other.release(acquired.acquisition_id) is True
+    assert not acquired.lost.is_set()
+
+
+# -------------------------------------------- loops, threads, interruptions
+
+
+async def test_what_is_granted_to_a_waiter_in_a_closed_loop_is_handed_on(make: Make) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def wait_and_close() -> None:
+        loop = asyncio.new_event_loop()
+        loops.append(loop)
+        task = loop.create_task(semaphore.acquire())
+        loop.call_later(0.01, loop.stop)
+        loop.run_forever()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    await asyncio.to_thread(wait_and_close)
+    gc.collect()
+    await semaphore.release(held)
+    async with asyncio.timeout(30):
+        await semaphore.acquire()
+
+
+async def test_a_collected_block_gives_its_slot_back(
+    make: Make, collect: Callable[[], None]
+) -> None:
+    semaphore = make()
+
+    def work() -> object:
+        with semaphore.cm():
+            yield
+
+    def start_in_a_thread() -> None:
+        generator = work()
+        next(generator)  # type: ignore[call-overload]
+
+    await asyncio.to_thread(start_in_a_thread)
+    collect()
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+def test_a_release_in_a_signal_handler_that_interrupts_a_change_is_done_after_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore = make(2)
+    held = semaphore.acquire_sync()
+    answers = []
+
+    def handler(*_: object) -> None:
+        answers.append(semaphore.release_sync(held))
+        with pytest.raises(RuntimeError, match="interrupted slotwise"):
+            semaphore.try_acquire_sync()
+
+    # In the middle of a change of this thread, and of no other.
+    usual = rooms.Room.write
+
+    def interrupted(self: rooms.Room, *args: object) -> None:
+        usual(self, *args)  # type: ignore[arg-type]
+        if not answers:
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(rooms.Room, "write", interrupted)
+    former = signal.signal(signal.SIGUSR1, handler)
+    try:
+        semaphore.acquire_sync()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert answers == [True]
+    assert not held.lost.is_set()
+    assert semaphore.stats_sync() == SemaphoreStats(1, 2)
+
+
+def test_an_interrupted_wait_takes_nothing(make: Make) -> None:
+    semaphore = make()
+    held = semaphore.acquire_sync()
+
+    class Enough(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Enough
+
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        while not semaphore.waiters_sync():
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    former = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        with pytest.raises(Enough):
+            semaphore.acquire_sync()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+        thread.join()
+    assert semaphore.stats_sync() == SemaphoreStats(1, 1)
+    assert semaphore.release_sync(held) is True
+
+
+async def test_thousands_may_wait_in_one_process(make: Make) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with semaphore.cm():
+            order.append(number)
+
+    tasks = [asyncio.create_task(work(number)) for number in range(3000)]
+    async with asyncio.timeout(60):
+        while (await semaphore.stats()).waiting < 3000:
+            await asyncio.sleep(0.001)
+        for task in tasks[1::3]:
+            task.cancel()
+        await semaphore.release(held)
+        await asyncio.wait(tasks)
+    assert order == [number for number in range(3000) if number % 3 != 1]
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+def test_a_result_can_be_pickled(make: Make) -> None:
+    semaphore = make()
+    acquired = semaphore.acquire_sync()
+    copy = pickle.loads(pickle.dumps(acquired))
+    assert copy == acquired
+    assert copy.fencing_token == acquired.fencing_token
+    assert semaphore.release_sync(copy) is True
+
+
+def test_private_ones_are_not_shared(make: Make) -> None:
+    one, other = make(name=None), make(name=None)
+    one.acquire_sync()
+    assert one.name is None
+    assert not other.locked_sync()

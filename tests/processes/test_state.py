@@ -1,0 +1,192 @@
+"""Several readers and writers of one file, and the naive model, driven by one sequence of verbs.
+
+The "processes" here are journals of one test: each has read its own part of the
+file and keeps its own copy of the state. Real ones are in the other files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.ledger.model import Entry, Model
+
+from slotwise._ledger.invariants import check
+from slotwise.errors import SemaphoreClosed
+from slotwise.processes import journal as journals
+from slotwise.processes.journal import Journal
+from slotwise.processes.state import State
+
+slots = st.sampled_from([1, 1, 1, 2, 3, 4])
+perhaps_seconds = st.none() | st.sampled_from([1.0, 2.0, 3.0, 5.0])
+values = st.integers(1, 6)
+which = st.integers(0, 30)
+actors = st.integers(0, 2)
+
+SNAPSHOT_AFTER = 400  # bytes of records: a handful, so that each run sees several
+
+
+class FileAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self._usual = journals._LONG
+        journals._LONG = SNAPSHOT_AFTER
+        path = Path(self._folder.name, "s.slots")
+        self.processes = [Journal(path, life) for life in (1, 2, 3)]
+        self.processes[0].create(State("s", 3, "boot"))
+        self.model = Model(3)
+        self.now = 100.0
+        self.wall_us = 1_000_000
+        self.fence = 0
+        self.ids: list[str] = []
+
+    def teardown(self) -> None:
+        journals._LONG = self._usual
+        for process in self.processes:
+            process.close()
+        self._folder.cleanup()
+
+    # ----------------------------------------------------------- the helpers
+
+    def some_id(self, number: int) -> str:
+        return self.ids[-1 - number % len(self.ids)] if self.ids else "p1-0"
+
+    def do(self, actor: int, verb: str, *args: Any) -> list[tuple[str, str]]:
+        """Have one process make a change; what happened, but for the grants, by id."""
+        process = self.processes[actor]
+        process.catch_up()
+        events = process.write([verb, self.now, self.wall_us, *args])
+        for word, entry in events:
+            if word == "granted":
+                assert entry.token > self.fence, "tokens grow with every grant"
+                assert entry.token >= self.wall_us
+                self.fence = entry.token
+        return [(word, str(entry.key)) for word, entry in events]
+
+    # -------------------------------------------------------------- the rules
+
+    @rule(actor=actors, wanted=slots, ttl=perhaps_seconds, wait=perhaps_seconds)
+    def ask(self, actor: int, wanted: int, ttl: float | None, wait: float | None) -> None:
+        key = f"p{actor + 1:x}-{len(self.ids)}"
+        until = None if wait is None else self.now + wait
+        args = (key, wanted, ttl, until, None, 1000 + actor, None)
+        try:
+            granted = self.model.request(Entry(key, wanted, ttl), self.now, until)
+        except (ValueError, SemaphoreClosed) as refusal:
+            with pytest.raises(type(refusal)):
+                self.do(actor, "ask", *args)
+        else:
+            self.ids.append(key)
+            assert self.do(actor, "ask", *args) == [("granted", each) for each in granted]
+
+    @rule(actor=actors, number=which, verb=st.sampled_from(["release", "kick"]))
+    def release(self, actor: int, number: int, verb: str) -> None:
+        key = self.some_id(number)
+        held = self.model.find(self.model.holding, key)
+        granted = self.model.release(key, self.now)
+        ended = [] if held is None else [(verb.removesuffix("e") + "ed", key)]
+        assert self.do(actor, verb, key) == ended + [("granted", each) for each in granted]
+
+    @rule(actor=actors, number=which)
+    def withdraw(self, actor: int, number: int) -> None:
+        key = self.some_id(number)
+        held = self.model.find(self.model.holding, key)
+        waits = self.model.find(self.model.waiting, key)
+        granted = [*self.model.cancel(key, self.now), *self.model.release(key, self.now)]
+        ended = [("cancelled", key)] if waits else [("released", key)] if held else []
+        assert self.do(actor, "withdraw", key) == ended + [("granted", each) for each in granted]
+
+    @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def let_time_pass(self, actor: int, seconds: float) -> None:
+        self.now += seconds
+        self.wall_us += int(seconds * 1e6)
+        holders, waiters, granted = self.model.expire(self.now)
+        happened = self.do(actor, "tick")
+        assert sorted(happened[: len(holders)]) == sorted(("expired", str(k)) for k in holders)
+        rest = happened[len(holders) :]
+        assert sorted(rest[: len(waiters)]) == sorted(("timed out", str(k)) for k in waiters)
+        assert rest[len(waiters) :] == [("granted", each) for each in granted]
+
+    @rule(actor=actors, dead=actors)
+    def bury(self, actor: int, dead: int) -> None:
+        owner = f"p{dead + 1:x}-"
+        for entry in [e for e in self.model.waiting if str(e.key).startswith(owner)][::-1]:
+            self.model.cancel(entry.key, self.now)
+        for entry in [e for e in self.model.holding if str(e.key).startswith(owner)]:
+            self.model.release(entry.key, self.now)
+        happened = self.do(actor, "bury", [f"p{dead + 1:x}"])
+        assert {key.startswith(owner) for word, key in happened if word == "buried"} <= {True}
+        assert {key.startswith(owner) for word, key in happened if word == "granted"} <= {False}
+
+    @rule(actor=actors, value=values)
+    def resize(self, actor: int, value: int) -> None:
+        if self.model.closed:
+            return  # the room refuses that before it writes anything
+        refused, granted = self.model.resize(value, self.now)
+        happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
+        assert self.do(actor, "resize", value, None) == happened
+
+    @rule(actor=actors)
+    def close(self, actor: int) -> None:
+        refused = self.model.close()
+        assert self.do(actor, "close", self.now) == [("closed", each) for each in refused]
+
+    @rule(actor=actors)
+    def die_while_writing(self, actor: int) -> None:
+        """What stands behind the end that the root names is nothing, and is overwritten."""
+        process = self.processes[actor]
+        process.catch_up()
+        os.pwrite(process.fd, b"\x40\0\0\0half a record", process._end)
+
+    @rule(actor=actors)
+    def start_anew(self, actor: int) -> None:
+        old = self.processes[actor]
+        self.processes[actor] = Journal(old.path, old.life)
+        old.close()
+
+    # ---------------------------------------------------------- what must hold
+
+    @invariant()
+    def all_who_look_see_the_same_and_the_model_too(self) -> None:
+        if self.model.closed and not self.model.holding:
+            self.model.closed = False  # with the last holder it starts anew
+        seen = []
+        for process in [*self.processes, Journal(self.processes[0].path, 4)]:
+            process.catch_up()
+            state = process.state
+            assert state is not None
+            check(state)
+            seen.append(state.snapshot())
+        process.close()
+        assert seen[0] == seen[1] == seen[2] == seen[3]
+        assert State.restore(seen[0]).snapshot() == seen[0]
+        assert state.fence == self.fence
+        model = self.model
+        assert [e.key for e in state.waiting.values()] == [e.key for e in model.waiting]
+        held = {e.key: (e.numbers, e.expires_at) for e in state.holders.values()}
+        assert held == {e.key: (tuple(e.numbers), e.deadline) for e in model.holding}
+        assert (state.value, state.closed, state.in_use) == (
+            model.value,
+            model.closed,
+            model.in_use,
+        )
+        owners: dict[str, int] = {}
+        for entry in (*state.holders.values(), *state.waiting.values()):
+            owners[entry.owner] = owners.get(entry.owner, 0) + 1
+        assert {owner: count for owner, (count, _) in state.owners.items()} == owners
+
+
+TestFileAgainstModel = FileAgainstModel.TestCase
+TestFileAgainstModel.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

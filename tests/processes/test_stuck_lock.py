@@ -1,0 +1,132 @@
+"""Somebody was stopped in the middle of a change, and keeps the file's lock."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slotwise import AcquireTimeout, BackendError, SemaphoreStats
+from slotwise.processes import ProcessSemaphore
+from slotwise.processes import semaphore as semaphores
+from slotwise.processes.folder import file_name
+
+Make = Callable[..., ProcessSemaphore]
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def stuck(folder: Path) -> Iterator[None]:
+    hog = subprocess.Popen(
+        [sys.executable, "-m", "tests.processes._lock_hog", str(folder / file_name("s"))],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with hog:  # which closes its input, and waits for it
+        assert hog.stdout is not None
+        assert hog.stdout.readline() == "locked\n"
+        yield
+
+
+async def test_the_event_loop_goes_on_meanwhile(make: Make, folder: Path) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+
+    watching = asyncio.create_task(watch())
+    with stuck(folder):
+        calls = [
+            asyncio.create_task(semaphore.release(held)),
+            asyncio.create_task(semaphore.acquire()),
+        ]
+        await asyncio.wait(calls, timeout=0.3)
+        assert not any(call.done() for call in calls)
+    freed, acquired = await asyncio.wait_for(asyncio.gather(*calls), 30)
+    watching.cancel()
+    assert freed is True
+    assert await semaphore.release(acquired) is True
+    assert longest < 5
+
+
+async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
+    make: Make, folder: Path
+) -> None:
+    semaphore = make()
+    await semaphore.release(await semaphore.acquire())
+    with stuck(folder):
+        asking = asyncio.create_task(semaphore.acquire())
+        await asyncio.wait([asking], timeout=0.1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    async with asyncio.timeout(30):
+        await semaphore.acquire()
+
+
+async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
+    semaphore = make()
+    await semaphore.release(await semaphore.acquire())
+    with stuck(folder):
+        with pytest.raises(AcquireTimeout, match=r"in 0\.1 s: .* is that stopped"):
+            await semaphore.acquire(timeout=0.1)
+        with pytest.raises(AcquireTimeout, match=r"in 0\.1 s: .* is that stopped"):
+            await asyncio.to_thread(semaphore.acquire_sync, timeout=0.1)
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
+def test_who_only_looks_gives_up_with_a_hint(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(semaphores, "PATIENCE", 0.1)
+    semaphore = make()
+    held = semaphore.acquire_sync()
+    with stuck(folder), pytest.raises(BackendError, match="kill -CONT"):
+        semaphore.stats_sync()
+    assert semaphore.release_sync(held) is True
+
+
+async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, folder: Path) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire(timeout=2))
+    async with asyncio.timeout(30):
+        while not (await semaphore.stats()).waiting:
+            await asyncio.sleep(0.001)
+        with stuck(folder), pytest.raises(AcquireTimeout, match="in 2 s: 1 of 1 held"):
+            await waiting
+        while (await semaphore.stats()).waiting:
+            await asyncio.sleep(0.001)
+    assert await semaphore.release(held) is True
+
+
+async def test_a_withdrawal_is_made_up_for(make: Make, folder: Path) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    async with asyncio.timeout(30):
+        while not (await semaphore.stats()).waiting:
+            await asyncio.sleep(0.001)
+    with stuck(folder):
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    async with asyncio.timeout(30):
+        while (await semaphore.stats()).waiting:
+            await asyncio.sleep(0.001)
+    assert await semaphore.release(held) is True
