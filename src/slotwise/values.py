@@ -43,7 +43,7 @@ class AcquisitionResult:
 
     @property
     def acquisition_id(self) -> str:
-        """The name of this acquisition; `release` takes it."""
+        """The name of this acquisition, by which it is released."""
         return self._acquisition_id
 
     @property

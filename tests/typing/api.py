@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator
 from typing import Any, assert_type
 
+import slotwise
 from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
+    Claimant,
     MemorySemaphore,
+    ProcessSemaphore,
+    RedisConfig,
+    RedisSemaphore,
     Semaphore,
     SemaphoreClosed,
     SemaphoreStats,
+    SlotManager,
+    SlotOptions,
+    SlotStats,
     SlotwiseError,
+    Tier,
+    Tiers,
     ValueConflict,
 )
 from slotwise.effects import (
@@ -100,6 +110,55 @@ async def memory() -> None:
     assert_type(stats, dict[str, SemaphoreStats])
     assert_type(stats["api"].acquired_percent, float)
     assert_type(MemorySemaphore.get_acquired_stats_sync(), dict[str, SemaphoreStats])
+
+
+async def processes() -> None:
+    semaphore = ProcessSemaphore(name="gpu", value=2, ttl=5, directory="/srv/slots")
+    await tasks(semaphore)
+    threads(semaphore)
+    async with semaphore.cm(label="nightly") as acquired:
+        assert_type(acquired.fencing_token, int | None)
+    assert_type(await semaphore.holders(), list[Claimant])
+    assert_type(semaphore.waiters_sync(), list[Claimant])
+    assert_type(await semaphore.kick("id"), bool)
+    assert_type(ProcessSemaphore.names(), list[str])
+    assert_type(ProcessSemaphore.existing("gpu"), ProcessSemaphore)
+
+
+async def fleet() -> None:
+    config = RedisConfig("redis://cache:6379", namespace="shop")
+    semaphore = RedisSemaphore(name="api", value=10, heartbeat_max_interval=30, config=config)
+    await tasks(semaphore)
+    threads(semaphore)
+    await semaphore.acquire(2, label="import")
+    assert_type(await semaphore.holders(), list[Claimant])
+    assert_type(semaphore.kick_sync("id"), bool)
+
+
+def door() -> None:
+    assert_type(slotwise.semaphore("api", 3), Semaphore)
+    assert_type(slotwise.semaphore("api", 3, "process://", ttl=5), Semaphore)
+
+
+async def slots() -> None:
+    async with SlotManager(max_uploads=20, backend=RedisConfig()) as manager:
+        async with manager.download() as acquired:
+            assert_type(acquired, AcquisitionResult)
+        with manager.upload("alice", timeout=5):
+            pass
+        taken = await manager.acquire_upload_slot("alice")
+        assert_type(await manager.release_upload_slot("alice", taken), bool)
+        assert_type(manager.stats_sync(), SlotStats)
+    assert_type(SlotManager.from_options(SlotOptions.from_env()), SlotManager)
+
+
+async def tiers() -> None:
+    limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
+    async with limits.acquire(tenant="acme", timeout=None) as acquired:
+        assert_type(acquired, AcquisitionResult)
+    assert_type((await limits.stats())["tenant"].keys["acme"].active, int)
+    await limits.resize("tenant", 6, key="acme")
+    await limits.close()
 
 
 def errors() -> None:
