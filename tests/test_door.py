@@ -79,9 +79,10 @@ def test_a_url_that_names_no_scope_says_what_there_is(url, words):
         slotwise.semaphore("door", 1, url)
 
 
-def test_no_message_shows_a_password():
-    with pytest.raises(ValueError, match="url must be one of") as caught:
-        slotwise.semaphore("door", 1, "reddis://:secret@host")
+@pytest.mark.parametrize("scheme", ["reddis", "process", "memory", "redis"])
+def test_no_message_shows_a_password(scheme):
+    with pytest.raises(ValueError, match="url") as caught:
+        slotwise.semaphore("door", 1, f"{scheme}://user:secret@host:0x/")
     assert "secret" not in str(caught.value)
 
 
@@ -108,10 +109,49 @@ def test_every_scope_takes_the_common_options(url):
     slotwise.semaphore(None, 3, url, max_acquire_time=1, ttl=2, cancel_task_after_ttl=True)
 
 
+def in_a_new_python(text: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    return ran.stdout
+
+
 def test_drivers_are_imported_when_their_url_is_used():
     text = (
         "import sys, slotwise; slotwise.semaphore('door', 1);"
         "print([m for m in ('slotwise.redis', 'slotwise.processes', 'redis') if m in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    assert in_a_new_python(text) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import slotwise.semaphore, slotwise",
+        "import slotwise; slotwise.semaphore; import slotwise.semaphore",
+        "import slotwise.memory; from slotwise.semaphore import Semaphore; import slotwise",
+        "from slotwise import Semaphore; import slotwise, slotwise.door",
+    ],
+)
+def test_the_module_of_that_name_never_replaces_the_function(imports):
+    text = f"{imports}; print(slotwise.semaphore is slotwise.door.semaphore)"
+    assert in_a_new_python(text) == "True\n"
+
+
+def test_the_package_imports_what_is_used_and_a_star_the_standard_library_alone():
+    text = (
+        "import sys; before = {*sys.modules}; import slotwise;"
+        "print('asyncio' in sys.modules); from slotwise import *;"
+        "tops = {name.partition('.')[0] for name in {*sys.modules} - before};"
+        "print(sorted(tops - sys.stdlib_module_names - {'slotwise'}));"
+        "print({*slotwise.__all__} <= {*globals(), '__version__'} & {*dir(slotwise)})"
+    )
+    assert in_a_new_python(text) == "False\n[]\nTrue\n"
+
+
+def test_every_public_name_can_be_had_and_no_other():
+    for name in (*slotwise.__all__, *slotwise._MODULE_OF):
+        assert name in dir(slotwise)
+        assert getattr(slotwise, name) is not None
+    assert slotwise.errors.SlotwiseError is slotwise.SlotwiseError
+    with pytest.raises(AttributeError, match="'slotwise' has no attribute 'Semafore'"):
+        _ = slotwise.Semafore

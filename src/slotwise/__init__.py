@@ -1,40 +1,42 @@
 """Concurrency limits that keep their promises, from one event loop to a fleet.
 
-Importing this package imports nothing but the standard library.
+Importing this package imports next to nothing: each name below is fetched from its module
+when it is first asked for. What the core needs is in the standard library.
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-# The function: from here on it hides the module of that name, which is imported by its path.
-from slotwise.door import semaphore
-from slotwise.errors import (
-    AcquireTimeout,
-    BackendError,
-    ContextReused,
-    SemaphoreClosed,
-    SlotManagerClosed,
-    SlotwiseError,
-    ValueConflict,
-    WouldBlockLoop,
-)
-from slotwise.memory import MemorySemaphore
-from slotwise.semaphore import Semaphore
-from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
-
 if TYPE_CHECKING:
+    from slotwise.door import semaphore
+    from slotwise.errors import (
+        AcquireTimeout,
+        BackendError,
+        ContextReused,
+        SemaphoreClosed,
+        SlotManagerClosed,
+        SlotwiseError,
+        ValueConflict,
+        WouldBlockLoop,
+    )
+    from slotwise.memory import MemorySemaphore
     from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
     from slotwise.redis import RedisSemaphore as RedisSemaphore
+    from slotwise.semaphore import Semaphore
     from slotwise.tiers import SlotManager as SlotManager
     from slotwise.tiers import SlotOptions as SlotOptions
     from slotwise.tiers import SlotStats as SlotStats
     from slotwise.tiers import Tier as Tier
     from slotwise.tiers import Tiers as Tiers
+    from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
 
 __version__ = "0.1.0"
 
+# What a star import gives: all that needs no further package.
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
@@ -53,29 +55,48 @@ __all__ = [
     "semaphore",
 ]
 
-# Imported when asked for: redis-py is one that the core does without, and files and
-# processes are nothing that every program needs.
-_LAZY = {
-    "ProcessSemaphore": "slotwise.processes",
-    "RedisConfig": "slotwise.redis",
-    "RedisSemaphore": "slotwise.redis",
-    "SlotManager": "slotwise.tiers",
-    "SlotOptions": "slotwise.tiers",
-    "SlotStats": "slotwise.tiers",
-    "Tier": "slotwise.tiers",
-    "Tiers": "slotwise.tiers",
+_NAMES_OF = {
+    "slotwise.door": ("semaphore",),
+    "slotwise.errors": (
+        *("AcquireTimeout", "BackendError", "ContextReused", "SemaphoreClosed"),
+        *("SlotManagerClosed", "SlotwiseError", "ValueConflict", "WouldBlockLoop"),
+    ),
+    "slotwise.memory": ("MemorySemaphore",),
+    "slotwise.processes": ("ProcessSemaphore",),
+    "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
+    "slotwise.semaphore": ("Semaphore",),
+    "slotwise.tiers": ("SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
+    "slotwise.values": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found: object = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = found
-    return found
+    if name in _MODULE_OF:
+        found: object = getattr(import_module(_MODULE_OF[name]), name)
+        globals()[name] = found
+        return found
+    if f"{__name__}.{name}" in _NAMES_OF:  # slotwise.errors, with nothing but `import slotwise`
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_MODULE_OF})
+
+
+class _Package(ModuleType):
+    """Keeps ``slotwise.semaphore`` the function, whoever imports the module of that name.
+
+    Python makes each submodule an attribute of its package once it is imported, and would
+    replace the function by it. That module is imported by its path.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name == "semaphore" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -99,11 +99,11 @@ def folder_of(url: str) -> str | None:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ValueError(f"url {url!r} can't be read: {error}") from None
+        raise ValueError(f"the url process://... can't be read: {error}") from None
     if parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            f"url {url!r} must be process:// or process:///an/absolute/folder, with three slashes"
-            f" and nothing else ('?' is written %3F, '#' %23)"
+            "a url of this machine must be process:// or process:///an/absolute/folder, with three"
+            " slashes and nothing else ('?' is written %3F, '#' %23)"
         )
     return unquote(parts.path) or None
 
@@ -121,7 +121,7 @@ def redis_config(url: str, **options: Any) -> RedisConfig:
 
 def _nothing_behind(url: str) -> None:
     if url != "memory://":
-        raise ValueError(f"url {url!r} must be memory:// and nothing else")
+        raise ValueError("a url of this process must be memory:// and nothing else")
 
 
 def _options_of(driver: Callable[..., Semaphore]) -> set[str]:

@@ -52,7 +52,10 @@ class Shell:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWISE_")}
+        # Without the wish not to keep compiled files, which some containers have: each start
+        # would compile slotwise again.
+        strange = ("SLOTWISE_", "PYTHONDONTWRITEBYTECODE")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(strange)}
         self.environment = {
             **kept,
             "SLOTWISE_URL": url,
@@ -78,7 +81,7 @@ class Shell:
         assert "Traceback" not in ran.stderr
         return ran
 
-    def here(self, *words: object) -> subprocess.CompletedProcess[str]:
+    def here(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
         """The same in this process, for what does not depend on having one: that is quicker."""
         typed = [str(word) for word in words]
         out = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -90,9 +93,12 @@ class Shell:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore", DeprecationWarning)  # typer's own, of its own
-            for name, value in self.environment.items():
+            for name, value in {**self.environment, **more}.items():
                 patch.setenv(name, value)
-            code = command_line(typed)
+            try:
+                code = command_line(typed)
+            except SystemExit as ending:
+                code = int(ending.code or 0)
         texts = []
         for stream in (out, err):
             stream.seek(0)
@@ -139,6 +145,7 @@ class Shell:
         acquired = semaphore.acquire_sync(slots, timeout=HANG, label=label)
 
         def give_back() -> None:
+            self._occupied.remove(give_back)
             semaphore.release_sync(acquired)
 
         self._occupied.append(give_back)
@@ -148,18 +155,18 @@ class Shell:
         """Type a command into a terminal of its own."""
         return self.in_terminal(command(*words))
 
-    def in_terminal(self, words: list[str]) -> pexpect.spawn:
+    def in_terminal(self, words: list[str], columns: int = 160) -> pexpect.spawn:
         with warnings.catch_warnings():
             # Newer Pythons warn of forks where there are threads; this one only execs.
             warnings.simplefilter("ignore", DeprecationWarning)
             spawned = pexpect.spawn(
                 words[0],
                 words[1:],
-                env=self.environment,
+                env={**self.environment, "COLUMNS": str(columns)},
                 cwd=self.folder,
                 timeout=HANG,
                 encoding="utf-8",
-                dimensions=(30, 160),
+                dimensions=(30, columns),
             )
         self._started.append(spawned)
         return spawned
@@ -182,7 +189,7 @@ class Shell:
         until(lambda: len(self.waiters(name)) == count, f"{count} waiters")
 
     def clean_up(self) -> None:
-        for give_back in self._occupied:
+        for give_back in [*self._occupied]:
             give_back()
         for each in self._started:
             if isinstance(each, pexpect.spawn):

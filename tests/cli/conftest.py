@@ -43,3 +43,10 @@ def any_shell(request: pytest.FixtureRequest) -> Shell:
     """Once with a folder, once with a server: what a person sees is the same."""
     found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
     return found
+
+
+@pytest.fixture(params=["process", pytest.param("redis", marks=pytest.mark.soak)])
+def most_shells(request: pytest.FixtureRequest) -> Shell:
+    """The same; with a server only in the long run, as nothing there depends on the place."""
+    found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
+    return found

@@ -40,7 +40,7 @@ def test_a_server_that_is_fit(redis_shell: Shell, server: Server):
         "a slot",
     ]
     assert {check["state"] for check in found.values()} == {"ok"}
-    ran = redis_shell.run("doctor")
+    ran = redis_shell.here("doctor")
     assert ran.returncode == 0
     assert ran.stdout.splitlines()[-1] == "fit for use"
     with server.client() as client:
@@ -153,7 +153,7 @@ def test_a_folder_that_can_not_be_made(shell: Shell, tmp_path: Path):
 
 def test_a_file_that_is_damaged(shell: Shell):
     for name in ("api", "backup"):
-        shell.run("run", name, "--limit", 1, "--", "true")
+        shell.occupy(name)()
     [damaged] = shell.folder.glob("slots/api*")
     damaged.write_bytes(b"no semaphore")
     (shell.folder / "slots" / "mystery.0123456789abcdef.slots").write_bytes(b"?")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import Shell
+from tests.cli._shell import Shell, command
+
+from slotwise.cli import demo_shell
 
 COMMANDS = ("run", "ls", "show", "top", "resize", "kick", "close", "doctor", "purge", "demo")
 
@@ -22,12 +25,12 @@ def test_help_lists_the_commands_and_teaches_by_example(shell: Shell):
         assert "slotwise run backup --limit 1 -- ./backup.sh" in ran.stdout
 
 
-@pytest.mark.parametrize("name", [each for each in COMMANDS if each not in ("purge", "demo")])
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each != "purge"])
 def test_every_command_explains_itself_with_examples(shell: Shell, name):
     ran = shell.run(name, "--help") if name == "run" else shell.here(name, "--help")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert f"slotwise {name}" in ran.stdout.partition("xamples:")[2]
-    assert "--url" in ran.stdout
+    assert ("--url" in ran.stdout) is (name != "demo")
     if name in ("ls", "show", "top", "doctor"):
         assert "--json" in ran.stdout
 
@@ -35,7 +38,7 @@ def test_every_command_explains_itself_with_examples(shell: Shell, name):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("lss",), "No such command 'lss'"),
+        (("lss",), "No such command 'lss'. Did you mean 'ls'? 'slotwise --help' shows how"),
         (("ls", "--jso"), "--json"),
         (("show",), "NAME"),
         (("resize", "api"), "N"),
@@ -90,7 +93,7 @@ def complete(shell: Shell, line: str) -> list[str]:
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
-    return shell.run(**asked).stdout.split()
+    return shell.here(**asked).stdout.split()
 
 
 def test_shells_complete_commands_flags_and_names(any_shell: Shell):
@@ -107,17 +110,44 @@ def test_completion_can_be_installed(shell: Shell):
 
 
 def test_ctrl_c_during_the_start_is_no_traceback(shell: Shell):
-    # Interrupted at the first import of the command line, before any handler is there.
+    # What takes its time to import is imported where `main` sees to an interrupt.
     text = (
-        "import sys, os, signal, slotwise.__main__ as m;"
-        "sys.addaudithook(lambda event, args: event == 'import' and args[0] == 'slotwise.cli.run'"
+        "import sys, os, signal;"
+        "sys.addaudithook(lambda event, args: event == 'import' and args[0] == 'asyncio'"
         " and os.kill(os.getpid(), signal.SIGINT));"
-        "sys.argv = ['slotwise', 'run', 'api', '--limit', '1', '--', 'true']; m.main()"
+        "sys.argv = ['slotwise', 'run', 'api', '--limit', '1', '--', 'true'];"
+        "from slotwise.__main__ import main; main()"
     )
     ran = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, env=shell.environment, check=False
     )
     assert (ran.returncode, ran.stderr) == (130, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [
+        (("ls",), ">&-", 1),
+        (("run", "api", "--limit", 0, "--", "true"), "2>&-", 125),
+        # Closed for slotwise is closed for the command, whatever slotwise opens itself.
+        (("run", "api", "--limit", 1, "--", "test", "!", "-e", "/dev/fd/2"), "<&- >&- 2>&-", 0),
+    ],
+    ids=["stdout", "stderr", "all of them"],
+)
+def test_without_stdin_stdout_or_stderr_it_does_its_work(shell: Shell, words, closed, code):
+    ran = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command(*words)],
+        capture_output=True, env=shell.environment, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (code, b"")
+    unheard = b"slotwise ls: what it has to say can't be written to stdout: Bad file descriptor\n"
+    assert ran.stderr == (unheard if code == 1 else b"")
+
+
+def test_a_name_that_is_no_text_is_one_line(shell: Shell):
+    ran = shell.here("show", "\udcff")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "slotwise show: names and labels must be text, in UTF-8\n"
 
 
 def test_purge_is_there_as_before(shell: Shell):
@@ -145,6 +175,7 @@ def test_names_and_labels_can_not_write_to_the_terminal(shell: Shell):
     assert "na\x1b[31mme" not in terminal.before
 
 
+@pytest.mark.soak
 def test_the_last_act_of_the_demo_is_real(shell: Shell):
     text = "from slotwise.cli import demo_shell; demo_shell.show()"
     ran = subprocess.run(
@@ -156,3 +187,13 @@ def test_the_last_act_of_the_demo_is_real(shell: Shell):
     assert ran.stdout.count("done: slot") == 3 + 3  # typed, and printed
     assert ran.stdout.endswith("\nbackup      2     0        0\n")
     assert ran.stderr == ""
+
+
+def test_the_demo_does_not_wait_for_jobs_that_have_ended_already(shell: Shell):
+    """Where Python starts slowly, the first is over before the last is there."""
+    shell.occupy("backup", limit=2)()
+    ended = subprocess.Popen(["true"], text=True)
+    ended.wait(30)
+    started = time.monotonic()
+    demo_shell._until_there(shell.url, [ended])
+    assert time.monotonic() - started < demo_shell._PATIENCE

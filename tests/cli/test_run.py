@@ -30,9 +30,9 @@ def sh(text: str) -> tuple[str, ...]:
         (("true",), 0),
         (("sh", "-c", "exit 3"), 3),
         (("sh", "-c", "kill -KILL $$"), 128 + 9),
-        (("sh", "-c", "kill -TERM $$"), 128 + 15),
         (("./is-not-there",), 127),
         (("is-not-on-the-path",), 127),
+        (("",), 127),
         (("./not-executable",), 126),
         ((".",), 126),
     ],
@@ -44,25 +44,25 @@ def test_the_exit_code_is_that_of_the_command(shell: Shell, words, code):
     assert len(ran.stderr.splitlines()) == (1 if code in (126, 127) else 0)
 
 
-def test_no_slot_in_time_is_75_and_the_command_is_not_started(any_shell: Shell):
-    any_shell.occupy()
-    for patience in (("--no-wait",), ("--wait", "0"), ("--wait", "0.05")):
-        ran = any_shell.run("run", "api", "--limit", 1, *patience, *sh("echo started"))
+def test_no_slot_in_time_is_75_and_the_command_is_not_started(most_shells: Shell):
+    most_shells.occupy()
+    for patience in (("--no-wait",), ("--wait", "0.05")):
+        ran = most_shells.run("run", "api", "--limit", 1, *patience, *sh("echo started"))
         assert (ran.returncode, ran.stdout) == (75, "")
         assert ran.stderr.startswith("slotwise run: no slot of 'api'")
         assert "1 of 1 held" in ran.stderr
         assert ran.stderr.count("\n") == 1
 
 
-def test_a_semaphore_that_is_closed_during_the_wait_is_75(any_shell: Shell):
-    any_shell.occupy()
-    waiting = any_shell.start("run", "api", "--limit", 1, *sh("echo started"))
-    any_shell.until_waiting(1)
-    assert any_shell.here("close", "api").returncode == 0
+def test_a_semaphore_that_is_closed_during_the_wait_is_75(most_shells: Shell):
+    most_shells.occupy()
+    waiting = most_shells.start("run", "api", "--limit", 1, *sh("echo started"))
+    most_shells.until_waiting(1)
+    assert most_shells.here("close", "api").returncode == 0
     code, out, err = end(waiting)
     assert (code, out) == (75, "")
     assert err == "slotwise run: 'api' is closed\n"
-    assert any_shell.run("run", "api", "--limit", 1, *sh("echo started")).returncode == 75
+    assert most_shells.run("run", "api", "--limit", 1, *sh("echo started")).returncode == 75
 
 
 def test_the_end_of_the_ttl_ends_the_command_with_124(any_shell: Shell):
@@ -127,6 +127,19 @@ def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("api", "--limt", "1"), "there is no flag --limt; did you mean --limit? 'slotwise"),
+        (("api", "--limit", "1", "ls", "-l"), "no flag -l; those of CMD go behind --;"),
+        (("-api", "--limit", "1"), "no flag -api;"),
+    ],
+)
+def test_a_flag_that_is_none_is_named_before_one_that_is_missing(capsys, words, told):
+    assert run.main([*words, "--", "true"]) == 125
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("url", "words"),
     [
         ("ftp://x", "url must be one of"),
@@ -143,17 +156,17 @@ def test_its_own_failures_are_125_and_one_line(shell: Shell, url, words):
     assert ran.stderr.count("\n") == 1
 
 
-def test_another_limit_than_the_one_in_use_is_125(any_shell: Shell):
-    any_shell.occupy(limit=2)
-    ran = any_shell.run("run", "api", "--limit", 3, "--", "true")
+def test_another_limit_than_the_one_in_use_is_125(most_shells: Shell):
+    most_shells.occupy(limit=2)
+    ran = most_shells.run("run", "api", "--limit", 3, "--", "true")
     assert ran.returncode == 125
     assert "in use with 2 slots, not 3" in ran.stderr
 
 
-def test_a_resized_value_wins_with_one_warning(any_shell: Shell):
-    any_shell.occupy(limit=1)
-    assert any_shell.here("resize", "api", 2).returncode == 0
-    ran = any_shell.run("run", "api", "--limit", 1, "--no-wait", *sh("echo both run"))
+def test_a_resized_value_wins_with_one_warning(most_shells: Shell):
+    most_shells.occupy(limit=1)
+    assert most_shells.here("resize", "api", 2).returncode == 0
+    ran = most_shells.run("run", "api", "--limit", 1, "--no-wait", *sh("echo both run"))
     assert (ran.returncode, ran.stdout) == (0, "both run\n")
     assert ran.stderr == "slotwise run: 'api' was resized to 2: --limit 1 does not count\n"
 
@@ -161,11 +174,11 @@ def test_a_resized_value_wins_with_one_warning(any_shell: Shell):
 # ------------------------------------------------- what the command is given
 
 
-def test_the_command_finds_its_acquisition_in_the_environment(any_shell: Shell):
+def test_the_command_finds_its_acquisition_in_the_environment(most_shells: Shell):
     text = "echo $SLOTWISE_ACQUISITION_ID $SLOTWISE_SLOT_NUMBER $SLOTWISE_FENCING_TOKEN"
     tokens = []
     for _ in range(2):
-        ran = any_shell.run("run", "api", "--limit", 3, *sh(text))
+        ran = most_shells.run("run", "api", "--limit", 3, *sh(text))
         acquisition_id, number, token = ran.stdout.split()
         assert acquisition_id
         assert number == "1"
@@ -201,10 +214,10 @@ def test_the_command_stays_in_the_process_group(shell: Shell):
 
 
 @pytest.mark.skipif(not LINUX, reason="reads /proc")
-def test_the_command_starts_with_the_signals_as_they_were(any_shell: Shell):
+def test_the_command_starts_with_the_signals_as_they_were(most_shells: Shell):
     look = ("grep", "^Sig[BI]", "/proc/self/status")
     without = subprocess.run(look, capture_output=True, text=True, check=True)
-    ran = any_shell.run("run", "api", "--limit", 1, "--", *look)
+    ran = most_shells.run("run", "api", "--limit", 1, "--", *look)
     assert ran.stdout == without.stdout
 
 
@@ -279,9 +292,9 @@ def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: S
 
 
 @pytest.mark.skipif(not LINUX, reason="needs PR_SET_PDEATHSIG")
-def test_kill_9_of_slotwise_ends_the_command_too(any_shell: Shell):
+def test_kill_9_of_slotwise_ends_the_command_too(most_shells: Shell):
     text = "echo $$; exec sleep 1000"
-    running = any_shell.start("run", "api", "--limit", 1, *sh(text))
+    running = most_shells.start("run", "api", "--limit", 1, *sh(text))
     assert running.stdout is not None
     pid = int(running.stdout.readline())
     assert alive(pid)

@@ -10,7 +10,7 @@ def test_resize_lets_those_in_who_wait(any_shell: Shell):
     any_shell.occupy()
     waiting = any_shell.start("run", "api", "--limit", 1, "--", "echo", "mine")
     any_shell.until_waiting(1)
-    ran = any_shell.run("resize", "api", 2)
+    ran = any_shell.here("resize", "api", 2)
     assert (ran.returncode, ran.stdout) == (0, "'api' has 2 slots now, 1 before\n")
     assert end(waiting)[:2] == (0, "mine\n")
     assert any_shell.json("show", "api")["value"] == 2
@@ -40,7 +40,7 @@ def test_kick_asks_on_a_terminal(shell: Shell, answer, code):
 def test_without_a_terminal_kick_wants_yes(shell: Shell):
     shell.occupy()
     [held] = shell.holders()
-    ran = shell.run("kick", held.acquisition_id)
+    ran = shell.here("kick", held.acquisition_id)
     assert ran.returncode == 2
     assert ran.stderr == "slotwise kick: without a terminal to ask on, --yes is required\n"
     assert shell.holders() == [held]
@@ -55,21 +55,21 @@ def test_kick_of_an_unknown_id_suggests_near_ones(any_shell: Shell):
     assert ran.stderr.count("\n") == 1
 
 
-def test_one_who_waits_can_not_be_kicked(any_shell: Shell):
-    any_shell.occupy()
-    any_shell.start("run", "api", "--limit", 1, "--", "true")
-    any_shell.until_waiting(1)
-    [waits] = any_shell.waiters()
-    ran = any_shell.here("kick", waits.acquisition_id, "--yes")
+def test_one_who_waits_can_not_be_kicked(most_shells: Shell):
+    most_shells.occupy()
+    most_shells.start("run", "api", "--limit", 1, "--", "true")
+    most_shells.until_waiting(1)
+    [waits] = most_shells.waiters()
+    ran = most_shells.here("kick", waits.acquisition_id, "--yes")
     assert ran.returncode == 1
     assert "waits for 'api' and holds nothing yet" in ran.stderr
-    assert any_shell.waiters() == [waits]
+    assert most_shells.waiters() == [waits]
 
 
 def test_close_tells_whom_it_sent_away(any_shell: Shell):
     any_shell.occupy()
     any_shell.start("run", "api", "--limit", 1, "--", "true")
     any_shell.until_waiting(1)
-    ran = any_shell.run("close", "api")
+    ran = any_shell.here("close", "api")
     assert ran.stdout == "'api' is closed: 1 who waited were sent away, 1 slot still held\n"
     assert len(any_shell.holders()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pexpect
@@ -145,6 +146,30 @@ def test_ctrl_c_quits_too_and_the_terminal_is_as_before(shell: Shell):
     terminal.expect_exact("code 130")
     terminal.expect(r"([0-9a-f]{32})")
     assert terminal.match[1] == before
+
+
+def test_a_kill_leaves_the_terminal_as_it_was(shell: Shell):
+    terminal = shell.terminal("top", "--every", "0.2")
+    terminal.expect_exact("q quits")
+    terminal.kill(signal.SIGTERM)
+    assert ended(terminal) == 128 + signal.SIGTERM
+    assert "\x1b[?1049l" in terminal.before
+
+
+def test_ctrl_z_leaves_the_terminal_to_the_shell_and_fg_comes_back(shell: Shell):
+    bash = shell.in_terminal(["bash", "--norc", "--noprofile", "-i"])
+    bash.sendline(" ".join(command("top", "--every", "0.2")))
+    bash.expect_exact("q quits")
+    bash.sendcontrol("z")
+    bash.expect_exact("\x1b[?1049l")  # before the shell speaks
+    bash.expect_exact("Stopped")
+    bash.sendline("fg")
+    bash.expect_exact("\x1b[?1049h")
+    bash.expect_exact("q quits")
+    bash.send("q")
+    bash.expect_exact("\x1b[?1049l")
+    bash.sendline("echo code $?")
+    bash.expect_exact("code 0")
 
 
 def test_a_server_that_goes_away_is_told_and_waited_for(tmp_path):

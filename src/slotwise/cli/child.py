@@ -125,8 +125,9 @@ def _become(
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execvpe(command[0], list(command), json.loads(environment))  # noqa: S606
-    except OSError as error:
-        os.write(trouble, str(error.errno).encode())
+    except (OSError, ValueError) as error:  # an empty word, for one, is no OSError
+        reason = getattr(error, "errno", None) or errno.ENOENT
+        os.write(trouble, str(reason).encode())
     os._exit(1)
 
 

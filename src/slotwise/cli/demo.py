@@ -27,7 +27,7 @@ try:
 except ImportError:
     sys.exit("the demo needs rich: pip install 'slotwise[cli]'")
 
-SECONDS = 8.0
+SECONDS = 5.0
 _FRAMES_PER_SECOND = 12
 _LINES_KEPT = 9  # as many as fit under the table on a small terminal
 
@@ -97,7 +97,7 @@ class Story:
 
     async def cancel(self) -> None:
         """Somebody in the middle of the queue gives up; the others keep their places."""
-        await asyncio.sleep(3.2)
+        await asyncio.sleep(2.4)
         holders = [asyncio.create_task(self.visit(self.api, 1.0)) for _ in range(4)]
         queue = [asyncio.create_task(self.visit(self.api, 0.2)) for _ in range(5)]
         await asyncio.sleep(0.4)

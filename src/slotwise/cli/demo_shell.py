@@ -35,7 +35,7 @@ def show() -> None:
                 _type(f"{_shown(*words)} &")
                 # Not the terminal: the line that shows the wait would run into the tables.
                 jobs.append(_start(url, *words, stderr=subprocess.PIPE))
-                _until_there(url, number)
+                _until_there(url, jobs)
             for look in (["ls"], ["show", "backup"]):
                 _type(_shown(*look))
                 _start(url, *look).wait()
@@ -52,12 +52,14 @@ def show() -> None:
                     job.communicate()
 
 
-def _until_there(url: str, count: int) -> None:
+def _until_there(url: str, jobs: list[subprocess.Popen[str]]) -> None:
+    """Wait until each job holds, waits or has ended: where Python starts slowly, some have."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
+        ended = sum(job.poll() is not None for job in jobs)
         try:
             stats = open_place(url).find("backup").stats_sync()
-            if stats.acquired_slots + stats.waiting >= count:
+            if ended + stats.acquired_slots + stats.waiting >= len(jobs):
                 return
         except SlotwiseError:  # not made yet
             pass

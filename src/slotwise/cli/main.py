@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ import typer
 from slotwise import __version__
 from slotwise.cli import run as running
 from slotwise.cli.places import open_place
-from slotwise.cli.say import complain
+from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage
 from slotwise.cli.steer import Declined
 from slotwise.errors import SlotwiseError
 
@@ -45,6 +45,7 @@ app = typer.Typer(
         "slotwise show backup                           who holds, who waits",
         "slotwise top                                   the same, live",
         "slotwise doctor                                is everything fit for use",
+        "slotwise run --help                            all about one command",
     ),
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -162,7 +163,7 @@ def show(name: Name, url: Url = None, json: Json = False) -> None:
     epilog=_examples(
         "slotwise top",
         "slotwise top --every 5 --url redis://cache:6379",
-        "slotwise top --json",
+        "slotwise top --json         of one moment, for programs",
     )
 )
 def top(
@@ -212,7 +213,8 @@ def resize(
 @app.command(
     epilog=_examples(
         "slotwise show backup                    lists the ids",
-        "slotwise kick 4711-3 --yes",
+        "slotwise kick pef2e9eb1a04049f-1        asks, as there is no way back",
+        "slotwise kick pef2e9eb1a04049f-1 --yes  in scripts",
     )
 )
 def kick(
@@ -235,6 +237,7 @@ def kick(
 @app.command(
     epilog=_examples(
         "slotwise close deploy       'slotwise run' exits with 75 for those who wait",
+        "slotwise show deploy        who still holds",
     )
 )
 def close(name: Name, url: Url = None) -> None:
@@ -275,9 +278,18 @@ def purge(context: typer.Context) -> None:
     raise typer.Exit(purging.main(context.args))
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "slotwise demo               a picture that changes; Ctrl-C ends it",
+        "slotwise demo | cat         the same as lines",
+    )
+)
 def demo() -> None:
-    """Show a few semaphores under contention, live; no server needed."""
+    """Show a few semaphores under contention, live; no server needed.
+
+    It takes ten seconds, touches nothing of yours, and ends with 'slotwise run' and
+    'slotwise ls' as you would type them.
+    """
     from slotwise.cli import demo as showing
 
     raise typer.Exit(showing.run())
@@ -294,22 +306,30 @@ def main(words: Sequence[str]) -> int:
         code = app(args=words, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads on, as in `slotwise ls | head -1`; what is left in the buffer
-        # must not be tried again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
+    except SystemExit as ending:  # what click makes of a reader that is gone: `slotwise ls | head`
+        if isinstance(ending.__context__, BrokenPipeError):
+            return NOBODY_READS
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _CLICKS as error:
         known = command if command in _commands() else ""
-        helping = f"slotwise {known} --help" if known else "slotwise --help"
-        complain(known, f"{error.format_message().rstrip('.?')}; '{helping}' shows how")
+        complain_of_usage(known, error.format_message().rstrip("."))
         return USAGE
     except Declined as error:
         complain(command, error)
         return USAGE
-    except (SlotwiseError, ValueError, TypeError, ImportError, OSError) as error:
+    except UnicodeError:
+        complain(command, NOT_TEXT)
+        return FAILED
+    except (SlotwiseError, ValueError, TypeError, ImportError) as error:
         complain(command, error)
+        return FAILED
+    except OSError as error:
+        unheard = error.errno in (errno.EBADF, errno.ENOSPC) and error.filename is None
+        lost = f"what it has to say can't be written to stdout: {error.strerror}"
+        complain(command, lost if unheard else error)
         return FAILED
     except Exception as error:
         complain(command, f"this is a bug, please report it: {type(error).__name__}: {error}")

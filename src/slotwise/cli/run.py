@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 
 from slotwise import door
 from slotwise.cli.child import CannotStart, Child
-from slotwise.cli.say import complain
+from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage
 from slotwise.cli.signals import Arrival, Inbox
 from slotwise.cli.status import shown_while_waiting
 from slotwise.errors import AcquireTimeout, SemaphoreClosed, SlotwiseError
@@ -50,7 +51,8 @@ exit code:
   130  Ctrl-C ended the wait (128+n: signal n did)
 
 CMD finds SLOTWISE_ACQUISITION_ID, SLOTWISE_SLOT_NUMBER and SLOTWISE_FENCING_TOKEN
-in its environment."""
+in its environment. When its slot ends it gets a TERM, and a KILL after the grace; the slot
+is free from the TERM on, so that for so long the next one runs beside it: --grace 0."""
 
 
 def _count(text: str) -> int:
@@ -102,7 +104,7 @@ FLAGS = (
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        complain("run", f"{message}; 'slotwise run --help' shows how")
+        complain_of_usage("run", message)
         self.exit(OWN_FAILURE)
 
 
@@ -140,9 +142,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if "--" in own:
         at = own.index("--")
         own, command = own[:at], own[at + 1 :]
+    _refuse_strange_flags(parser, own)
     given, strange = parser.parse_known_args(own)
-    if strange and strange[0].startswith("-"):
-        parser.error(f"there is no flag {strange[0]}; CMD's own flags go behind --")
     if strange:
         parser.error(f"put -- before the command: -- {' '.join(strange)}")
     if not command:
@@ -155,6 +156,19 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if given.no_wait:
         given.wait = 0.0
     return given
+
+
+def _refuse_strange_flags(parser: _Parser, words: Sequence[str]) -> None:
+    # argparse would first complain that --limit is missing, of one who typed --limt.
+    known = {"-h", "--help", *(flag.name for flag in FLAGS)}
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("-") and not flag[1:2].isdigit() and flag not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(flag, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "those of CMD go behind --"
+            parser.error(f"there is no flag {flag}; {hint}")
 
 
 def main(words: Sequence[str]) -> int:
@@ -176,6 +190,9 @@ def main(words: Sequence[str]) -> int:
     except CannotStart as error:
         complain("run", error)
         return error.code
+    except UnicodeError:
+        complain("run", NOT_TEXT)
+        return OWN_FAILURE
     except (SlotwiseError, ValueError, TypeError, ImportError, OSError) as error:
         complain("run", error)
         return OWN_FAILURE
@@ -307,6 +324,4 @@ def _about(acquired: AcquisitionResult) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    import sys
-
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,8 @@
 """How the commands speak: one line on stderr, tables for people, JSON for programs.
 
 rich is imported only to draw on a terminal. Into a pipe go plain columns, which neither
-wrap nor end at the width of a terminal that is not there.
+wrap nor end at the width of a terminal that is not there; the same where a table does not
+fit, as an id that was cut can't be copied.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+NOT_TEXT = "names and labels must be text, in UTF-8"
 
 RIGHT = ">"  # what the title of a column of numbers begins with
 
@@ -23,6 +26,13 @@ def complain(command: str, words: object) -> None:
     sys.stderr.flush()
 
 
+def complain_of_usage(command: str, words: str) -> None:
+    """The same, with where help is."""
+    helping = f"slotwise {command} --help".replace("  ", " ")
+    end = "" if words.endswith("?") else ";"  # after a suggestion
+    complain(command, f"{words}{end} '{helping}' shows how")
+
+
 def print_json(data: Any) -> None:
     json.dump(data, sys.stdout, indent=2)
     sys.stdout.write("\n")
@@ -32,13 +42,20 @@ def print_json(data: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under their columns; those whose title begins with ``>`` are numbers."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(rich_table(columns, cells))
-    else:
+    if not (sys.stdout.isatty() and _drawn(columns, cells)):
         sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
     sys.stdout.flush()
+
+
+def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    from rich.console import Console
+
+    console, table = Console(), rich_table(columns, cells)
+    fits = console.measure(table, options=console.options.update(max_width=10_000))
+    if fits.maximum > console.width:
+        return False
+    console.print(table)
+    return True
 
 
 def rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], **more: Any) -> Any:

@@ -40,15 +40,17 @@ def shown_while_waiting(semaphore: Looked) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    showing = asyncio.ensure_future(_show(semaphore))
+    shown = asyncio.Event()
+    showing = asyncio.ensure_future(_show(semaphore, shown))
     try:
         yield
     finally:
         showing.cancel()
-        _write(_CLEAR)
+        if shown.is_set():  # else the line is not ours: a prompt without an end, perhaps
+            _write(_CLEAR)
 
 
-async def _show(semaphore: Looked) -> None:
+async def _show(semaphore: Looked, shown: asyncio.Event) -> None:
     await asyncio.sleep(_PATIENCE)
     while True:
         try:
@@ -61,8 +63,9 @@ async def _show(semaphore: Looked) -> None:
             )
         except SlotwiseError as error:
             line = f"waiting for {semaphore.name!r}: {error}"
-        width = shutil.get_terminal_size().columns - 1
+        width = max(shutil.get_terminal_size().columns - 1, 1)
         line = printable(line)
+        shown.set()
         _write(_CLEAR + (line if len(line) <= width else line[: width - 1] + "…"))
         await asyncio.sleep(_REFRESH)
 

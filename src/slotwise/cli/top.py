@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any
 
 from slotwise.cli.places import NoSuchThing, Place, Watched, open_place
@@ -105,7 +107,8 @@ def _live(looking: _Looking, every: float) -> None:
             Text(trouble or f"{_KEYS}{more}", style="red" if trouble else "dim"),
         )
 
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    def watch(live: Live, pressed: Callable[[float], str]) -> None:
+        nonlocal rows, trouble, sorted_by, reverse
         next_look = 0.0
         while True:
             if time.monotonic() >= next_look:
@@ -122,6 +125,40 @@ def _live(looking: _Looking, every: float) -> None:
                     reverse = not reverse
                 elif key in _SORTS:
                     sorted_by, reverse = key, False
+
+    while True:
+        try:
+            with (
+                _leaving_in_order(),
+                _keys() as pressed,
+                Live(console=console, screen=True, auto_refresh=False) as live,
+            ):
+                watch(live, pressed)
+                return
+        except _Suspended:
+            os.kill(os.getpid(), signal.SIGSTOP)  # `fg` goes on here
+
+
+class _Suspended(BaseException):
+    """Ctrl-Z: the shell is to find its terminal as it was."""
+
+
+@contextmanager
+def _leaving_in_order() -> Iterator[None]:
+    """Let signals that stop or end this process do so after the terminal is as it was."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTSTP:
+            raise _Suspended
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
