@@ -24,6 +24,10 @@ class SlotManagerClosed(SemaphoreClosed):
     """The slot manager was closed before or during the wait."""
 
 
+class UnknownSemaphore(SlotwiseError, LookupError):
+    """There is no semaphore of that name, and its value is not known to make one."""
+
+
 class ValueConflict(SlotwiseError, ValueError):
     """Two users of one name disagree about its value while it is in use."""
 
@@ -37,4 +41,4 @@ class ContextReused(SlotwiseError, RuntimeError):
 
 
 class BackendError(SlotwiseError, ConnectionError):
-    """The server behind a semaphore can't be used; the message names it and the remedy."""
+    """The server or file behind a semaphore can't be used; the message names it and the remedy."""

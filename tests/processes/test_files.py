@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import subprocess
@@ -244,6 +245,103 @@ def test_a_deleted_file_ends_what_was_held_in_it(make: Make, folder: Path) -> No
     again = semaphore.acquire_sync(timeout=30)
     assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
     assert semaphore.release_sync(again) is True
+
+
+@pytest.mark.parametrize("displace", [Path.unlink, lambda path: path.rename(path.parent / "old")])
+def test_who_makes_a_file_anew_tells_those_who_held_the_former_one(
+    make: Make, folder: Path, displace: Callable[[Path], object]
+) -> None:
+    """Otherwise there would be two semaphores, and nobody would know."""
+    semaphore = make()
+    acquired = semaphore.acquire_sync()
+    displace(file_of(semaphore, folder))
+    assert not acquired.lost.is_set()
+    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")
+    assert acquired.lost.wait(30)
+    # The one that is there counts.
+    assert semaphore.acquire_sync(timeout=30).slot_number == 1
+    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+
+
+def test_a_folder_that_was_moved_is_left_for_the_one_in_its_place(make: Make, folder: Path) -> None:
+    semaphore = make()
+    acquired = semaphore.acquire_sync()
+    folder.rename(folder.parent / "moved")
+    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")
+    assert semaphore.try_acquire_sync() is not None
+    assert acquired.lost.is_set()
+    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+
+
+def test_a_private_semaphore_is_in_no_list_and_leaves_nothing(make: Make, folder: Path) -> None:
+    semaphore = make(name=None)
+    semaphore.release_sync(semaphore.acquire_sync())
+    semaphore.resize_sync(3)
+    public = used(make, name="private-of-mine")
+    assert ProcessSemaphore.names(folder) == ["private-of-mine"]
+    assert len([*folder.glob("*.private")]) == 1
+    del semaphore
+    gc.collect()
+    assert [*folder.glob("*.private")] == []
+    assert file_of(public, folder).exists()
+
+
+def test_a_private_semaphore_leaves_nothing_at_the_end_of_its_process(folder: Path) -> None:
+    told = in_another_process(
+        folder,
+        "p = ProcessSemaphore(value=1, directory=sys.argv[1]); print(p.acquire_sync())",
+    )
+    assert "acquisition_id" in told
+    assert [*folder.iterdir()] == []
+
+
+def test_a_private_semaphore_is_shared_with_forked_children(folder: Path) -> None:
+    """And a child that ends does not take it away."""
+    child = (
+        "import os; p.release_sync('x'); tried = p.try_acquire_sync(); sys.exit(tried is not None)"
+    )
+    program = (
+        "import os, sys; from slotwise.processes import ProcessSemaphore\n"
+        "p = ProcessSemaphore(value=1, directory=sys.argv[1]); a = p.acquire_sync()\n"
+        "child = os.fork()\n"
+        f"if not child: {child}\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert p.release_sync(a) is True\n"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(folder)], check=True, timeout=60
+    )
+    assert [*folder.iterdir()] == []
+
+
+def test_a_folder_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
+    """To open its files by the other path would be to drop the locks on them."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for path in (here, there):
+        path.mkdir(mode=0o700)
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    mount = f"mount --bind '{here}' '{there}'"
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*inside, mount], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("nothing may be mounted here")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys\n"
+        "from slotwise.processes import ProcessSemaphore\n"
+        "here, there = (ProcessSemaphore(name='s', value=1, directory=d) for d in sys.argv[1:])\n"
+        "acquired = here.acquire_sync()\n"
+        "assert there.locked_sync()\n"
+        "assert ProcessSemaphore.names(sys.argv[2]) == ['s']\n"
+        "other = 'import sys; from slotwise.processes import ProcessSemaphore as P;'"
+        " 'print(P(name=\"s\", value=1, directory=sys.argv[1]).try_acquire_sync())'\n"
+        "got = subprocess.check_output([sys.executable, '-c', other, sys.argv[1]], text=True)\n"
+        "assert got == 'None\\n', got\n"
+        "assert there.release_sync(acquired) is True\n"
+    )
+    run = f"{mount} && exec '{sys.executable}' '{program}' '{here}' '{there}'"
+    subprocess.run([*inside, run], check=True, timeout=60)
 
 
 def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(make: Make, folder: Path) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
-from slotwise.processes import ProcessSemaphore
-from slotwise.processes import semaphore as semaphores
+from slotwise.processes import ProcessSemaphore, looking
 from slotwise.processes.folder import file_name
 
 Make = Callable[..., ProcessSemaphore]
@@ -93,7 +92,7 @@ async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
 def test_who_only_looks_gives_up_with_a_hint(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(semaphores, "PATIENCE", 0.1)
+    monkeypatch.setattr(looking, "PATIENCE", 0.1)
     semaphore = make()
     held = semaphore.acquire_sync()
     with stuck(folder), pytest.raises(BackendError, match="kill -CONT"):

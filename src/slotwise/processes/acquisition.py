@@ -78,14 +78,17 @@ class Acquisition(AcquisitionResult):
         self.holds = True
 
     def wake(self) -> None:
-        """Tell who waits that the wait is over, in whatever thread this runs."""
+        """Tell who waits that the wait is over, in whatever thread; twice does no harm."""
         waker = self.waker
         if waker is None:
             return
         if isinstance(waker, asyncio.Future):
             _Parcel(self, waker).send()
         else:
-            waker.release()
+            try:
+                waker.release()
+            except RuntimeError:  # open already
+                pass
 
     # -------------------------------------------------- the end of the ttl
 
@@ -134,7 +137,7 @@ class _Parcel:
     def __del__(self) -> None:
         if self._on_its_way:
             self._on_its_way = False
-            self._acquisition.room.withdraw(self._acquisition)
+            self._acquisition.room.withdraw(self._acquisition.acquisition_id)
 
 
 def closed_door() -> _thread.LockType:

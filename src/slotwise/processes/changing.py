@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from fcntl import LOCK_UN, lockf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +21,6 @@ from slotwise import _clock
 from slotwise._ledger import NEVER
 from slotwise.errors import BackendError
 from slotwise.processes import words
-from slotwise.processes.acquisition import Acquisition
 from slotwise.processes.folder import file_name
 from slotwise.processes.journal import Damaged, Journal
 from slotwise.processes.members import Deeds, Members
@@ -35,7 +35,6 @@ T = TypeVar("T")
 # Pauses between two tries of the file's lock, by how long one has waited. Others have it for
 # microseconds; after a second, somebody seems to be stopped in the middle of a change.
 _PAUSES = ((1.0, 20e-6), (NEVER, 5e-3))
-_FOR_LONG = 0.5e-3  # who has waited so long is let pass by those who came later
 
 # How long those wait for it who were given no limit, and how long a timer does.
 PATIENCE = 30.0
@@ -50,11 +49,11 @@ class Changing:
     #   C1  while one of us holds or waits, the file is open, and so our byte in it locked
     #   C2  while one of us holds or waits, the alarm is set for the next deadline, or earlier
 
-    def __init__(self, process: Process, name: str) -> None:
+    def __init__(self, process: Process, name: str, suffix: str) -> None:
         self.process = process
         self.name = name
         self.retired = False
-        self._journal = Journal(process.folder / file_name(name), process.life)
+        self._journal = Journal(process.folder / file_name(name, suffix), process.life)
         self.members = Members(process, name, self._journal.path)
         self._mutex = threading.RLock()
         self._busy = False
@@ -111,7 +110,7 @@ class Changing:
         """
         deeds: Deeds | None = None
         done = False
-        since = waited = 0.0  # for the file's lock
+        since = 0.0  # when it first waited for the file's lock
         try:
             while True:
                 with self._mutex:
@@ -131,24 +130,32 @@ class Changing:
                                 and not self._orphans
                                 and not self.known().is_due(deeds.now)
                             ) or self._refresh(deeds, value, since):
-                                if waited > _FOR_LONG:
+                                if since:
                                     journal.stop_knocking(since)
                                 result = work(deeds, *args)
                                 self._set_alarm()
                                 done = True
                                 return result
-                        elif waited > _FOR_LONG:
-                            journal.knock(since, time.monotonic())
+                        else:
+                            # At once: one that lives from slice to slice of a busy machine
+                            # would be overtaken until it comes to its second try.
+                            now = time.monotonic()
+                            since = since or now
+                            journal.knock(since, now)
                     except BaseException:
                         journal.sound = False  # half done, perhaps: read it again
                         raise
                     finally:
                         self._busy = False
-                        journal.unlock()
+                        # Not through a method of ours: a signal handler may raise where one
+                        # begins, and the file would stay locked.
+                        if journal.fd >= 0:
+                            lockf(journal.fd, LOCK_UN, 1, 0)
                 now = time.monotonic()
                 since = since or now
                 waited = now - since
                 if patience is not None and waited >= patience:
+                    self._go_away(since)
                     raise Busy
                 time.sleep(next(pause for until, pause in _PAUSES if waited < until))
         finally:
@@ -157,12 +164,18 @@ class Changing:
             if done and self._orphans:  # somebody interrupted this
                 self._see_to_orphans()
 
+    def _go_away(self, since: float) -> None:
+        """Let nobody wait for one who has given up."""
+        with self._mutex:
+            if not self.retired:
+                self._journal.stop_knocking(since)
+
     def _refresh(self, deeds: Deeds, value: int | None, since: float) -> bool:
         """Bring the state up to date, under the lock; False if that has to be taken anew."""
         journal = self._journal
         if journal.is_anothers_turn(since, time.monotonic()):
             return False
-        if journal.is_deleted():
+        if not journal.is_in_place():
             journal.close()
             self.process.prepare()
             journal.open()
@@ -176,6 +189,8 @@ class Changing:
                 self.members.reconcile(State(self.name, 1, ""), deeds)
                 raise Missing
             journal.create(State(self.name, value, self.process.boot))
+            # Should this be in the place of one that was deleted, its holders have to learn it.
+            deeds.hints = self.process.post.neighbours()
         state = self.known()
         if events is None:
             self.members.reconcile(state, deeds)
@@ -239,13 +254,13 @@ class Changing:
 
     # ------------------------------------------------------------- left-overs
 
-    def withdraw(self, acquisition: Acquisition) -> None:
-        """End a wait whose outcome nobody will see: leave the line, or hand the grant on.
+    def withdraw(self, acquisition_id: str) -> None:
+        """End a wait or a hold that nobody will see to: leave the line, or hand the slots on.
 
         It never fails and may be called anywhere, by a garbage collection too.
         What can't be done now is done later.
         """
-        self._orphans.append(acquisition.acquisition_id)
+        self._orphans.append(acquisition_id)
         self._see_to_orphans()
 
     def _see_to_orphans(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from slotwise.errors import BackendError
 
 SUFFIX = ".slots"
+PRIVATE_SUFFIX = ".private"  # for semaphores without a name, which nobody lists
 FIFO_SUFFIX = ".wake"
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
@@ -93,14 +94,14 @@ def key_of(name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def file_name(name: str) -> str:
+def file_name(name: str, suffix: str = SUFFIX) -> str:
     """A name that every file system takes: readable, and the key behind it."""
-    return f"{_quote(name)[:_LONGEST]}.{key_of(name)}{SUFFIX}"
+    return f"{_quote(name)[:_LONGEST]}.{key_of(name)}{suffix}"
 
 
 def name_in(file: str) -> str | None:
     """The semaphore's name in that of its file; None if it was too long for it."""
-    quoted, _, key = file.removesuffix(SUFFIX).rpartition(".")
+    quoted, _, key = file.rpartition(".")[0].rpartition(".")
     try:
         name = _unquote(quoted)
     except ValueError:  # cut in the middle of a letter

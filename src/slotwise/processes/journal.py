@@ -1,8 +1,8 @@
 """Journal: one semaphore's file. A snapshot, the records since, and a root that says which count.
 
     0     root    where all that counts begins and ends, with a checksum; twice
-    128   door    who has waited longest for the lock, if it was for long
-    192   ...     a snapshot and, right behind it, the records of later changes
+    128   door    who waits for the lock, and since when
+    384   ...     a snapshot and, right behind it, the records of later changes
 
 A change appends a record, or a new snapshot in a place that is not in use, and
 then overwrites the older of the two roots. That last write, of 64 bytes, is the
@@ -26,7 +26,7 @@ from zlib import crc32
 
 from slotwise.errors import BackendError
 from slotwise.processes.folder import trouble
-from slotwise.processes.locks import DOOR, NO_KNOCK, LockedFile
+from slotwise.processes.locks import DOOR, NO_KNOCKS, LockedFile
 from slotwise.processes.state import RULES, Event, Record, State
 
 _MAGIC = b"slotwise"
@@ -38,8 +38,8 @@ _ROOT_SIZE = 64  # the checksum is in its last bytes
 _SUM = struct.Struct("<I")
 _NO_ROOTS = bytes(2 * _ROOT_SIZE)
 
-_HEAD = DOOR + len(NO_KNOCK)
-_FIRST = 192
+_HEAD = DOOR + len(NO_KNOCKS)
+_FIRST = _HEAD
 
 _FRAME = struct.Struct("<II")  # length and checksum, before each record
 
@@ -82,7 +82,7 @@ class Journal(LockedFile):
         self.sound = False  # whether it is what the file says up to `_sequence`
         self._sequence = self._epoch = self._start = self._end = 0
         # The roots as last read or written, and nobody at the door.
-        self._head = _NO_ROOTS + NO_KNOCK
+        self._head = _NO_ROOTS + NO_KNOCKS
         super().__init__(path, life)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Journal(LockedFile):
     def is_current(self) -> bool:
         """Whether nobody wrote anything since this process read or wrote it.
 
-        Nobody knocks then either, and the file is still there.
+        Nobody knocks then either, and the file was not deleted.
         """
         fd = self.fd
         return self.sound and pread(fd, _HEAD, 0) == self._head and fstat(fd).st_nlink > 0
@@ -131,7 +131,7 @@ class Journal(LockedFile):
             if events is not None:
                 events += happened
         self._sequence, self._epoch, self._start, self._end = sequence, epoch, start, end
-        self._head = roots + NO_KNOCK
+        self._head = roots + NO_KNOCKS
         self.state = state
         self.sound = True
         return events
@@ -200,7 +200,7 @@ class Journal(LockedFile):
             raise trouble(error, self.path) from error
         self._sequence = self._epoch = 0
         self._start = self._end = _FIRST
-        self._head = _NO_ROOTS + NO_KNOCK
+        self._head = _NO_ROOTS + NO_KNOCKS
         self._save(state, _FIRST)
         self.state = state
         self.sound = True
@@ -259,7 +259,7 @@ class Journal(LockedFile):
         except OSError as error:
             raise trouble(error, self.path) from error
         head = self._head
-        self._head = head[:_ROOT_SIZE] + root + NO_KNOCK if odd else root + head[_ROOT_SIZE:]
+        self._head = head[:_ROOT_SIZE] + root + NO_KNOCKS if odd else root + head[_ROOT_SIZE:]
         self._sequence = sequence
         self._epoch = epoch
         self._start = start

@@ -15,16 +15,19 @@ import errno
 import fcntl
 import os
 import struct
-from os import fstat, pread, pwrite
+from os import fstat, pread, pwrite, stat
 from pathlib import Path
 
 from slotwise.processes.folder import trouble
 
-# Where in the file the one shows itself who has waited long for the first byte.
+# Where in the file those show themselves who wait for the first byte: cells, each with since when
+# somebody waits and when that was last said. The threads of a process, and processes that happen
+# to share a cell, show the longest wait among them.
 DOOR = 128
 _KNOCK = struct.Struct("<dd")
-NO_KNOCK = bytes(_KNOCK.size)
-# Who knocks does so more often than this, in seconds, unless it gave up or was stopped.
+_CELLS = 16
+NO_KNOCKS = bytes(_CELLS * _KNOCK.size)
+# Who knocks does so more often than this, in seconds, unless it was killed or stopped.
 _FORGOTTEN = 0.02
 
 # The locked bytes of processes are out here.
@@ -36,7 +39,7 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 class LockedFile:
     """A file that processes change in turns."""
 
-    __slots__ = ("fd", "life", "path")
+    __slots__ = ("_inode", "_where", "fd", "life", "path")
 
     def __init__(self, path: Path, life: int | None) -> None:
         """``life`` is the number of this process's own byte; None only reads.
@@ -45,6 +48,7 @@ class LockedFile:
             BackendError: the file can't be opened, or not be locked.
         """
         self.path = path
+        self._where = str(path)  # a Path takes longer
         self.life = life
         self.fd = -1
         self.open()
@@ -61,6 +65,7 @@ class LockedFile:
             else:
                 self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIVES + self.life)
+            self._inode = fstat(self.fd).st_ino
         except OSError as error:
             self.close()
             raise trouble(error, self.path) from error
@@ -71,9 +76,12 @@ class LockedFile:
         if fd >= 0:
             os.close(fd)
 
-    def is_deleted(self) -> bool:
-        """Whether the file has no name any more: newcomers will make another."""
-        return fstat(self.fd).st_nlink == 0
+    def is_in_place(self) -> bool:
+        """Whether newcomers find this file: else it was deleted, moved, or replaced."""
+        try:
+            return stat(self._where).st_ino == self._inode  # noqa: PTH116
+        except OSError:
+            return False
 
     # --------------------------------------------------------------- who lives
 
@@ -94,7 +102,7 @@ class LockedFile:
     # ---------------------------------------------------------- who changes it
 
     def try_lock(self) -> bool:
-        """Take the right to change it; False while somebody else has it."""
+        """Take the right to change it, until its first byte is unlocked; False if it is taken."""
         try:
             return self._try(fcntl.LOCK_EX | fcntl.LOCK_NB, 0)
         except OSError as error:
@@ -109,33 +117,38 @@ class LockedFile:
             raise
         return True
 
-    def unlock(self) -> None:
-        """Give that right back; does no harm if it was not had."""
-        if self.fd >= 0:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 0)
-
     def knock(self, since: float, now: float) -> None:
         """Show that one of this process has waited for that right since then.
 
-        Only the longest wait is shown; it has to be shown again and again.
+        It has to be shown again and again.
         """
-        waiting, shown_at = self._door()
+        waiting, shown_at = self._knocks()[self._cell()]
         if since <= waiting or now - shown_at > _FORGOTTEN:
-            pwrite(self.fd, _KNOCK.pack(since, now), DOOR)
+            self._show(self._cell(), since, now)
 
     def is_anothers_turn(self, since: float, now: float) -> bool:
         """Whether to let somebody pass, if one has waited only since then; 0 if not at all."""
-        waiting, shown_at = self._door()
-        if waiting and now - shown_at > _FORGOTTEN:  # it gave up, or was stopped
-            pwrite(self.fd, NO_KNOCK, DOOR)
-            return False
-        return 0 < waiting < (since or now)
+        theirs = False
+        for cell, (waiting, shown_at) in enumerate(self._knocks()):
+            if waiting and now - shown_at > _FORGOTTEN:  # it was killed, or stopped
+                self._show(cell, 0.0, 0.0)
+            elif 0 < waiting < (since or now):
+                theirs = True
+        return theirs
 
     def stop_knocking(self, since: float) -> None:
-        if self._door()[0] == since:
-            pwrite(self.fd, NO_KNOCK, DOOR)
+        """Let nobody wait for one who has waited since then."""
+        cell = self._cell()
+        if self._knocks()[cell][0] == since:
+            self._show(cell, 0.0, 0.0)
 
-    def _door(self) -> tuple[float, float]:
-        """Since when the one who knocks has waited, and when it last did."""
-        raw = pread(self.fd, _KNOCK.size, DOOR)
-        return _KNOCK.unpack(raw) if len(raw) == _KNOCK.size else (0.0, 0.0)
+    def _cell(self) -> int:
+        return (self.life or 0) % _CELLS
+
+    def _knocks(self) -> list[tuple[float, float]]:
+        """For each cell, since when somebody waits, 0 if nobody, and when that was last said."""
+        raw = pread(self.fd, len(NO_KNOCKS), DOOR)
+        return [*_KNOCK.iter_unpack(raw.ljust(len(NO_KNOCKS), b"\0"))]
+
+    def _show(self, cell: int, since: float, now: float) -> None:
+        pwrite(self.fd, _KNOCK.pack(since, now), DOOR + cell * _KNOCK.size)

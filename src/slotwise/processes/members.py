@@ -6,6 +6,7 @@ again: what is left to do until then are the deeds.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class Deeds:
     """What is left to do when the locks are open again; mostly nothing."""
 
-    wake: list[Acquisition] | None = None
-    lost: list[tuple[Acquisition, str]] | None = None
+    wake: deque[Acquisition] | None = None
+    lost: deque[tuple[Acquisition, str]] | None = None
     hints: set[str] | None = None  # processes that have to look
 
     def __init__(self, now: float) -> None:
@@ -94,7 +95,8 @@ class Members:
         del self.all[acquisition.acquisition_id]
         if acquisition.holds:
             acquisition.holds = False
-            deeds.lost = [*(deeds.lost or ()), (acquisition, word)]
+            deeds.lost = deeds.lost or deque()
+            deeds.lost.append((acquisition, word))
         else:
             acquisition.failure = self._failure(acquisition, word, state)
             self._leave_line(acquisition, deeds)
@@ -103,7 +105,7 @@ class Members:
         if acquisition.waker is not None:
             self.waiting -= 1
             if deeds.wake is None:
-                deeds.wake = []
+                deeds.wake = deque()
             deeds.wake.append(acquisition)
 
     def _failure(self, acquisition: Acquisition, word: str, state: State) -> Exception:
@@ -117,20 +119,36 @@ class Members:
 
     # ---------------------------------------------------------- and afterwards
 
-    def act(self, deeds: Deeds) -> None:
-        """Wake ours, hint to others, and tell those who lost what they held."""
-        for acquisition in deeds.wake or ():
-            acquisition.wake()
-        for owner in deeds.hints or ():
-            self._process.post.hint(owner, self.key)
-        for acquisition, word in deeds.lost or ():
-            if word == "expired":
-                acquisition.condemn()
-                if acquisition.condemned:
-                    self._process.condemned[acquisition.acquisition_id] = acquisition
-            reason = words.REASONS[word].format(ttl=acquisition.ttl)
-            acquisition.lost.set(reason)
-            log.ended(acquisition, reason)
+    def act(self, deeds: Deeds, *, interrupted: bool = False) -> None:
+        """Wake ours, hint to others, and tell those who lost what they held.
+
+        Each is crossed out once it was told: a signal handler that raises meanwhile
+        keeps the rest from nothing.
+        """
+        try:
+            while deeds.wake:
+                deeds.wake[0].wake()
+                deeds.wake.popleft()
+            while deeds.hints:
+                owner = next(iter(deeds.hints))
+                self._process.post.hint(owner, self.key)
+                deeds.hints.discard(owner)
+            while deeds.lost:
+                self._mourn(*deeds.lost[0])
+                deeds.lost.popleft()
+        except BaseException:
+            if not interrupted:
+                self.act(deeds, interrupted=True)
+            raise
+
+    def _mourn(self, acquisition: Acquisition, word: str) -> None:
+        if word == "expired":
+            acquisition.condemn()
+            if acquisition.condemned:
+                self._process.condemned[acquisition.acquisition_id] = acquisition
+        reason = words.REASONS[word].format(ttl=acquisition.ttl)
+        acquisition.lost.set(reason)
+        log.ended(acquisition, reason)
 
 
 def _guess(acquisition: Acquisition, state: State, now: float) -> str:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 # How often the thread looks by itself: where processes are waited for whose end the kernel does
 # not tell; where any are, in case a letter was lost, or one who came to hold with a ttl was
-# stopped; and where nobody waits, to keep cleaners of old files away from what is held.
+# stopped; and where nobody waits, to keep cleaners of old files away from what is held, and to
+# see whether it is still there.
 _BLINDLY = 0.5
 _IN_LINE = 1.0
-_HOLDING = 3600.0
+_HOLDING = 60.0
 
 # Who waited will soon do so again: for so long it is not worth going to sleep deeply.
 _LINGERS = 2.0
@@ -67,12 +68,13 @@ class Post:
             if self._fd < 0:
                 self._open()
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="slotwise-post", daemon=True)
+                # Before it is started: a signal handler may raise while that is waited for, and
+                # there must not be two.
+                self._thread = threading.Thread(target=self._run, name="slotwise-post", daemon=True)
                 try:
-                    thread.start()
+                    self._thread.start()
                 except RuntimeError:  # at the very end of the interpreter
-                    return
-                self._thread = thread
+                    self._thread = None
 
     def hint(self, owner: str, key: str) -> None:
         """Tell another process to look at a semaphore."""
@@ -85,6 +87,12 @@ class Post:
             _put(fd, key)
         finally:
             os.close(fd)
+
+    def neighbours(self) -> set[str]:
+        """The other processes that can be told something, dead ones perhaps among them."""
+        files = os.listdir(self._process.folder)  # noqa: PTH208
+        owners = {file.removesuffix(FIFO_SUFFIX) for file in files if file.endswith(FIFO_SUFFIX)}
+        return owners - {self._process.owner}
 
     def expect(self, owners: Collection[str]) -> None:
         """One of ours begins to wait behind these: see to it that the thread watches them."""
@@ -111,9 +119,10 @@ class Post:
         try:
             new.unlink(missing_ok=True)
             os.mkfifo(new, 0o600)
-            self._fd = os.open(new, os.O_RDWR | os.O_NONBLOCK)
+            fd = os.open(new, os.O_RDWR | os.O_NONBLOCK)
             # Under its own name only now, when it has a reader: see `_sweep`.
             new.rename(self._path)
+            self._fd = fd
         except OSError as error:
             raise trouble(error, new) from error
         _sweep(self._process.folder)
@@ -135,7 +144,7 @@ class Post:
                 for letter in letters:
                     room = self._process.rooms.get(letter)
                     if room is not None:
-                        room.hear()
+                        room.look_after(thorough=False)
                 looked_at = time.monotonic()
                 if ended or _NUDGE in letters or looked_at >= due:
                     self._look(ended)
@@ -171,11 +180,14 @@ class Post:
         looked = [room.look_after(thorough) for room in waiting]
         self._unfinished = not all(looked)
         for room in rooms:
+            if room.members.all and not room.members.waiting:
+                room.look_after(thorough=False)
             room.touch()
         if not self._path.exists():  # somebody removed it
-            self._watch.remove(self._fd)
+            removed = self._fd
             self._open()
             self._watch.add(self._fd)
+            self._watch.remove(removed)  # not before: others use the number
 
 
 def _put(fd: int, letter: str) -> None:

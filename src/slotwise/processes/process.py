@@ -16,11 +16,11 @@ from pathlib import Path
 
 from slotwise.errors import BackendError
 from slotwise.processes.acquisition import Acquisition
-from slotwise.processes.folder import SUFFIX, key_of, name_in, prepare
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in, prepare
 from slotwise.processes.journal import read_name
 from slotwise.processes.post import Post
 from slotwise.processes.room import Room
-from slotwise.processes.words import Busy, Missing, Retired
+from slotwise.processes.words import Busy, Interrupted, Missing, Retired
 
 # Files that are open at most without anybody of this process being in them.
 _MOST_IDLE = 128
@@ -40,6 +40,7 @@ class Process:
         self.pid = os.getpid()
         self.boot = _boot()
         self.rooms: dict[str, Room] = {}  # by key, the longest unused first
+        self.private: set[str] = set()  # names of private semaphores that were made here
         self.condemned: dict[str, Acquisition] = {}  # expired, and about to be cancelled for it
         self.post = Post(self)
         self.next_number = itertools.count(1).__next__
@@ -50,7 +51,14 @@ class Process:
         """Make the folder again, should somebody have removed it."""
         prepare(self.folder)
 
-    def room(self, name: str) -> Room:
+    def is_in(self, folder: Path) -> bool:
+        """Whether that is the folder of this one, by whatever path: mounted twice, for one."""
+        try:
+            return self.folder == folder or self.folder.samefile(folder)
+        except OSError:  # there is none at the moment
+            return False
+
+    def room(self, name: str, suffix: str = SUFFIX) -> Room:
         """The room of a name, with its file open.
 
         Raises:
@@ -63,7 +71,7 @@ class Process:
                 if len(self.rooms) >= _MOST_IDLE:
                     self._retire_idle()
                 self.prepare()
-                room = Room(self, name)
+                room = Room(self, name, suffix)
             self.rooms[key] = room
             return room
 
@@ -87,15 +95,26 @@ class Process:
             old = [
                 entry.name
                 for entry in itertools.islice(entries, _LOOKED_AT)
-                if entry.name.endswith(SUFFIX) and _age(entry) > _OLD
+                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and _age(entry) > _OLD
             ]
         for file in old[:_SWEPT]:
             name = name_in(file) or self.name_of(file)
             if name is not None:
                 try:
-                    self.room(name).sweep()
+                    self.room(name, Path(file).suffix).sweep()
                 except (BackendError, Busy, Missing, Retired):
                     pass  # the next one may
+
+    def discard(self, name: str, *, at_exit: bool = False) -> None:
+        """Remove the file of a private semaphore that is gone, unless somebody still uses it."""
+        path = self.folder / file_name(name, PRIVATE_SUFFIX)
+        try:
+            if path.exists():
+                self.room(name, PRIVATE_SUFFIX).discard(at_exit=at_exit)
+        except (BackendError, Busy, Interrupted, Missing, Retired):
+            pass
+        if not path.exists():
+            self.private.discard(name)
 
     def _retire_idle(self) -> None:
         """Close the files of half of the rooms that nobody of us is in."""
@@ -127,12 +146,19 @@ def process_for(folder: Path) -> Process:
             prepare(folder)
             # One process for one folder, by whatever path.
             true_path = folder.resolve()
-            process = _processes.get(true_path)
+            process = next((each for each in _processes.values() if each.is_in(true_path)), None)
             if process is None:
                 process = _processes[true_path] = Process(true_path)
                 process.sweep()
             _processes[folder] = process
         return process
+
+
+def discard(folder: Path, name: str, of_era: object) -> None:
+    """Leave nothing of a private semaphore that is gone, if it was made here and not copied."""
+    process = _processes.get(folder)
+    if of_era is era and process is not None:
+        process.discard(name)
 
 
 def _age(entry: os.DirEntry[str]) -> float:
@@ -167,5 +193,7 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 @atexit.register
 def _leave() -> None:
-    for process in _processes.values():
+    for process in {*_processes.values()}:
+        for name in [*process.private]:
+            process.discard(name, at_exit=True)
         process.post.end()

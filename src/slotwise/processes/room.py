@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from slotwise.errors import BackendError
 from slotwise.processes import words
 from slotwise.processes.acquisition import Acquisition, MakeWaker
 from slotwise.processes.changing import PATIENCE, TIMERS_PATIENCE, Changing
@@ -38,6 +39,9 @@ class Room(Changing):
 
         ``make_waker`` makes what it sleeps on; None does not wait.
         """
+        if not self._journal.is_in_place():
+            # Slots of a file that nobody else finds would be those of a second semaphore.
+            self._journal.sound = False
         return self.change(
             self._ask, declared, patience, acquisition, declared, made_at, make_waker
         )
@@ -108,6 +112,14 @@ class Room(Changing):
             return acquisition_id in self.members.all
         except Missing:
             return False
+        except (BackendError, Busy, Retired):
+            raise
+        except BaseException:  # a signal handler raised: it is given back all the same
+            acquisition = self.members.all.get(acquisition_id)
+            if acquisition is not None and acquisition.holds:
+                self.members.all.pop(acquisition_id, None)  # it is no loss
+                self.withdraw(acquisition_id)
+            raise
 
     def kick(self, acquisition_id: str, patience: float | None = PATIENCE) -> bool:
         """End somebody's hold; False if it had ended before."""
@@ -122,8 +134,9 @@ class Room(Changing):
         if verb == "kick":
             self.write(deeds, verb, acquisition_id)
             return True
-        acquisition = self.members.all.pop(acquisition_id, None)  # it is no loss
+        acquisition = self.members.all.get(acquisition_id)
         try:
+            self.members.all.pop(acquisition_id, None)  # it is no loss
             self.write(deeds, verb, acquisition_id)
         except BaseException:
             if acquisition is not None:
@@ -180,7 +193,7 @@ class Room(Changing):
         ``thorough`` also looks for the dead.
         """
         try:
-            if thorough or self._journal.is_deleted():
+            if thorough or self._is_displaced():
                 self.change(self.bury_the_dead, None, TIMERS_PATIENCE)
             else:
                 self.hear()
@@ -190,6 +203,13 @@ class Room(Changing):
             return False
         return True
 
+    def _is_displaced(self) -> bool:
+        with self._mutex:
+            if self.retired or self._journal.is_in_place():
+                return False
+            self._journal.sound = False
+            return True
+
     def touch(self) -> None:
         """Show those who remove old files that this one is in use."""
         with self._mutex:
@@ -198,11 +218,17 @@ class Room(Changing):
 
     def sweep(self) -> None:
         """Remove the file if nobody uses it, and it has nothing to remember."""
+        self._remove_if(lambda state: state.idle and not state.resized)
 
+    def discard(self, *, at_exit: bool) -> None:
+        """Remove the file if nobody uses it, whatever it remembers; who exits uses nothing."""
+        own = {self.process.owner} if at_exit else set()
+        self._remove_if(lambda state: state.owners.keys() <= own)
+
+    def _remove_if(self, unused: Callable[[State], bool]) -> None:
         def work(deeds: Deeds) -> None:
             self.bury_the_dead(deeds)
-            state = self.known()
-            if state.idle and not state.resized:
+            if unused(self.known()):
                 self.path.unlink(missing_ok=True)
 
         self.change(work, None, 0.0)

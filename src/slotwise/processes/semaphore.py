@@ -12,36 +12,36 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import cast
 
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
+from slotwise._labels import Labelled, check_label
+from slotwise.errors import UnknownSemaphore
 from slotwise.processes import log, people, words
 from slotwise.processes import process as processes
 from slotwise.processes.acquisition import Acquisition, MakeWaker, closed_door
 from slotwise.processes.changing import PATIENCE
-from slotwise.processes.folder import locate
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, locate
+from slotwise.processes.looking import INLINE, Looking, id_of
 from slotwise.processes.patience import in_thread
 from slotwise.processes.room import Room
-from slotwise.processes.state import State
-from slotwise.processes.words import Busy, Missing, Retired, UnknownSemaphore
-from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise.processes.words import Busy, Missing, Retired
+from slotwise.semaphore import HeldWhileInside, refuse_to_block_a_loop
+from slotwise.values import AcquisitionResult, SemaphoreStats
 
-T = TypeVar("T")
-
-# How long a coroutine may wait for the file's lock before a thread does it instead.
-_INLINE = 0.002
 _AN_INSTANT = 1.0  # for those who may not wait for a slot at all
 
 
-class ProcessSemaphore(Semaphore):
+class ProcessSemaphore(Looking):
     """A semaphore for all processes of one user on one machine.
 
     Instances of one name and folder are one semaphore, in whatever process.
-    ``name=None`` makes a private one, with a random name.
+    ``name=None`` makes a private one, for this process and those that it forks: it
+    is in no list, and leaves nothing behind.
 
     Args:
         value: how many slots there are.
@@ -55,18 +55,15 @@ class ProcessSemaphore(Semaphore):
 
     __slots__ = (
         "_cancel_task_after_ttl",
-        "_declared",
         "_directory",
         "_era",
-        "_made_at",
+        "_home",
         "_max_acquire_time",
         "_name",
         "_room",
         "_ttl",
         "_written_name",
     )
-
-    _declared: int | None  # the value it was made with; None takes any
 
     def __init__(
         self,
@@ -90,6 +87,13 @@ class ProcessSemaphore(Semaphore):
         self._made_at = time.monotonic()
         self._room: Room | None = None  # opened at first use
         self._era: object = None
+        self._home: object = None
+        if name is None:  # the one who makes it also sees to it that nothing is left of it
+            self._home = processes.era
+            leave = weakref.finalize(
+                self, processes.discard, self._directory, self._written_name, self._home
+            )
+            leave.atexit = False  # then all that were made here are seen to
 
     @classmethod
     def existing(
@@ -145,42 +149,17 @@ class ProcessSemaphore(Semaphore):
         state = None if self._room is None else self._room.state
         return state is not None and state.resized
 
-    # ------------------------------------------------------------ to the room
-
     def _attached(self) -> Room:
         """The room of this process; another one after a fork, or when it was idle for long."""
         room = self._room
         if room is None or room.retired or self._era is not processes.era:
             self._era = processes.era
-            self._room = room = processes.process_for(self._directory).room(self._written_name)
+            process = processes.process_for(self._directory)
+            suffix = PRIVATE_SUFFIX if self._name is None else SUFFIX
+            self._room = room = process.room(self._written_name, suffix)
+            if self._home is self._era:
+                process.private.add(self._written_name)
         return room
-
-    def _do(self, verb: Callable[..., T], *args: Any, patience: float | None = None) -> T:
-        """Call a method of the room, in this thread.
-
-        Raises:
-            Busy: ``patience`` seconds were too few to get the file's lock.
-            BackendError: those that everybody has who gives none were.
-        """
-        while True:
-            room = self._attached()
-            try:
-                return verb(room, *args, patience=PATIENCE if patience is None else patience)
-            except Retired:
-                continue
-            except Missing:
-                raise words.unknown(self._directory, self._written_name) from None
-            except Busy:
-                if patience is not None:
-                    raise
-                raise words.busy(room.path) from None
-
-    async def _do_async(self, verb: Callable[..., T], *args: Any) -> T:
-        """Call a method of the room; in a thread if somebody has had the file's lock for long."""
-        try:
-            return self._do(verb, *args, patience=_INLINE)
-        except Busy:
-            return await in_thread(partial(self._do, verb, *args))
 
     # ---------------------------------------------------------------- taking
 
@@ -209,7 +188,7 @@ class ProcessSemaphore(Semaphore):
         make_waker = asyncio.get_running_loop().create_future
         try:
             try:
-                granted = self._ask(acquisition, make_waker, _INLINE)
+                granted = self._ask(acquisition, make_waker, INLINE)
             except Busy:
                 patience = _patience(acquisition.timeout)
                 granted = await in_thread(
@@ -258,7 +237,7 @@ class ProcessSemaphore(Semaphore):
             acquisition.task = asyncio.current_task()
         try:
             try:
-                granted = self._ask(acquisition, None, _INLINE)
+                granted = self._ask(acquisition, None, INLINE)
             except Busy:
                 granted = await in_thread(
                     partial(self._ask, acquisition, None, PATIENCE),
@@ -294,7 +273,7 @@ class ProcessSemaphore(Semaphore):
         if timeout is not UNSET:
             check_seconds("timeout", timeout, zero=True)
         check_count("slots", slots)
-        return _Labelled(self, slots, timeout, _check_label(label))
+        return Labelled(self, slots, timeout, check_label(label))
 
     def _new(self, slots: int, timeout: float | Unset | None, label: str | None) -> Acquisition:
         if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
@@ -304,7 +283,7 @@ class ProcessSemaphore(Semaphore):
         elif timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
         if label is not None:
-            _check_label(label)
+            check_label(label)
         room = self._attached()
         process = room.process
         acquisition_id = f"{process.owner}-{process.next_number()}"
@@ -346,12 +325,12 @@ class ProcessSemaphore(Semaphore):
     def _clean_up(self, acquisition: Acquisition) -> None:
         """See to it that nothing is left of a request whose outcome nobody will see."""
         if acquisition.asked and acquisition.failure is None:
-            acquisition.room.withdraw(acquisition)
+            acquisition.room.withdraw(acquisition.acquisition_id)
 
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = _id_of(acquisition)
+        acquisition_id = id_of(acquisition)
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
         holder = self._before_release(acquisition_id)
@@ -361,7 +340,8 @@ class ProcessSemaphore(Semaphore):
         return freed
 
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = _id_of(acquisition)
+        """Like `release`; a thread that is interrupted meanwhile has released all the same."""
+        acquisition_id = id_of(acquisition)
         if acquisition_id in processes.inherited:
             return False
         holder = self._before_release(acquisition_id)
@@ -378,60 +358,6 @@ class ProcessSemaphore(Semaphore):
             if expired is not None:
                 expired.condemned = False
         return room.members.all.get(acquisition_id)
-
-    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
-        """End somebody's hold, of whatever process; False if it had ended before.
-
-        Its `lost` tells the holder, and the next waiter has the slots.
-        """
-        return await self._do_async(Room.kick, _id_of(acquisition))
-
-    def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        """Like `kick`."""
-        return self._do(Room.kick, _id_of(acquisition))
-
-    # ------------------------------------------------------ looking, steering
-
-    async def locked(self) -> bool:
-        return await self._look_async(self._is_locked)
-
-    def locked_sync(self) -> bool:
-        return self._look(self._is_locked)
-
-    async def _look_async(self, see: Callable[[State], T]) -> T:
-        seen: T = await self._do_async(Room.look, see, self._declared)
-        return seen
-
-    def _look(self, see: Callable[[State], T]) -> T:
-        seen: T = self._do(Room.look, see, self._declared)
-        return seen
-
-    def _is_locked(self, state: State) -> bool:
-        closed = state.closed or self._made_at <= state.closed_at
-        full = state.in_use >= state.value
-        return closed or full or bool(state.waiting)
-
-    async def stats(self) -> SemaphoreStats:
-        return await self._look_async(people.count)
-
-    def stats_sync(self) -> SemaphoreStats:
-        return self._look(people.count)
-
-    async def holders(self) -> list[Claimant]:
-        """Who holds slots now, in all processes, the longest first."""
-        return await self._look_async(people.holders)
-
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
-        return self._look(people.holders)
-
-    async def waiters(self) -> list[Claimant]:
-        """Who waits now, in all processes, first come first."""
-        return await self._look_async(people.waiters)
-
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._look(people.waiters)
 
     @classmethod
     async def get_acquired_stats(
@@ -475,66 +401,7 @@ class ProcessSemaphore(Semaphore):
         )
         return dict(shown[:limit])
 
-    async def resize(self, value: int) -> None:
-        check_count("value", value)
-        await self._do_async(Room.resize, value, self._declared, self._made_at)
-
-    def resize_sync(self, value: int) -> None:
-        check_count("value", value)
-        self._do(Room.resize, value, self._declared, self._made_at)
-
-    async def close(self) -> None:
-        await self._do_async(Room.close, self._declared)
-
-    def close_sync(self) -> None:
-        self._do(Room.close, self._declared)
-
-
-class _Labelled(HeldWhileInside):
-    """`cm()` of a semaphore whose acquisitions can have labels."""
-
-    __slots__ = ("_label",)
-
-    def __init__(
-        self,
-        semaphore: ProcessSemaphore,
-        slots: int,
-        timeout: float | Unset | None,
-        label: str | None,
-    ) -> None:
-        super().__init__(semaphore, slots, timeout)
-        self._label = label
-
-    async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        semaphore = cast("ProcessSemaphore", self._semaphore)
-        acquired = await semaphore.acquire(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
-    def __enter__(self) -> AcquisitionResult:
-        refuse_to_block_a_loop("'with'")
-        self._enter()
-        semaphore = cast("ProcessSemaphore", self._semaphore)
-        acquired = semaphore.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
 
 def _patience(timeout: float | None) -> float | None:
     """How long to try for the file's lock; others may have it for an instant, even for `0`."""
     return None if timeout is None else max(timeout, _AN_INSTANT)
-
-
-def _check_label(label: object) -> str | None:
-    if label is not None and not isinstance(label, str):
-        raise TypeError(f"label must be a str or None, not {label!r}")
-    return label
-
-
-def _id_of(acquisition: object) -> str:
-    if isinstance(acquisition, AcquisitionResult):
-        return acquisition.acquisition_id
-    if isinstance(acquisition, str):
-        return acquisition
-    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

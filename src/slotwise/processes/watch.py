@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 _FEW = 32  # watched processes that nobody waits for any more; they may soon be again
 
@@ -35,17 +36,24 @@ class Watch:
 
     def remove(self, fd: int) -> None:
         """Forget a descriptor, and close it."""
-        if fd >= 0:
-            self._poll.unregister(fd)
-            os.close(fd)
+        self._poll.unregister(fd)
+        os.close(fd)
+
+    def _drop(self, unwanted: AbstractSet[str]) -> None:
+        """Watch these no more."""
+        pidfds = self._pidfds
+        # Out of the mapping before any is closed: a child forked in between by another
+        # thread closes what is in it, and that number may be somebody else's by then.
+        self._pidfds = {who: fd for who, fd in pidfds.items() if who not in unwanted}
+        for owner in unwanted:
+            if pidfds[owner] >= 0:
+                self.remove(pidfds[owner])
 
     def extend(self, owners: dict[str, int]) -> bool:
         """Watch these processes, by their pids, too; True if there are new ones."""
         unwanted = self._pidfds.keys() - owners.keys()
         if len(unwanted) > _FEW or self.is_blind:
-            for owner in unwanted:
-                self.remove(self._pidfds[owner])
-            self._pidfds = {who: fd for who, fd in self._pidfds.items() if who in owners}
+            self._drop(unwanted)
         new = owners.keys() - self._pidfds.keys()
         for owner in new:
             try:
@@ -59,12 +67,9 @@ class Watch:
     def wait(self, seconds: float) -> tuple[bool, bool]:
         """Sleep; whether a descriptor is ready, and whether a process has ended."""
         found = {fd for fd, _ in self._poll.poll(max(seconds, 0.0) * 1000)}
-        ended = found & {*self._pidfds.values()}
-        if ended:
-            for fd in ended:
-                self.remove(fd)
-            self._pidfds = {who: fd for who, fd in self._pidfds.items() if fd not in ended}
-        return found != ended, bool(ended)
+        ended = {who: fd for who, fd in self._pidfds.items() if fd in found}
+        self._drop(ended.keys())
+        return len(found) > len(ended), bool(ended)
 
     def abandon(self) -> None:
         """In a forked child: they are the parent's."""

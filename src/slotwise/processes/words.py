@@ -8,7 +8,7 @@ from slotwise.errors import (
     AcquireTimeout,
     BackendError,
     SemaphoreClosed,
-    SlotwiseError,
+    UnknownSemaphore,
     ValueConflict,
 )
 from slotwise.processes.state import State
@@ -21,10 +21,6 @@ REASONS = {
     "ended": "somebody else released or kicked it, or its file was deleted",
     "buried": "its process was taken for dead: other code in it opened and closed the file",
 }
-
-
-class UnknownSemaphore(SlotwiseError, LookupError):
-    """There is no semaphore of that name here."""
 
 
 class Busy(Exception):

@@ -1,42 +1,7 @@
-"""Labels: what a caller says about an acquisition, for people who ask who holds it."""
+"""Labels, which this driver shares with that of processes."""
 
 from __future__ import annotations
 
-from slotwise._arguments import Unset
-from slotwise.redis.threads import ForThreads
-from slotwise.semaphore import HeldWhileInside, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult
+from slotwise._labels import Labelled, check_label
 
-
-class Labelled(HeldWhileInside):
-    """`cm()` of a semaphore whose acquisitions can have labels."""
-
-    __slots__ = ("_label", "_limit")
-
-    def __init__(
-        self, semaphore: ForThreads, slots: int, timeout: float | Unset | None, label: str | None
-    ) -> None:
-        super().__init__(semaphore, slots, timeout)
-        self._limit = semaphore
-        self._label = label
-
-    async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        acquired = await self._limit.acquire(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
-    def __enter__(self) -> AcquisitionResult:
-        refuse_to_block_a_loop("'with'")
-        self._enter()
-        acquired = self._limit.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
-        self._acquired = acquired
-        return acquired
-
-
-def check_label(label: object) -> str | None:
-    if label is not None and not isinstance(label, str):
-        raise TypeError(f"label must be a str or None, not {label!r}")
-    if label is not None:
-        label.encode()  # ValueError now, and not once it is half asked for
-    return label
+__all__ = ["Labelled", "check_label"]

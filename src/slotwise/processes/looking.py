@@ -1,0 +1,147 @@
+"""Looking and steering: what a ProcessSemaphore offers beside taking and giving.
+
+Each verb is one call of the room's, in the calling thread; a coroutine leaves it to
+another thread when the file's lock is not to be had in an instant.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from slotwise._arguments import check_count
+from slotwise.processes import people, words
+from slotwise.processes.changing import PATIENCE
+from slotwise.processes.patience import in_thread
+from slotwise.processes.room import Room
+from slotwise.processes.state import State
+from slotwise.processes.words import Busy, Missing, Retired
+from slotwise.semaphore import Semaphore
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+
+T = TypeVar("T")
+
+# How long a coroutine may wait for the file's lock before a thread does it instead.
+INLINE = 0.002
+
+
+class Looking(Semaphore):
+    """A semaphore in a file, for those who want to know or change what it is."""
+
+    __slots__ = ("_declared", "_made_at")
+
+    _declared: int | None  # the value it was made with; None takes any
+    _made_at: float
+
+    # ------------------------------------------------------------ to the room
+
+    @abstractmethod
+    def _attached(self) -> Room:
+        """The room of this process; another one after a fork, or when it was idle for long."""
+
+    def _do(self, verb: Callable[..., T], *args: Any, patience: float | None = None) -> T:
+        """Call a method of the room, in this thread.
+
+        Raises:
+            Busy: ``patience`` seconds were too few to get the file's lock.
+            BackendError: those that everybody has who gives none were.
+        """
+        while True:
+            room = self._attached()
+            try:
+                return verb(room, *args, patience=PATIENCE if patience is None else patience)
+            except Retired:
+                continue
+            except Missing:
+                raise words.unknown(room.process.folder, room.name) from None
+            except Busy:
+                if patience is not None:
+                    raise
+                raise words.busy(room.path) from None
+
+    async def _do_async(self, verb: Callable[..., T], *args: Any) -> T:
+        """Call a method of the room; in a thread if somebody has had the file's lock for long."""
+        try:
+            return self._do(verb, *args, patience=INLINE)
+        except Busy:
+            return await in_thread(partial(self._do, verb, *args))
+
+    # ---------------------------------------------------------------- looking
+
+    async def locked(self) -> bool:
+        return await self._look_async(self._is_locked)
+
+    def locked_sync(self) -> bool:
+        return self._look(self._is_locked)
+
+    async def _look_async(self, see: Callable[[State], T]) -> T:
+        seen: T = await self._do_async(Room.look, see, self._declared)
+        return seen
+
+    def _look(self, see: Callable[[State], T]) -> T:
+        seen: T = self._do(Room.look, see, self._declared)
+        return seen
+
+    def _is_locked(self, state: State) -> bool:
+        closed = state.closed or self._made_at <= state.closed_at
+        full = state.in_use >= state.value
+        return closed or full or bool(state.waiting)
+
+    async def stats(self) -> SemaphoreStats:
+        return await self._look_async(people.count)
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._look(people.count)
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, in all processes, the longest first."""
+        return await self._look_async(people.holders)
+
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._look(people.holders)
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in all processes, first come first."""
+        return await self._look_async(people.waiters)
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._look(people.waiters)
+
+    # --------------------------------------------------------------- steering
+
+    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
+        """End somebody's hold, of whatever process; False if it had ended before.
+
+        Its `lost` tells the holder, and the next waiter has the slots.
+        """
+        return await self._do_async(Room.kick, id_of(acquisition))
+
+    def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
+        """Like `kick`."""
+        return self._do(Room.kick, id_of(acquisition))
+
+    async def resize(self, value: int) -> None:
+        check_count("value", value)
+        await self._do_async(Room.resize, value, self._declared, self._made_at)
+
+    def resize_sync(self, value: int) -> None:
+        check_count("value", value)
+        self._do(Room.resize, value, self._declared, self._made_at)
+
+    async def close(self) -> None:
+        await self._do_async(Room.close, self._declared)
+
+    def close_sync(self) -> None:
+        self._do(Room.close, self._declared)
+
+
+def id_of(acquisition: object) -> str:
+    if isinstance(acquisition, AcquisitionResult):
+        return acquisition.acquisition_id
+    if isinstance(acquisition, str):
+        return acquisition
+    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

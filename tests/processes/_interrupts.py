@@ -1,0 +1,54 @@
+"""Takes and gives in the main thread, and is interrupted again and again, wherever it is.
+
+    python -m tests.processes._interrupts FOLDER ROUNDS
+
+Prints how many slots stayed taken, and how many losses were told.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+from pathlib import Path
+
+from slotwise.processes import ProcessSemaphore
+
+
+class Losses(logging.Handler):
+    count = 0
+
+    def emit(self, _: logging.LogRecord) -> None:
+        self.count += 1
+
+
+def take_and_give(semaphore: ProcessSemaphore) -> None:
+    while True:
+        acquired = None
+        try:
+            acquired = semaphore.acquire_sync()
+        finally:
+            if acquired is not None:
+                semaphore.release_sync(acquired)
+
+
+def main(folder: Path, rounds: int) -> None:
+    losses = Losses()
+    logging.getLogger("slotwise.processes").addHandler(losses)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    semaphore = ProcessSemaphore(name="s", value=1000, directory=folder)
+    for _ in range(rounds):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.003))
+            take_and_give(semaphore)
+        except KeyboardInterrupt:
+            pass
+    print(semaphore.stats_sync().acquired_slots, losses.count)  # noqa: T201
+    # It lives on, and is in nobody's way.
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
