@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.purge import AsyncEFSPurger, AuditRefused, PurgeOptions, Run, make_plan, purge
-from slotwise.purge.files import FRESH
+from slotwise.purge import (
+    AsyncEFSPurger,
+    AuditRefused,
+    PurgeOptions,
+    Run,
+    files,
+    make_plan,
+    purge,
+)
 
 DAY = 86_400
 
@@ -280,22 +287,27 @@ def test_files_that_vanish_are_no_error(root, old, monkeypatch) -> None:
     assert not any(root.iterdir())
 
 
-def test_a_file_that_is_touched_during_the_wait_for_its_turn_stays(root, old) -> None:
+def test_a_file_that_is_touched_during_the_wait_for_its_turn_stays(root, old, monkeypatch) -> None:
     for number in range(3):
         old(root / f"{number}")
+    # However short the wait is: an age that was read before it does not count.
+    monkeypatch.setattr(files, "FRESH", 60.0)
+    monkeypatch.setattr(files, "_STILL_FRESH", 60.0)
     plan = make_plan(root, PurgeOptions(max_delete_per_second=1000))
     try:
         run = Run(plan)
         assert run.pace is not None
         wait = run.pace.wait
+        wait()  # so that the first one has to wait, too
 
-        def touch_all_while_waiting() -> None:
-            wait()
+        def touch_all_while_waiting() -> bool:
+            waited = wait()
             for path in root.iterdir():
                 path.touch()
-            time.sleep(2 * FRESH)
+            return waited
 
         run.pace.wait = touch_all_while_waiting  # type: ignore[method-assign]
+        run.pace._next += 0.05
         report = run.run()
     finally:
         plan.close()

@@ -9,8 +9,11 @@ import threading
 import time
 
 from slotwise import MemorySemaphore
-from slotwise.purge import files, purge
+from slotwise.purge import PurgeOptions, Run, files, make_plan, purge
 from slotwise.purge.audit import Audit
+from slotwise.purge.files import Files
+from slotwise.purge.gates import Gates
+from slotwise.purge.tally import Tally
 
 LONG = 2 * files._STILL_FRESH
 
@@ -121,3 +124,44 @@ def test_a_deletion_that_waited_for_nothing_reads_the_age_once(root, old, monkey
     monkeypatch.undo()
     assert report.files_purged == 50
     assert len(read) == 50
+
+
+def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(root, old) -> None:
+    """Those who may delete may have to read an age again: neither waits for the other."""
+    path = old(root / "a")
+    plan = make_plan(root, PurgeOptions(max_concurrency_scanning=16, max_concurrency_deletion=16))
+    try:
+        run = Run(plan)
+        assert run.alone
+        scan, delete = run.limits.scan, run.limits.delete
+        assert scan is not None
+        assert delete is not None
+        for _ in range(16):
+            delete.get()
+        arrived = threading.Semaphore(0)
+
+        def worker() -> None:
+            gates = Gates(run.limits)
+            delete_in = gates.delete_in
+
+            def arriving() -> None:
+                arrived.release()
+                delete_in()
+
+            gates.delete_in = arriving
+            Files(run, Tally(), gates).purge(run.root, ["a"])
+
+        workers = [threading.Thread(target=worker) for _ in range(16)]
+        for each in workers:
+            each.start()
+        for _ in workers:
+            assert arrived.acquire(timeout=30)
+        readable = scan.qsize()
+        for _ in range(16):
+            delete.put(None)
+        for each in workers:
+            each.join(30)
+    finally:
+        plan.close()
+    assert readable == 16
+    assert not path.exists()

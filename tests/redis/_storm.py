@@ -33,7 +33,7 @@ async def main(url: str, seed: int) -> None:
             pass
 
     async def work() -> None:
-        for _ in range(25):
+        for _ in range(15):
             task = asyncio.create_task(once())
             if dice.random() < 0.3:
                 await asyncio.sleep(dice.random() * 0.02)

@@ -7,6 +7,7 @@ import redis
 from tests.redis._server import Server
 
 from slotwise.redis import RedisConfig
+from slotwise.redis.process import _processes
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,15 @@ def client(server: Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def config(server: Server) -> RedisConfig:
     return RedisConfig(server.url)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    """Who is left behind beats on, and complains when the server has stopped."""
+    yield
+    left = {
+        str(config.endpoint): [*process.holders, *process.waiters]
+        for config, process in list(_processes.items())
+        if process.holders or process.waiters
+    }
+    assert left == {}

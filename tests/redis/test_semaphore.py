@@ -352,13 +352,18 @@ async def test_close_fails_waiters_and_newcomers_and_frees_the_name_with_the_las
 
 async def test_statistics_come_from_the_whole_server_fullest_first(config: RedisConfig) -> None:
     other = RedisConfig(config.url, namespace="other*")
-    for name, value, held in (("half", 2, 1), ("full", 1, 1), ("idle", 3, 0)):
-        for _ in range(held):
-            await RedisSemaphore(name=name, value=value, config=config).acquire()
-        if not held:
-            async with RedisSemaphore(name=name, value=value, config=config):
-                pass
-    await RedisSemaphore(name="elsewhere", value=1, config=other).acquire()
+    async with RedisSemaphore(name="idle", value=3, config=config):
+        pass
+    half, full, elsewhere = (
+        RedisSemaphore(name="half", value=2, config=config),
+        RedisSemaphore(name="full", value=1, config=config),
+        RedisSemaphore(name="elsewhere", value=1, config=other),
+    )
+    async with half, full, elsewhere:
+        await _check_statistics(config, other)
+
+
+async def _check_statistics(config: RedisConfig, other: RedisConfig) -> None:
     stats = await RedisSemaphore.get_acquired_stats(config=config)
     assert list(stats) == ["full", "half"]
     assert stats["half"].acquired_percent == 50

@@ -58,14 +58,16 @@ class Pace:
         self._next = 0.0
         self._stopped = threading.Event()
 
-    def wait(self) -> None:
-        """Wait for one's turn. Returns at once once stopped."""
+    def wait(self) -> bool:
+        """Wait for one's turn, unless it is stopped; tells whether that took any time."""
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next)
             self._next = turn + self._interval
-        if turn > now:
-            self._stopped.wait(turn - now)
+        if turn <= now:
+            return False
+        self._stopped.wait(turn - now)
+        return True
 
     def stop(self) -> None:
         self._stopped.set()

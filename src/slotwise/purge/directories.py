@@ -40,6 +40,9 @@ class Directories:
         self._min_depth = options.min_depth
         self._dry_run = options.dry_run
         self._plain = run.plain
+        # A mount point can't be removed. Where only devices tell file systems apart, they
+        # have to be looked at first: an empty subvolume has its own, and could be removed.
+        self._tells_mounts = not options.one_file_system or run.root.identity.mount is not None
 
     def finished(self, node: Node, *, kept: bool, listings: int = 0) -> None:
         """Something in ``node`` is finished: its listing, or a directory below it."""
@@ -55,13 +58,18 @@ class Directories:
     def remove_empty(self, node: Node, names: list[str]) -> list[str]:
         """Remove those of the directories in ``node`` that are empty; gives back the others.
 
-        For a worker that is alone: a removal that succeeds takes one operation instead
+        For a worker that is alone: a removal that succeeds takes one operation or two instead
         of the dozen that a look inside takes, and one that fails does no harm.
         """
         run = self._run
-        if not (self._remove and self._plain) or node.depth + 1 < self._min_depth:
+        if not (self._remove and self._plain and self._tells_mounts) or (
+            node.depth + 1 < self._min_depth
+        ):
             return names
-        gates, rmdir, fd = self._gates, os.rmdir, node.fd
+        gates, access, rmdir, fd = self._gates, os.access, os.rmdir, node.fd
+        # One that may not be read is an error, as it is for a dry run and for a crowd,
+        # though the kernel would remove it. To root nothing is unreadable.
+        all_readable = os.geteuid() == 0
         others: list[str] = []
         gone = 0
         try:
@@ -76,8 +84,13 @@ class Directories:
                 done = False
                 gates.delete_in()
                 try:
-                    rmdir(name, dir_fd=fd)
-                    done = True
+                    if all_readable or access(
+                        name, os.R_OK, dir_fd=fd, effective_ids=True, follow_symlinks=False
+                    ):
+                        rmdir(name, dir_fd=fd)
+                        done = True
+                    else:
+                        others.append(name)
                 except OSError:  # in use, most likely: whoever visits it says what it is
                     others.append(name)
                 finally:

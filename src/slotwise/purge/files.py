@@ -109,8 +109,10 @@ class Files:
         read_stat, unlink = os.stat, os.unlink
         kept = False
         old = purged = freed = 0
-        gates.scan_in()
+        # In the order of those who read an age again: others may not have gone home yet,
+        # and if each had what the other waits for, neither would ever go on.
         gates.delete_in()
+        gates.scan_in()
         try:
             for name in names:
                 if run.stopping:
@@ -130,8 +132,8 @@ class Files:
                 if found.st_nlink == 1:
                     freed += found.st_size
         finally:
-            gates.delete_out()
             gates.scan_out()
+            gates.delete_out()
             tally.files_to_purge += old
             tally.files_purged += purged
             tally.bytes_freed += freed
@@ -192,10 +194,10 @@ class Files:
             if rehearsal is not None:
                 rehearsal.check(name, found)
             else:
-                if run.pace is not None:
-                    run.pace.wait()
+                if run.pace is not None and run.pace.wait():
                     if run.stopping:
                         return False
+                    fresh_until = 0.0  # however short the wait was
                 found = self._remove_told(node, name, found, fresh_until)
             done = True
         finally:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
 from slotwise.redis.weather import logger
 
 if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
     from slotwise.redis.process import Process, Room
 
 # The ids in one call: the server does nothing else meanwhile, and this is some 10 ms of it.
 _IDS_PER_CALL = 10_000
 # A server that is alive may take so long to answer.
 _LEAST_PATIENCE = 0.05
+
+Batch = list[tuple["Room", float, list[str], list[str]]]
 
 
 class Heart:
@@ -30,10 +34,14 @@ class Heart:
         process: Process,
         hear: Callable[[bytes], object],
         watch: Callable[[Room, int], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._process = process
         self._hear = hear
         self._watch = watch
+        self._spawn = spawn
+        # On a cluster: how many heartbeats of a name are not answered yet.
+        self._under_way: Counter[Room] = Counter()
         self.again = False  # asked, while it beats, to beat once more
 
     async def beat(self) -> None:
@@ -50,18 +58,38 @@ class Heart:
                 if waiter.queued:
                     party = parties.setdefault((waiter.room, waiter.interval), ([], []))
                     party[1].append(waiter.acquisition_id)
-            for batch in _batches(parties, apart=process.cluster is not None):
-                try:
-                    await self._send(batch)
-                except BackendError as error:
-                    logger.warning("no heartbeat got through: %s", error)
-                else:
-                    for room, *_ in batch:
-                        room.heard_at = started
+            apart = process.cluster is not None
+            late = set(self._under_way)
+            for batch in _batches(parties, apart=apart):
+                if not apart:
+                    await self._deliver(batch, started)
+                # Each node of a cluster answers in its own time: one that is gone must
+                # not silence those who hold something of the others.
+                elif batch[0][0] not in late:
+                    self._under_way[batch[0][0]] += 1
+                    self._spawn(self._deliver_apart(batch, started))
             if not self.again:
                 return
 
-    async def _send(self, batch: list[tuple[Room, float, list[str], list[str]]]) -> None:
+    async def _deliver(self, batch: Batch, started: float) -> None:
+        try:
+            await self._send(batch)
+        except BackendError as error:
+            logger.warning("no heartbeat got through: %s", error)
+        else:
+            for room, *_ in batch:
+                room.heard_at = started
+
+    async def _deliver_apart(self, batch: Batch, started: float) -> None:
+        room = batch[0][0]
+        try:
+            await self._deliver(batch, started)
+        finally:
+            self._under_way[room] -= 1
+            if not self._under_way[room]:
+                del self._under_way[room]
+
+    async def _send(self, batch: Batch) -> None:
         keys: list[bytes] = []
         args: list[Any] = [b"", b""]
         for room, interval, holders, waiters in batch:
@@ -69,43 +97,53 @@ class Heart:
             args += (interval, room.keys.notification, len(holders), len(waiters))
             args += holders
             args += waiters
-        replies = await self._insist(batch[0][0], keys, args)
+        replies = await self._insist(batch, keys, args)
         for (room, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
             if waiters:
                 self._watch(room, due)
             for outcome in outcomes:
                 self._hear(outcome)
 
-    async def _insist(self, room: Room, keys: list[bytes], args: list[Any]) -> Any:
+    async def _insist(self, batch: Batch, keys: list[bytes], args: list[Any]) -> Any:
         """The reply to a heartbeat, over another connection if this one has gone dead.
 
         One whose other end vanished without a word takes everything and answers
         nothing. It is given up while there is time left to be heard over a new one.
         """
+        room = batch[0][0]
         seat, slot = self._process.seat(), room.keys.slot
         reply = seat.run(room.beat, keys, args, slot)
         while not reply.done():
-            await asyncio.wait([reply], timeout=self._patience(time.monotonic()))
+            await asyncio.wait([reply], timeout=self._patience(batch, time.monotonic()))
             if not reply.done():
                 seat.doubt(slot)
         return reply.result()
 
-    def _patience(self, now: float) -> float:
+    def _patience(self, batch: Batch, now: float) -> float:
         """How long to wait for the reply to a heartbeat: half of the time that is left."""
-        patience = self._process.config.reply_timeout
         process = self._process
-        for each in (*list(process.holders.values()), *list(process.waiters.values())):
+        patience = process.config.reply_timeout
+        for each in self._those_behind(batch):
             left = max(each.alive_at, each.room.heard_at) + each.interval - now
             if left > 0:  # else it is too late for this one
                 patience = min(patience, left / 2)
         return max(patience, _LEAST_PATIENCE)
 
+    def _those_behind(self, batch: Batch) -> list[Acquisition]:
+        """Whose time runs while this is not answered: everyone's, or on a cluster just its own."""
+        holders, waiters = self._process.holders, self._process.waiters
+        if self._process.cluster is None:
+            return [*list(holders.values()), *list(waiters.values())]
+        ids = [each for _, _, *both in batch for some in both for each in some]
+        found = [holders.get(each) or waiters.get(each) for each in ids]
+        return [each for each in found if each is not None]
+
 
 def _batches(
     parties: dict[tuple[Room, float], tuple[list[str], list[str]]], *, apart: bool
-) -> Iterator[list[tuple[Room, float, list[str], list[str]]]]:
+) -> Iterator[Batch]:
     """Heartbeats in calls of bounded size and of one script; on a cluster also of one name."""
-    batch: list[tuple[Room, float, list[str], list[str]]] = []
+    batch: Batch = []
     size = 0
     for (room, interval), (holders, waiters) in sorted(parties.items(), key=_by_script):
         while holders or waiters:

@@ -48,7 +48,7 @@ class Keeper:
         self._nudged: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
-        self._heart = Heart(process, self._hear, self.watch)
+        self._heart = Heart(process, self._hear, self.watch, self._spawn)
         self.interval = math.inf  # between heartbeats; inf while resting
         self.alarm = math.inf  # when the next ttl ends
         self._next_beat = math.inf

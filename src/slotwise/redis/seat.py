@@ -109,9 +109,10 @@ class Seat:
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
-        if call in self._parked:
-            self._parked.remove(call)
-            return True
+        for calls in (self._parked, self._unsettled.get(call.slot, [])):
+            if not call.sent and call in calls:
+                calls.remove(call)
+                return True
         return any(line.withdraw(call) for line in self._lines.values())
 
     def trouble(self, slot: int | None) -> BackendError | None:

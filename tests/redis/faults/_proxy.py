@@ -163,7 +163,9 @@ class GoesSilent(Proxy):
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         while data := _receive(server):
-            if client not in self._dead:
+            if client in self._dead:
+                self.lost_something.set()
+            else:
                 _send(client, data)
         self._cut(client, server)
 

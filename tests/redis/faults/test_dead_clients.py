@@ -14,7 +14,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 
-INTERVAL = 1.5
+INTERVAL = 1.0
 
 
 def options(server: Server) -> dict[str, object]:

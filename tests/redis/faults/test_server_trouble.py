@@ -134,7 +134,7 @@ async def test_a_server_frozen_for_longer_than_its_reply_may_take_is_reached_aga
     await semaphore.release(await semaphore.acquire())
     server.pause()
     waiting = asyncio.create_task(semaphore.acquire())
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.8)
     server.resume()
     acquired = await asyncio.wait_for(waiting, 20)
     assert await semaphore.release(acquired) is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import redis.sentinel
 from tests.redis._server import Server, free_port, until
 from tests.redis.test_semaphore import in_line
 
+from slotwise.errors import BackendError
 from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis.paths import RedisPaths
@@ -251,6 +253,63 @@ async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
     await semaphore.release(held)
     for task in tasks:
         await semaphore.release(await asyncio.wait_for(task, 20))
+
+
+async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
+    cluster: list[Server],
+) -> None:
+    config = RedisConfig(cluster_url(cluster), namespace="gone")
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(node.client()) for node in cluster]
+        for client in clients:
+            # The others go on meanwhile, and have nothing to forgive afterwards.
+            client.config_set("cluster-node-timeout", 60_000)
+            stack.callback(client.config_set, "cluster-node-timeout", 2000)
+        held = {}
+        for n in itertools.count():
+            semaphore = RedisSemaphore(
+                name=f"g{n}", value=1, heartbeat_max_interval=1.5, config=config
+            )
+            node = 3 * (semaphore._attached()[1].keys.slot or 0) // SLOTS
+            if node in (0, 1) and node not in held:
+                held[node] = (semaphore, await semaphore.acquire())
+            if len(held) == 2:
+                break
+        _, lost = held[0]
+        semaphore, kept = held[1]
+        main = semaphore._room.keys.all[0]
+
+        def deadline() -> float:
+            return clients[1].zscore(main, kept.acquisition_id) or 0.0
+
+        cluster[0].pause()
+        stack.callback(cluster[0].resume)
+        await asyncio.wait_for(lost.lost, 30)
+        last = deadline()
+        await until(lambda: kept.lost.is_set() or deadline() > last + 0.6, "further heartbeats")
+        assert not kept.lost.is_set()
+        assert await semaphore.release(kept) is True
+
+
+async def test_a_time_out_holds_while_a_slot_is_in_nobodys_hands(cluster: list[Server]) -> None:
+    config = RedisConfig(
+        cluster_url(cluster), namespace="limbo", attempts=10_000, cleanup_timeout=3600
+    )
+    semaphore = RedisSemaphore(name="l", value=1, config=config)
+    async with semaphore:
+        pass
+    slot = semaphore._room.keys.slot
+    assert slot is not None
+    with contextlib.ExitStack() as stack:
+        move = Move(cluster, slot, stack)
+        move.begin()
+        stack.callback(move.finish)
+        seat = semaphore._process.seat()
+        first = asyncio.create_task(semaphore.acquire())
+        await until(lambda: seat._unsettled, "a refusal")
+        with pytest.raises(BackendError, match="could not be reached in"):
+            await asyncio.wait_for(semaphore.acquire(timeout=0.05), 30)
+    await semaphore.release(await asyncio.wait_for(first, 30))
 
 
 async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
