@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from slotwise import _clock
+from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._tracker import Tracker
 from slotwise.semaphore import display
 
@@ -110,7 +111,7 @@ _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary
 
 @dataclass(frozen=True)
 class Leak:
-    """What is held of one semaphore, or waited for."""
+    """What is held of one semaphore, or one set of tiers, or waited for."""
 
     held: int
     waiting: int
@@ -126,10 +127,17 @@ class Leak:
 def leaked_slots() -> dict[int, Leak]:
     """What is held or waited for in this process right now, by semaphore.
 
-    All semaphores in memory count, private ones too; the keys tell them apart.
+    All semaphores and tiers in memory count, private ones too; the keys tell them apart.
     """
     gc.collect()  # what nobody can reach any more is no leak
     found = {}
+    for tiers in [thing for thing in gc.get_objects() if isinstance(thing, PathTracker)]:
+        held, waiting = list(tiers.holders.values()), len(tiers.waiting)
+        if held or waiting:
+            named = f" ({', '.join(lease.acquisition_id for lease in held)})" if held else ""
+            found[id(tiers)] = Leak(
+                len(held), waiting, f"{tiers.title}: {len(held)} held{named}, {waiting} waiting"
+            )
     for tracker in [thing for thing in gc.get_objects() if isinstance(thing, Tracker)]:
         stats = tracker.snapshot()
         holders = [

@@ -130,33 +130,38 @@ def test_no_node_keeps_more_than_one_slot(impatient):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_oldest_is_passed_a_bounded_number_of_times(seed):
+def test_an_overdue_one_is_offered_slots_once_more_than_it_has_tiers_at_most(seed):
     """Tides of requests that between them never leave both of its nodes free at once."""
     office, chance = Office(1, 1), random.Random(seed)
     tides = [("a", "x"), ("a", "y"), ("b", "z"), ("c", "z")]
-    holding = {}
+    paths_of = {}
     for n, path in enumerate(tides * 2):
-        holding[f"start {n}"] = path
+        paths_of[f"start {n}"] = path
         office.ask(*path, key=f"start {n}")
     office.ask("a", "z", key="old")
-    passed = 0
+    old, rounds, offered = office.ledger.waiting["old"], 0, 0
     while "old" in office.ledger.waiting:
-        held = [key for key in office.ledger.holders if key in holding]
-        key = chance.choice(held)
-        path = holding.pop(key)
-        passed += sum(granted != "old" for granted in office.release(key))
-        holding[f"next {passed} {key}"] = path
-        passed += office.ask(*path, key=f"next {passed} {key}")
-        # Once overdue it needs no more than the next slot of each of its two tiers;
-        # until one of those comes, others may be served several times.
-        assert passed <= paths.PATIENCE + 60
+        overdue = office.ledger.last_ticket - old.ticket > paths.PATIENCE
+        at = old.group.parked_at.key
+        key = chance.choice([key for key in office.ledger.holders if key in paths_of])
+        path = paths_of.pop(key)
+        served = office.release(key)
+        is_for_older = any(each.startswith("start") and at in paths_of[each] for each in served)
+        if overdue and at in path and not is_for_older:
+            # It was offered this slot first. Once it may find that a narrower tier was taken
+            # since it last had it; from then on it keeps what it finds, narrow to wide.
+            offered += 1
+            assert offered <= 1 + len(office.ledger.tiers)
+        rounds += 1
+        paths_of[f"next {rounds}"] = path
+        office.ask(*path, key=f"next {rounds}")
     check(office.ledger)
 
 
 def test_without_keeping_it_would_starve(monkeypatch):
     monkeypatch.setattr(PathLedger, "_keep", lambda self, group, narrower: None)
     with pytest.raises(AssertionError):
-        test_the_oldest_is_passed_a_bounded_number_of_times(seed=0)
+        test_an_overdue_one_is_offered_slots_once_more_than_it_has_tiers_at_most(seed=0)
 
 
 def test_one_call_examines_a_bounded_number_of_heads():

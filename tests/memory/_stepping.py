@@ -34,10 +34,15 @@ _STEPPED = tuple(
     for name in (
         "_ledger/ledger",
         "_ledger/deadlines",
+        "_ledger/path_nodes",
+        "_ledger/paths",
         "memory/_lease",
+        "memory/_path_lease",
+        "memory/_path_tracker",
         "memory/_registry",
         "memory/_tracker",
         "memory/_wakers",
+        "memory/paths",
         "memory/semaphore",
     )
 )
@@ -50,16 +55,19 @@ _SHARED = {
     "home",
     "line",
     "retired",
+    "tables",
     "value",
 }
 _ATTACHMENT = {"_tracker", "_ledger", "_lane"}
 _HEAP = re.compile(r"heappop\(|heappush\(")
 _ATOMIC = re.compile(
-    r"heappop\(|heappush\(|popleft\(|\.pop\(|popitem\("
+    # Heaps of paths that only who has the lock knows of are no steps.
+    r"heap(?:pop|push)\((?!work|parked|ages|self\.(?:work|_parked|_ages|retired))|popleft\(|\.pop\(|popitem\("
     r"|(?:line|_numbers)\.(?:append|clear|extend)\(|\.done\(|set_result\(|future\.cancel\("
 )
 _LOOK_AT_LINE = re.compile(r"\b(?:while|if|not|and|or) line\b|\bin line\b")
-_TABLE = re.compile(r"holders\[|young_deadlines\[|young\[")
+_TABLE = re.compile(r"holders\[|young_deadlines\[|young\[|self\.nodes\[")
+_NODE = re.compile(r"\bnodes\[(?:key|part)\]")
 
 
 class TooManySchedules(AssertionError):
@@ -102,8 +110,11 @@ def _steps_of(code: CodeType, shared: frozenset[str]) -> dict[int, _Step]:
             is_step = _ATOMIC.search(text) is not None
         elif name.startswith("LOAD_FAST"):
             is_step = instruction.argval == "line" and _LOOK_AT_LINE.search(text) is not None
+        elif name == "BINARY_SUBSCR":
+            is_step = _NODE.search(text) is not None
         else:
-            is_step = name == "STORE_SUBSCR" and _TABLE.search(text) is not None
+            is_table = name in ("STORE_SUBSCR", "DELETE_SUBSCR") and _TABLE.search(text)
+            is_step = bool(is_table)
         if is_step:
             found[instruction.offset] = (block, is_guarded_read)
         if "JUMP" in name:
@@ -166,6 +177,8 @@ class _Canon:
             return (kind.__name__, *[self.of(item) for item in thing])
         if kind in (dict, OrderedDict):
             return ("dict", *[(self.of(key), self.of(value)) for key, value in thing.items()])
+        if kind is set:  # of nodes
+            return ("set", *[self.of(item) for item in sorted(thing, key=lambda node: node.key)])
         if isinstance(thing, asyncio.Future):
             result = thing._result if thing.done() else None
             return ("future", thing._state, result, self.of(thing.get_loop()))

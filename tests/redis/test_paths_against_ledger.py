@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import random
 import time
-from heapq import heapify
 from typing import Any
 
 import pytest
 import redis
 
 from slotwise._ledger import paths as rules
-from slotwise._ledger.path_nodes import Node, PathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise.redis.path_keys import KINDS, PathKeys, read_node, write_node, write_path
@@ -26,30 +25,12 @@ from slotwise.redis.scripts import load
 INTERVAL = 15.0
 
 
-class Oracle(PathLedger[PathClaim]):
-    """The ledger, with an order of its own where the rules leave it open.
-
-    A node may still be listed with a head that has moved on to another node; that
-    costs no look, and which of the two comes first is all the same. The server takes
-    the narrower one, the ledger any.
-    """
-
-    def _look_at(self, node: Node) -> None:
-        before = len(self.work)
-        super()._look_at(node)
-        if len(self.work) > before:
-            [tier] = [tier for tier in self.tiers if tier.nodes.get(node.key) is node]
-            at = self.work.index((node.look, id(node), node))
-            self.work[at] = (node.look, tier.index, node)
-            heapify(self.work)
-
-
 class Pair:
     """One set of tiers twice: a ledger here, and the keys on a server."""
 
     def __init__(self, client: redis.Redis, values: list[int], patience: int, looks: int) -> None:
         self.client = client
-        self.ledger: Oracle = Oracle(values)
+        self.ledger: PathLedger[PathClaim] = PathLedger(values)
         self.declared = ",".join(map(str, values))
         self.keys = PathKeys("adv-sem", "t")
         self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}

@@ -195,7 +195,7 @@ class Group:
 class TierNodes:
     """The nodes of one tier: those in use, and those that are idle and only remembered."""
 
-    __slots__ = ("_ages", "index", "max_idle", "nodes", "own_values", "value")
+    __slots__ = ("_ages", "_made", "index", "max_idle", "nodes", "own_values", "value")
 
     def __init__(self, index: int, value: int) -> None:
         self.index = index
@@ -203,9 +203,11 @@ class TierNodes:
         self.nodes: dict[Hashable, Node] = {}
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
         self.own_values: dict[Hashable, int] = {}  # of keys with another value
-        # A heap of (when it was used, id, node): no later than `used` says, so
-        # that the first one that is right is the longest idle.
+        # A heap of (when it was used, a number, node): no later than `used` says, so
+        # that the first one that is right is the longest idle. Of two that were used
+        # at one instant it is the one that was made first.
         self._ages: list[tuple[float, int, Node]] = []
+        self._made = 0
 
     def value_of(self, key: Hashable) -> int:
         return self.own_values.get(key, self.value)
@@ -213,7 +215,8 @@ class TierNodes:
     def make(self, key: Hashable, now: float) -> Node:
         self.nodes[key] = node = Node(key, self.value_of(key) or UNLIMITED, now)
         if key is not None:  # a tier without keys has one node, for ever
-            heappush(self._ages, (now, id(node), node))
+            self._made += 1
+            heappush(self._ages, (now, self._made, node))
         return node
 
     def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
@@ -236,7 +239,7 @@ class TierNodes:
                 del self.nodes[node.key]
                 forgotten += 1
             else:
-                in_use.append(heappop(ages)[2])
-        for node in in_use:  # it will not be idle for longer than from now on
-            heappush(ages, (now, id(node), node))
+                in_use.append((now, *heappop(ages)[1:]))
+        for entry in in_use:  # it will not be idle for longer than from now on
+            heappush(ages, entry)
         return forgotten, bool(ages) and not looks

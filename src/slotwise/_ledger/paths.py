@@ -124,8 +124,9 @@ class PathLedger(Generic[C]):
         self.last_ticket = 0
         self.attention = not QUICK_LANE
         self.shrunk: set[Node] = set()  # nodes of which too many slots are held
-        # Nodes to look at: a heap of (ticket of the oldest head there, id, node).
-        self.work: list[tuple[int, int, Node]] = []
+        # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
+        # parked at one node, so no two tickets are the same, and nodes are not compared.
+        self.work: list[tuple[int, Node]] = []
 
     # ------------------------------------------------------------ the verbs
 
@@ -231,20 +232,18 @@ class PathLedger(Generic[C]):
         granted: list[C] = []
         work, looks = self.work, LOOKS
         while work and looks:
-            ticket, _, node = work[0]
-            first = node.first_parked() if node.look == ticket else None
+            ticket, node = heappop(work)
+            if node.look != ticket:
+                continue  # it has been put there with an older head since
+            node.look = None
+            first = node.first_parked()
             if first is None or not node.has_slot_for(None):
-                heappop(work)
-                if node.look == ticket:
-                    node.look = None
-            elif first.ticket != ticket:
-                heappop(work)
-                node.look = None
-                self._look_at(node)
-            else:
+                continue
+            if first.ticket == ticket:
                 looks -= 1
                 node.unpark()
                 self._examine(first, node, now, granted)
+            self._look_at(node)
         self._lower_attention()
         return granted
 
@@ -390,7 +389,7 @@ class PathLedger(Generic[C]):
         first = node.first_parked()
         if first is not None and (node.look is None or first.ticket < node.look):
             node.look = first.ticket
-            heappush(self.work, (first.ticket, id(node), node))  # the id: nodes don't compare
+            heappush(self.work, (first.ticket, node))
 
     def _examine(self, group: Group, here: Node, now: float, granted: list[C]) -> None:
         """Grant the head of a group, or park it where it lacks something."""

@@ -79,6 +79,10 @@ class PathLease(PathClaim, AcquisitionContext):
             if isinstance(nothing_free, LookupError):
                 return False
             raise  # a signal handler's
+        if self.paths._lane is not lane:
+            # Closed meanwhile: it may have taken what was given back after the close.
+            lane.undo(taken, number)
+            return False
         self.nodes = taken
         self._slot_number = number
         lane.holders[self.key] = self
@@ -126,10 +130,12 @@ class PathLease(PathClaim, AcquisitionContext):
                 if not isinstance(nothing_free, LookupError):
                     raise
             else:
-                self.nodes = taken
-                self._slot_number = number
-                lane.holders[key] = self
-                return self
+                if self.paths._lane is lane:
+                    self.nodes = taken
+                    self._slot_number = number
+                    lane.holders[key] = self
+                    return self
+                lane.undo(taken, number)
         await self.paths._acquire(self)
         return self
 

@@ -66,6 +66,7 @@ class PathTracker(PathLedger[PathLease]):
         """
         if lease.paths.closed:
             raise lease.paths.closed_error()
+        lease._slot_number = 0  # until it is granted
         timeout, now = lease.timeout, _clock.now()
         if timeout == 0:
             granted = self.settle(now)
@@ -97,7 +98,7 @@ class PathTracker(PathLedger[PathLease]):
         return self._after_giving(now)
 
     def undo(self, taken: Sequence[Node], number: int) -> None:
-        """Put back what the quick lane took before it came to a node that had nothing.
+        """Put back what the quick lane took in vain: a node had nothing, or it was closed.
 
         ``number`` is that of the last; which one the others get does not matter.
         """

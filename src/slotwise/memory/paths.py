@@ -134,13 +134,16 @@ class MemoryPaths:
     def _acquire_sync(self, lease: PathLease) -> None:
         """Like `_acquire`, for a thread."""
         if not self._request(lease, closed_door):
-            try:
-                cast("_thread.LockType", lease.waker).acquire()
-            except BaseException:  # KeyboardInterrupt, in the main thread
-                self._tracker.withdraw(lease)
-                raise
-            if lease.failure is not None:
-                raise lease.failure
+            self._wait_sync(lease)
+
+    def _wait_sync(self, lease: PathLease) -> None:
+        try:
+            cast("_thread.LockType", lease.waker).acquire()
+        except BaseException:  # KeyboardInterrupt, in the main thread
+            self._tracker.withdraw(lease)
+            raise
+        if lease.failure is not None:
+            raise lease.failure
 
     def _request(self, lease: PathLease, make_waker: Callable[[], Waker]) -> bool:
         """Ask the ledger; True if the lease has its slots, False if it has to wait."""

@@ -190,7 +190,7 @@ def give(process: Process, room: PathRoom, seat: Seat, ids: list[str]) -> asynci
             if not future.done():
                 future.set_exception(reply)
             return
-        if call.tries:  # sent twice: the first may have been the one that freed it
+        if call.doubtful:  # sent twice: the first may have been the one that freed it
             reply[0] = reply[0].replace(b"0", b"1")
         if reply[1]:
             room.go_on(process, seat)

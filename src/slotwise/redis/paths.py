@@ -13,11 +13,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from slotwise._arguments import check_name, check_seconds
+from slotwise._arguments import check_flag, check_name, check_seconds
 from slotwise.errors import BackendError, SemaphoreClosed, ValueConflict
 from slotwise.paths import Path, TierSpec, TierStats
 from slotwise.redis import log, path_stats
 from slotwise.redis import process as processes
+from slotwise.redis.acquisition import Acquisition
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.labels import check_label
 from slotwise.redis.path_acquisition import (
@@ -58,14 +59,12 @@ class RedisPaths:
         name: what objects share them by.
         config: the server.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        cancel_task_after_ttl: also cancel the task that took the slots.
         heartbeat_max_interval: how long a process may be silent, in seconds,
             before what it holds and its places in line are given to others.
         ping_interval: how often it shows that it lives; a fifth of that by default.
+        cancel_task_on_loss: cancel the task whose slots were lost by silence.
     """
-
-    # Tasks are not cancelled for a loss; who wants that watches `lost`.
-    _cancel_task_after_ttl = False
-    _cancel_task_on_loss = False
 
     def __init__(
         self,
@@ -74,8 +73,10 @@ class RedisPaths:
         name: str,
         config: RedisConfig,
         ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
         heartbeat_max_interval: float = 15,
         ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
     ) -> None:
         self._tiers = tuple(tiers)
         for tier in self._tiers:
@@ -88,6 +89,8 @@ class RedisPaths:
             raise TypeError(f"config must be a RedisConfig, not {config!r}")
         self._config = config
         self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         interval = check_seconds("heartbeat_max_interval", heartbeat_max_interval)
         if interval is None:
             raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
@@ -161,6 +164,8 @@ class RedisPaths:
         if label is not None:
             check_label(label)
         acquisition = PathAcquisition(self, path, label or "")
+        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
+            acquisition.task = asyncio.current_task()
         self._idle.enter(path)
         acquisition.ask(wait=timeout != 0)
         if self._closed and acquisition.close():  # by another thread, which did not see this one
@@ -175,19 +180,20 @@ class RedisPaths:
         self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        taken: list[PathAcquisition] = []
+        taken: list[Acquisition] = []
 
         async def acquire() -> AcquisitionResult:
             acquired = await self.acquire(path, timeout=timeout, label=label)
             assert isinstance(acquired, PathAcquisition)
+            acquired.task = None  # the task that took it is nobody's work
             taken.append(acquired)
             return acquired
 
         try:
             return self._in_keeper(acquire())
         except BaseException:
-            # What came as the thread was interrupted goes back.
-            self._attached()[0].keeper.give_back_soon([*taken])
+            # What came as the thread was interrupted goes back, and what still comes.
+            self._attached()[0].keeper.give_back_soon(taken)
             raise
 
     # ---------------------------------------------------------------- giving
@@ -202,13 +208,17 @@ class RedisPaths:
             holder.let_go()
         else:
             holder = None
+        process.condemned.pop(acquisition_id, None)
         reply = await give(process, room, process.seat(), [acquisition_id])
         if holder is not None:
             log.released(holder)
         return bool(reply[0] == b"1")
 
     def release_sync(self, acquisition_id: str) -> bool:
-        return self._in_keeper(self.release(acquisition_id))
+        """Like `release`; a thread that is interrupted meanwhile has released all the same."""
+        process = self._attached()[0]
+        process.condemned.pop(acquisition_id, None)
+        return process.keeper.run_through(lambda: self.release(acquisition_id))
 
     # ------------------------------------------------------ looking, steering
 

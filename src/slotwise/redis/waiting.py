@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from slotwise.errors import AcquireTimeout
 from slotwise.redis import log
 from slotwise.redis.weather import Unreachable
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 class TimedOut(Exception):
     """Inside only: the wait is over, and why has yet to be found out."""
+
+
+class NotReached(AcquireTimeout, Unreachable):
+    """The time was up before there was a connection, and no attempt had failed yet.
+
+    Nobody knows then whether the server can be reached, so it is caught as either.
+    """
 
 
 async def outcome(
@@ -50,13 +58,10 @@ async def outcome(
 async def _give_up(acquisition: Acquisition, waited: float) -> None:
     """Say why a wait was in vain: full, or out of reach."""
     trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
-    asked = acquisition._call is not None and acquisition._call.sent
     queued = acquisition.queued
     reply = await acquisition.withdraw()
     if reply is None or (trouble is not None and not queued):
-        if trouble is None or not asked:
-            trouble = trouble or Unreachable(
-                f"{acquisition.process.config.endpoint} could not be reached in {waited:g} s"
-            )
-        raise trouble
+        raise trouble or NotReached(
+            f"{acquisition.process.config.endpoint} could not be reached in {waited:g} s"
+        )
     raise acquisition.vain_error(waited, reply)

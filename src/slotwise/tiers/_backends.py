@@ -29,11 +29,12 @@ def choose_backend(
     cancel_task_after_ttl: bool,
     heartbeat_max_interval: float | None,
     ping_interval: float | None,
+    cancel_task_on_loss: bool,
     max_idle_keys: int,
     closed_error: Callable[[str], SemaphoreClosed],
 ) -> PathBackend:
-    if cancel_task_after_ttl and (backend is not None or not atomic):
-        raise TypeError("cancel_task_after_ttl works with atomic tiers in memory only")
+    if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
+        raise TypeError("cancel_task_after_ttl and cancel_task_on_loss need atomic tiers")
     if backend is None:
         if atomic:
             return MemoryPaths(
@@ -60,7 +61,13 @@ def choose_backend(
     if ping_interval is not None:
         options["ping_interval"] = ping_interval
     if atomic:
-        return RedisPaths(specs, name=name or DEFAULT_NAME, **options)
+        return RedisPaths(
+            specs,
+            name=name or DEFAULT_NAME,
+            cancel_task_after_ttl=cancel_task_after_ttl,
+            cancel_task_on_loss=cancel_task_on_loss,
+            **options,
+        )
 
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)

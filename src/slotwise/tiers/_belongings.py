@@ -34,10 +34,12 @@ class Belongings:
             stack = self._stacks.get((_caller(), what))
             return stack[-1] if stack else None
 
-    def remove(self, acquisition_id: str) -> None:
-        """It was released, by whomever."""
+    def remove(self, acquisition_id: str, kind: Hashable) -> None:
+        """It was released, by whomever; left alone if it is of another kind."""
         with self._lock:
-            self._remove(acquisition_id)
+            found = self._places.get(acquisition_id)
+            if found is not None and found[1][1][0] == kind:
+                self._remove(acquisition_id)
 
     def forget_lost(self) -> None:
         """Forget what was lost, or expired, and will perhaps never be released."""

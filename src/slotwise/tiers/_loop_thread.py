@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Coroutine
@@ -12,28 +13,38 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Started with the first call; ends with its owner."""
+    """Started with the first call, anew in a forked child; ends with its owner."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._started_in = 0  # the process
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run ``coroutine`` there and block this thread until it has ended.
 
         If this thread is interrupted, it is cancelled.
         """
-        running = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            running = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        except BaseException:
+            coroutine.close()  # interrupted; nobody will await it
+            raise
         try:
             return running.result()
         except BaseException:
             running.cancel()
             raise
 
+    def run_soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run ``coroutine`` there, and don't wait for it."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._started())
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._started_in != os.getpid():
+                self._started_in = os.getpid()
                 self._loop = asyncio.new_event_loop()
                 thread = threading.Thread(
                     target=_run, args=(self._loop,), name=self._name, daemon=True

@@ -60,7 +60,9 @@ class SlotManager:
         heartbeat_max_interval: how long a process may be silent before it is taken
             for dead (Redis).
         ping_interval: how often it shows that it lives (Redis).
-        cancel_task_after_ttl: also cancel the task that took a slot (atomic, in memory).
+        cancel_task_after_ttl: also cancel the task that took a slot (atomic only).
+        cancel_task_on_loss: cancel the task whose slot was lost by silence (atomic
+            only; in memory nothing is lost).
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class SlotManager:
         heartbeat_max_interval: float | None = None,
         ping_interval: float | None = None,
         cancel_task_after_ttl: bool = False,
+        cancel_task_on_loss: bool = False,
     ) -> None:
         self.options = SlotOptions(
             max_downloads=max_downloads,
@@ -94,6 +97,7 @@ class SlotManager:
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_after_ttl=cancel_task_after_ttl,
+            cancel_task_on_loss=cancel_task_on_loss,
         )
         if name is None and backend is not None:
             name = DEFAULT_NAME
@@ -104,6 +108,7 @@ class SlotManager:
             "heartbeat_max_interval": heartbeat_max_interval,
             "ping_interval": ping_interval,
             "cancel_task_after_ttl": cancel_task_after_ttl,
+            "cancel_task_on_loss": cancel_task_on_loss,
             "max_idle_keys": max_idle_users,
             "closed_error": _closed,
         }
@@ -247,7 +252,7 @@ class SlotManager:
                 f" of {what[1]!r}" if len(what) > 1 else "",
             )
         else:
-            self._belongings.remove(found)
+            self._belongings.remove(found, what[0])
         return found
 
     # ------------------------------------------------------ looking, steering

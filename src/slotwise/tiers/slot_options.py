@@ -47,6 +47,7 @@ class SlotOptions:
     heartbeat_max_interval: float | None = None
     ping_interval: float | None = None
     cancel_task_after_ttl: bool = False
+    cancel_task_on_loss: bool = False
 
     def __post_init__(self) -> None:
         for what in ("max_downloads", "max_uploads", "max_uploads_per_user", "max_idle_users"):
@@ -58,6 +59,7 @@ class SlotOptions:
             check_seconds(what, getattr(self, what))
         check_flag("atomic", self.atomic)
         check_flag("cancel_task_after_ttl", self.cancel_task_after_ttl)
+        check_flag("cancel_task_on_loss", self.cancel_task_on_loss)
         check_name(self.name)
 
     @classmethod
@@ -114,4 +116,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "heartbeat_max_interval": float,
     "ping_interval": float,
     "cancel_task_after_ttl": _flag,
+    "cancel_task_on_loss": _flag,
 }

@@ -110,7 +110,29 @@ class StagedPaths:
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         self._refuse_if_closed()
-        return self._in_loop(self.acquire(path, timeout=timeout, label=label))
+        taken: list[str] = []
+        interrupted = False
+
+        async def take() -> AcquisitionResult:
+            acquired = await self.acquire(path, timeout=timeout, label=label)
+            taken.append(acquired.acquisition_id)
+            if interrupted:
+                await give_back()
+            return acquired
+
+        async def give_back() -> None:
+            for acquisition_id in taken:
+                await self.release(acquisition_id)
+
+        try:
+            return self._in_loop(take())
+        except Exception:
+            raise  # it has cleaned up after itself
+        except BaseException:
+            # What came as the thread was interrupted goes back, and what still comes.
+            interrupted = True
+            self._loop_thread.run_soon(give_back())
+            raise
 
     def _result(self, held: Held, visited: list[StageKey]) -> AcquisitionResult:
         acquisition_id = f"{self._prefix}{next(self._numbers)}"

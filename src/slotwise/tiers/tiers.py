@@ -27,7 +27,7 @@ MAX_IDLE_KEYS = 10_000
 
 
 class Tiers:
-    """Limits from narrow to wide, of each of which work takes one slot.
+    """Limits from narrow to wide, of each of which work takes one slot::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
         async with tiers.acquire(tenant="acme") as acquired:
@@ -44,10 +44,12 @@ class Tiers:
         name: what Tiers objects share their slots by; None makes private ones, and
             on Redis stands for ``tiers``.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
-        cancel_task_after_ttl: also cancel the task that took them (atomic, in memory).
+        cancel_task_after_ttl: also cancel the task that took them (atomic only).
         heartbeat_max_interval: how long a process may be silent before it is taken
             for dead (Redis).
         ping_interval: how often it shows that it lives (Redis).
+        cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
+            only; in memory nothing is lost).
         max_idle_keys: so many idle keys of each tier are remembered, those used last.
     """
 
@@ -61,6 +63,7 @@ class Tiers:
         cancel_task_after_ttl: bool = False,
         heartbeat_max_interval: float | None = None,
         ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
         max_idle_keys: int = MAX_IDLE_KEYS,
         closed_error: Callable[[str], SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
@@ -83,6 +86,7 @@ class Tiers:
             cancel_task_after_ttl=check_flag("cancel_task_after_ttl", cancel_task_after_ttl),
             heartbeat_max_interval=check_seconds("heartbeat_max_interval", heartbeat_max_interval),
             ping_interval=check_seconds("ping_interval", ping_interval),
+            cancel_task_on_loss=check_flag("cancel_task_on_loss", cancel_task_on_loss),
             max_idle_keys=self._max_idle_keys,
             closed_error=closed_error,
         )

@@ -248,13 +248,13 @@ local function settle()
     local here = read_node(work[1])
     local ticket, path
     if has_slot_for(here) then ticket, path = first_of(parked, here.name) end
-    if not ticket then
-      redis.call('ZREM', unfinished, here.name)
-    elseif ticket ~= tonumber(work[2]) then
-      redis.call('ZADD', unfinished, ticket, here.name)
-    else
-      looks = looks - 1
-      examine(path, ticket, here)
+    redis.call('ZREM', unfinished, here.name)
+    if ticket then
+      if ticket == tonumber(work[2]) then
+        looks = looks - 1
+        examine(path, ticket, here)
+      end
+      look_at(here)
     end
   end
 end

@@ -1,0 +1,131 @@
+"""Attacks on RedisPaths that once succeeded: interrupts, a slow start, losses nobody told of."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+import redis
+from tests.redis._server import until
+
+from slotwise import AcquireTimeout, BackendError, Tier, Tiers
+from slotwise.paths import TierSpec
+from slotwise.redis import RedisConfig
+from slotwise.redis.keeper import Keeper
+from slotwise.redis.paths import RedisPaths
+
+HOLDERS = "adv-sem:tiers_holders:t"
+ALICE = ("alice", None)
+
+
+def uploads(config: RedisConfig) -> RedisPaths:
+    tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
+    return RedisPaths(tiers, name="t", config=config)
+
+
+def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
+    config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = uploads(config)
+    keeper = paths._process.keeper
+    run = keeper.run
+
+    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        run(coroutine)
+        raise KeyboardInterrupt  # as a signal would, just when the result has come
+
+    monkeypatch.setattr(keeper, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        paths.acquire_sync(ALICE, timeout=None)
+    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was given back"))
+
+
+def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    """By a real signal, which comes before the keeper was told of it."""
+    paths = uploads(config)
+    held = paths.acquire_sync(ALICE, timeout=None)
+    assert client.zcard(HOLDERS) == 1
+    keeper, caller = paths._process.keeper, threading.get_ident()
+    in_the_way = threading.Event()
+
+    def inside(method: Any) -> bool:
+        frames = traceback.walk_stack(sys._current_frames()[caller])
+        return any(frame.f_code is method.__code__ for frame, _ in frames)
+
+    def interrupt() -> None:
+        with keeper._starting:
+            in_the_way.set()
+            while not inside(Keeper._started):
+                time.sleep(0.001)
+            signal.pthread_kill(caller, signal.SIGINT)
+            while inside(Keeper.run):
+                time.sleep(0.001)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    assert in_the_way.wait(30)
+    with pytest.raises(KeyboardInterrupt):
+        paths.release_sync(held.acquisition_id)
+    interrupter.join(30)
+    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
+    assert held.acquisition_id not in paths._process.holders
+
+
+async def test_a_timeout_before_the_first_connection_stands_is_a_timeout() -> None:
+    """The server can be reached, and is slow to say hello."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        config = RedisConfig(f"redis://127.0.0.1:{slow.getsockname()[1]}")
+        limits = Tiers(Tier("all", 1), backend=config)
+        with pytest.raises(AcquireTimeout, match="could not be reached") as caught:
+            await limits.take(timeout=0.05)
+    assert isinstance(caught.value, BackendError)  # nobody knows: caught as either
+
+
+async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    limits = Tiers(
+        Tier("user", 1, keyed=True),
+        Tier("all", 2),
+        backend=config,
+        name="t",
+        heartbeat_max_interval=2,
+        ping_interval=0.1,
+        cancel_task_on_loss=True,
+    )
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with limits.acquire(user="alice"):
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.wait_for(inside.wait(), 30)
+    client.flushdb()
+    await asyncio.wait([task], timeout=30)
+    assert task.cancelled()
+
+
+async def test_a_task_that_outstays_its_ttl_is_cancelled_if_asked_for(config: RedisConfig) -> None:
+    limits = Tiers(Tier("all", 1), backend=config, name="t", ttl=0.2, cancel_task_after_ttl=True)
+
+    async def work() -> None:
+        async with limits.acquire():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.wait([task], timeout=30)
+    assert task.cancelled()
+    async with limits.acquire(timeout=30):  # and another task is not
+        pass

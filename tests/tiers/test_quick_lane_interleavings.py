@@ -1,0 +1,574 @@
+"""The quick lane of atomic paths, under every interleaving of two and three threads.
+
+As `tests/memory/test_quick_lane_interleavings.py` does for a semaphore: each test sets
+a scene with few slots and lets `_stepping.explore` play it under all schedules. At
+the end of each: no limit was ever exceeded, no slot was lost, nobody waits who fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+import pytest
+from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
+
+from slotwise import _clock, _section
+from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.path_nodes import Node
+from slotwise._ledger.paths_invariants import check
+from slotwise.errors import AcquireTimeout, SemaphoreClosed
+from slotwise.memory import _lease, _path_lease, _path_tracker, _tracker, paths
+from slotwise.memory.paths import MemoryPaths
+from slotwise.paths import Path, TierSpec
+from slotwise.testing import FakeClock
+
+pytestmark = [
+    pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here"),
+    # The same code is stepped on 3.11 and 3.12; 3.13 fuses opcodes that are steps there.
+    pytest.mark.skipif(sys.version_info >= (3, 13), reason="the steps of 3.13 are not known"),
+]
+
+# Scenes of many steps are played with few interruptions only, unless somebody has
+# some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
+EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
+
+ALICE, BOB, CAROL = ("alice", None), ("bob", None), ("carol", None)
+
+Act = Callable[[], None]
+
+_wait_sync = MemoryPaths._wait_sync
+
+
+class Stage:
+    """A fresh world for one run, with limits per user and for all."""
+
+    clock: FakeClock
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.loops: list[HandLoop] = []
+        self.lock = SteppedLock(run)
+        self.inside: Counter[object] = Counter()
+        self.limits: dict[object, int] = {}
+        self._leaving: list[Callable[[], object]] = []
+
+        def wait_sync(limits: MemoryPaths, lease: Any) -> None:
+            run.step(until=lambda: not lease.waker.locked())
+            _wait_sync(limits, lease)
+
+        self.clock._move_to(1000.0)
+        _clock.timekeeper._timers.clear()
+        _section.lock = _path_tracker.lock = self.lock
+        assert not _section.section.busy
+        assert not _section._left_to_do
+        next_key = itertools.count(1).__next__
+        _lease.next_key = _path_lease.next_key = paths.next_key = next_key
+        MemoryPaths._wait_sync = wait_sync
+
+    def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
+        specs = [TierSpec("narrow", narrow, True), TierSpec("wide", wide, wide_is_keyed)]
+        self.paths = MemoryPaths(specs, **more)
+        self.values = (narrow, wide)
+
+    @property
+    def ledger(self) -> Any:
+        return self.paths._tracker
+
+    def used(self, *those: Path) -> None:
+        """Let them have been there before, as the quick lane wants it: all at once."""
+        for held in [self.paths.acquire_sync(path, timeout=0) for path in those]:
+            self.paths.release_sync(held.acquisition_id)
+        assert not self.ledger.attention
+
+    def loop(self) -> HandLoop:
+        self.loops.append(HandLoop(self.run))
+        return self.loops[-1]
+
+    def enter(self, path: Path) -> None:
+        for place in enumerate(path):
+            self.inside[place] += 1
+            assert self.inside[place] <= self.values[place[0]], f"too many in {place}"
+
+    def leave(self, path: Path) -> None:
+        self.inside.subtract(enumerate(path))
+
+    def holds(self, path: Path, leave: Callable[[], object]) -> None:
+        """Somebody is inside until the `end`."""
+        self.enter(path)
+        self._leaving += [lambda: self.leave(path), leave]
+
+    def count(self) -> int:
+        return len(self._leaving) // 2
+
+    def end(self) -> None:
+        """Let those leave who are inside; nobody must be left."""
+        for leave in self._leaving:
+            leave()
+            self.turn_loops()
+        check(self.ledger)
+        assert not self.ledger.waiting, "somebody waits"
+        assert not self.ledger.holders, "somebody holds"
+        for tier in self.ledger.tiers:
+            for node in tier.nodes.values():
+                assert node.held == 0, f"a slot of {node.key} is lost"
+                assert len({*node.free}) == len(node.free) or tier.index == 0
+
+    def story(self, *acts: Act, check: Act = lambda: None) -> Story:
+        def check_all() -> None:
+            self.turn_loops()
+            check()
+            self.end()
+
+        shared = [self.paths, self.lock, self.loops, _tracker.condemned, _section.section, self]
+        return Story(list(acts), shared, check_all, self._glance)
+
+    def turn_loops(self) -> None:
+        while any(loop.ready for loop in self.loops):
+            for loop in self.loops:
+                loop.turn()
+
+    def _glance(self) -> tuple[object, ...]:
+        ledger = self.ledger
+        nodes: list[Node] = [node for table in ledger.tables for node in table.values()]
+        return (
+            ledger.attention,
+            *[(node.key, node.circulating, node.limit, *node.free) for node in nodes],
+        )
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    # Put back at the end; a Stage fills them.
+    for module, name in (
+        (_section, "lock"),
+        (_path_tracker, "lock"),
+        (_lease, "next_key"),
+        (_path_lease, "next_key"),
+        (paths, "next_key"),
+        (MemoryPaths, "_wait_sync"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+
+    def play_all(set_scene: Callable[[Stage], Story], *, acts: int = 2, **options: Any) -> int:
+        if EXHAUSTIVELY:
+            # Three threads have too many schedules for all of them.
+            options["interruptions"] = inf if acts == 2 else 3
+        explored = explore(lambda run: set_scene(Stage(run)), **options)
+        assert explored.schedules > 1, "there was nothing to choose"
+        return explored.schedules
+
+    # Timers of other tests are none of ours.
+    monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
+    with FakeClock() as clock:
+        monkeypatch.setattr(Stage, "clock", clock, raising=False)
+        yield play_all
+        _clock.timekeeper._timers.clear()
+
+
+# ------------------------------------------------------------------ the actors
+
+
+def _thread_takes_block(stage: Stage, path: Path) -> Act:
+    block = stage.paths.cm(path)
+
+    def act() -> None:
+        block.__enter__()
+        stage.holds(path, lambda: block.__exit__(None, None, None))
+
+    return act
+
+
+def _loop_takes_block(stage: Stage, path: Path) -> Act:
+    loop, block = stage.loop(), stage.paths.cm(path)
+
+    def act() -> None:
+        loop.drive(block.__aenter__())
+        stage.holds(path, lambda: loop.drive(block.__aexit__(None, None, None)))
+
+    return act
+
+
+def _loop_acquires(stage: Stage, path: Path) -> Act:
+    loop = stage.loop()
+
+    def act() -> None:
+        held = loop.drive(stage.paths.acquire(path, timeout=None))
+        stage.holds(path, lambda: stage.paths.release_sync(held.acquisition_id))
+
+    return act
+
+
+def _thread_tries(stage: Stage, path: Path) -> Act:
+    def act() -> None:
+        try:
+            held = stage.paths.acquire_sync(path, timeout=0)
+        except AcquireTimeout:
+            return
+        stage.holds(path, lambda: stage.paths.release_sync(held.acquisition_id))
+
+    return act
+
+
+TAKERS = [_thread_takes_block, _loop_takes_block, _loop_acquires, _thread_tries]
+
+
+def _thread_gives_block(stage: Stage, path: Path) -> Act:
+    block = stage.paths.cm(path)
+    block.__enter__()
+    stage.enter(path)
+
+    def act() -> None:
+        stage.leave(path)
+        block.__exit__(None, None, None)
+
+    return act
+
+
+def _loop_gives_block(stage: Stage, path: Path) -> Act:
+    loop, block = stage.loop(), stage.paths.cm(path)
+    loop.drive(block.__aenter__())
+    stage.enter(path)
+
+    def act() -> None:
+        stage.leave(path)
+        loop.drive(block.__aexit__(None, None, None))
+
+    return act
+
+
+def _thread_releases(stage: Stage, path: Path) -> Act:
+    held = stage.paths.acquire_sync(path, timeout=0)
+    stage.enter(path)
+
+    def act() -> None:
+        stage.leave(path)
+        assert stage.paths.release_sync(held.acquisition_id)
+
+    return act
+
+
+GIVERS = [_thread_gives_block, _loop_gives_block, _thread_releases]
+
+
+def _thread_visits(stage: Stage, path: Path) -> Act:
+    def act() -> None:
+        with stage.paths.cm(path):
+            stage.enter(path)
+            stage.leave(path)
+
+    return act
+
+
+def _loop_visits(stage: Stage, path: Path) -> Act:
+    loop = stage.loop()
+
+    async def visit() -> None:
+        async with stage.paths.cm(path):
+            stage.enter(path)
+            stage.leave(path)
+
+    return lambda: loop.drive(visit())
+
+
+# ---------------------------------------------------------- takers and givers
+
+
+@pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
+@pytest.mark.parametrize("giver", GIVERS)
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+        stage.used(BOB)
+        give = giver(stage, ALICE)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.count() == 1
+
+        return stage.story(taker(stage, path), give, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("paths", [(ALICE, ALICE), (ALICE, BOB)], ids=["one user", "two users"])
+@pytest.mark.parametrize("used", [False, True], ids=["for the first time", "again"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(_thread_visits, _thread_visits), (_thread_visits, _loop_visits)],
+)
+def test_two_visitors_are_never_inside_together(play, one, other, used, paths):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        if used:
+            stage.used(ALICE)
+            stage.used(BOB)
+        return stage.story(one(stage, paths[0]), other(stage, paths[1]))
+
+    play(scene, interruptions=2)
+
+
+def test_two_users_side_by_side_get_two_numbers(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 2)
+        stage.used(ALICE, BOB)
+        acts = _thread_takes_block(stage, ALICE), _loop_takes_block(stage, BOB)
+
+        def check() -> None:
+            assert {lease.slot_number for lease in stage.ledger.holders.values()} == {1, 2}
+
+        return stage.story(*acts, check=check)
+
+    play(scene)
+
+
+def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+        stage.used(BOB)
+        give = _thread_releases(stage, ALICE)
+        acts = _loop_visits(stage, ALICE), _thread_visits(stage, BOB), give
+        return stage.story(*acts)
+
+    play(scene, acts=3, interruptions=2)
+
+
+# --------------------------------------------------- what is taken and put back
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_while_another_puts_back_what_he_took_in_vain_gets_it(play, taker):
+    """The first takes a's slot, finds none of x, and puts it back; the other wants a and y."""
+
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1, wide_is_keyed=True)
+        stage.used(("a", "x"))
+        stage.used(("a", "y"))
+        held = stage.paths.acquire_sync(("b", "x"), timeout=0)
+        stage.holds(("b", "x"), lambda: stage.paths.release_sync(held.acquisition_id))
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.count() == 2
+
+        acts = _thread_tries(stage, ("a", "x")), taker(stage, ("a", "y"))
+        return stage.story(*acts, check=check)
+
+    play(scene, interruptions=2)
+
+
+def test_who_takes_in_vain_while_the_missing_slot_is_given_may_get_it_and_loses_nothing(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+        stage.used(BOB)
+        give = _thread_releases(stage, BOB)
+        acts = _thread_tries(stage, ALICE), _thread_tries(stage, CAROL), give
+        return stage.story(*acts)
+
+    play(scene, acts=3, interruptions=2)
+
+
+# ------------------------------------------------------------------- releasing
+
+
+def test_two_releases_of_one_acquisition_free_it_once(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(2, 2)
+        stage.used(ALICE, ALICE)
+        held = stage.paths.acquire_sync(ALICE, timeout=0)
+        freed: list[bool] = []
+
+        def release() -> None:
+            freed.append(stage.paths.release_sync(held.acquisition_id))
+
+        def check() -> None:
+            assert sorted(freed) == [False, True]
+
+        return stage.story(release, release, check=check)
+
+    play(scene)
+
+
+def test_a_release_and_the_end_of_the_ttl_free_it_once(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1, ttl=5.0)
+        held = stage.paths.acquire_sync(ALICE, timeout=0)
+        acts = (
+            lambda: stage.clock.advance(6),
+            lambda: stage.paths.release_sync(held.acquisition_id),
+        )
+        return stage.story(*acts)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("giver", GIVERS)
+def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+        stage.used(BOB)
+        give = giver(stage, ALICE)
+        loop, block = stage.loop(), stage.paths.cm(BOB)
+
+        def come_and_go() -> None:
+            try:
+                loop.drive(block.__aenter__(), cancel_when_it_waits=True)
+            except asyncio.CancelledError:
+                return
+            stage.holds(BOB, lambda: loop.drive(block.__aexit__(None, None, None)))
+
+        return stage.story(come_and_go, give)
+
+    play(scene, interruptions=2)
+
+
+# -------------------------------------------------------------- forgetting keys
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_is_forgotten_as_he_asks_gets_his_slot_all_the_same(play, taker):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+
+        def check() -> None:
+            assert stage.count() == 1
+            assert "alice" in stage.ledger.tables[0]
+
+        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return stage.story(taker(stage, ALICE), forget, check=check)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("giver", GIVERS)
+def test_who_is_forgotten_as_he_leaves_is_gone_or_idle(play, giver):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(ALICE)
+        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return stage.story(giver(stage, ALICE), forget)
+
+    play(scene)
+
+
+def test_two_visits_of_a_user_who_is_forgotten_meanwhile_never_overlap(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 2)
+        stage.used(ALICE)
+        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return stage.story(_thread_visits(stage, ALICE), _thread_visits(stage, ALICE), forget)
+
+    play(scene, acts=3, interruptions=2)
+
+
+def test_users_beyond_the_bound_are_forgotten_while_others_come_and_nothing_is_lost(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 2, max_idle_keys=0)
+        give = _thread_releases(stage, ALICE)
+
+        def check() -> None:
+            assert not stage.ledger.tables[0], "nobody is there, and none may be remembered"
+
+        return stage.story(give, _thread_visits(stage, BOB), check=check)
+
+    play(scene, interruptions=2)
+
+
+# ----------------------------------------------------------- resizing, closing
+
+
+@pytest.mark.parametrize("tier", ["narrow", "wide"])
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker, tier):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(2, 2)
+        low = stage.paths.acquire_sync(ALICE, timeout=0)
+        high = stage.paths.acquire_sync(ALICE, timeout=0)
+        stage.paths.release_sync(low.acquisition_id)
+
+        def shrink() -> None:
+            stage.paths.resize_sync(tier, 1)
+            stage.paths.release_sync(high.acquisition_id)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.count() == 1
+
+        return stage.story(taker(stage, ALICE), shrink, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_while_a_tier_grows_gets_the_new_slot(play, taker):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(BOB)
+        held = stage.paths.acquire_sync(ALICE, timeout=0)
+        stage.holds(ALICE, lambda: stage.paths.release_sync(held.acquisition_id))
+
+        def grow() -> None:
+            stage.values = (1, 2)
+            stage.paths.resize_sync("wide", 2)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.count() == 2
+
+        return stage.story(taker(stage, BOB), grow, check=check)
+
+    play(scene, interruptions=2)
+
+
+def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(play):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 2)
+        stage.used(ALICE, BOB)
+        low = stage.paths.acquire_sync(ALICE, timeout=0)
+        stage.holds(ALICE, lambda: stage.paths.release_sync(low.acquisition_id))
+        high = stage.paths.acquire_sync(BOB, timeout=0)
+
+        def shrink_then_give() -> None:
+            stage.paths.resize_sync("wide", 1)
+            stage.paths.release_sync(high.acquisition_id)
+
+        def check() -> None:
+            assert stage.count() == 1, "it got a slot, and the one that there is is held"
+
+        return stage.story(_thread_tries(stage, BOB), shrink_then_give, check=check)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_close_fails_who_asks_and_loses_no_slot(play, taker):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(1, 1)
+        stage.used(BOB)
+        give = _thread_releases(stage, ALICE)
+        take = taker(stage, BOB)
+
+        def take_unless_closed() -> None:
+            try:
+                take()
+            except SemaphoreClosed:
+                pass
+
+        def close_then_give() -> None:
+            stage.paths.close_sync()
+            give()
+
+        def check() -> None:
+            assert stage.count() == 0, "it got a slot that was free after the close only"
+
+        return stage.story(take_unless_closed, close_then_give, check=check)
+
+    play(scene, interruptions=2)

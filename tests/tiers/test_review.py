@@ -1,0 +1,124 @@
+"""Attacks on tiers that once succeeded: interrupts, forks, forgotten managers, wrong kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from slotwise import SlotManager, Tier, Tiers
+from slotwise.testing import leaked_slots
+
+
+def staged() -> Tiers:
+    return Tiers(Tier("user", 1, keyed=True), Tier("all", 1), atomic=False)
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.001)
+
+
+def is_free(limits: Tiers) -> bool:
+    return all(tier.active == tier.waiting == 0 for tier in limits.stats_sync().values())
+
+
+def test_staged_slots_that_come_as_their_thread_is_interrupted_go_back(monkeypatch):
+    limits = staged()
+    loop_thread = limits.backend._loop_thread
+    run = loop_thread.run
+
+    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        run(coroutine)
+        raise KeyboardInterrupt  # as a signal would, just when the result has come
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_thread, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            limits.take_sync(user="a")
+    wait_until(lambda: is_free(limits))
+
+
+def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
+    limits = staged()
+    held = limits.take_sync(user="a")
+    caller = threading.get_ident()
+
+    def interrupt() -> None:
+        wait_until(lambda: limits.stats_sync()["all"].waiting == 1)
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        limits.take_sync(user="b")
+    interrupter.join(30)
+    limits.release_sync(held)
+    wait_until(lambda: is_free(limits))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_takes_staged_slots_in_a_loop_of_its_own():
+    limits = staged()
+    limits.release_sync(limits.take_sync(user="a"))  # the loop's thread is not copied
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            limits.release_sync(limits.take_sync(user="a"))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_manager_that_nobody_has_any_more_is_collected_with_its_clean_up():
+    slots = SlotManager(cleanup_interval=60)
+    gone = weakref.ref(slots)
+    del slots
+    gc.collect()
+    assert gone() is None
+
+
+async def test_a_release_as_the_wrong_kind_takes_nothing_from_its_owner():
+    async with SlotManager() as slots:
+        acquired = await slots.acquire_upload_slot("alice")
+        assert await slots.release_download_slot(acquired) is False
+        assert await slots.release_upload_slot("alice") is True
+
+
+async def test_tiers_that_are_held_or_waited_for_are_leaks(settle):
+    limits = Tiers(Tier("user", 1, keyed=True), Tier("all", 1), name="leaking tiers")
+
+    def found() -> list[str]:
+        return [str(leak) for leak in leaked_slots().values() if "leaking tiers" in str(leak)]
+
+    held = await limits.take(user="a")
+    waiting = asyncio.create_task(limits.take(user="b"))
+    await settle()
+    [words] = found()
+    assert f"1 held ({held.acquisition_id}), 1 waiting" in words
+    await limits.release(held)
+    await limits.release(await waiting)
+    assert found() == []
+
+
+async def test_a_block_that_waits_can_be_shown(settle):
+    limits = Tiers(Tier("all", 1))
+    async with limits.acquire():
+        block = limits.acquire()
+        waiting = asyncio.create_task(block.__aenter__())
+        await settle()
+        assert "slot_number=0" in repr(block)
+        waiting.cancel()
+        await settle()
