@@ -119,3 +119,12 @@ class Claimant:
     pid: int | None = None
     label: str | None = None
     slot_number: int | None = None
+
+
+def acquisition_id_of(given: object) -> str:
+    """The id of what a caller wants to release: its result, or the id itself."""
+    if isinstance(given, AcquisitionResult):
+        return given.acquisition_id
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {given!r}")

@@ -37,7 +37,7 @@ from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 from slotwise.memory._wakers import Waker, closed_door
 from slotwise.semaphore import AcquisitionContext, Semaphore, display, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult, SemaphoreStats
+from slotwise.values import AcquisitionResult, SemaphoreStats, acquisition_id_of
 
 # What an instance has while it is not attached to its name: nothing can be taken from it.
 _DETACHED = Tracker(1)
@@ -278,15 +278,10 @@ class MemorySemaphore(Semaphore):
         return self.release_sync(acquisition)
 
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        if isinstance(acquisition, AcquisitionResult):
-            acquisition = acquisition.acquisition_id
-        elif not isinstance(acquisition, str):
-            raise TypeError(
-                f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}"
-            )
-        key = key_of(acquisition)
+        acquisition_id = acquisition_id_of(acquisition)
+        key = key_of(acquisition_id)
         if key is None:
-            _log.unknown_id(acquisition, self._name)
+            _log.unknown_id(acquisition_id, self._name)
             return False
         tracker = self._known() or self._tracker
         lease = tracker.holders.get(key)

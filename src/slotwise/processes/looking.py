@@ -19,7 +19,7 @@ from slotwise.processes.room import Room
 from slotwise.processes.state import State
 from slotwise.processes.words import Busy, Missing, Retired
 from slotwise.semaphore import Semaphore
-from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 T = TypeVar("T")
 
@@ -118,11 +118,11 @@ class Looking(Semaphore):
 
         Its `lost` tells the holder, and the next waiter has the slots.
         """
-        return await self._do_async(Room.kick, id_of(acquisition))
+        return await self._do_async(Room.kick, acquisition_id_of(acquisition))
 
     def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
         """Like `kick`."""
-        return self._do(Room.kick, id_of(acquisition))
+        return self._do(Room.kick, acquisition_id_of(acquisition))
 
     async def resize(self, value: int) -> None:
         check_count("value", value)
@@ -137,11 +137,3 @@ class Looking(Semaphore):
 
     def close_sync(self) -> None:
         self._do(Room.close, self._declared)
-
-
-def id_of(acquisition: object) -> str:
-    if isinstance(acquisition, AcquisitionResult):
-        return acquisition.acquisition_id
-    if isinstance(acquisition, str):
-        return acquisition
-    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

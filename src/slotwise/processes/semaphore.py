@@ -26,12 +26,12 @@ from slotwise.processes import process as processes
 from slotwise.processes.acquisition import Acquisition, MakeWaker, closed_door
 from slotwise.processes.changing import PATIENCE
 from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, locate
-from slotwise.processes.looking import INLINE, Looking, id_of
+from slotwise.processes.looking import INLINE, Looking
 from slotwise.processes.patience import in_thread
 from slotwise.processes.room import Room
 from slotwise.processes.words import Busy, Missing, Retired
 from slotwise.semaphore import HeldWhileInside, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult, SemaphoreStats
+from slotwise.values import AcquisitionResult, SemaphoreStats, acquisition_id_of
 
 _AN_INSTANT = 1.0  # for those who may not wait for a slot at all
 
@@ -330,7 +330,7 @@ class ProcessSemaphore(Looking):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = id_of(acquisition)
+        acquisition_id = acquisition_id_of(acquisition)
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
         holder = self._before_release(acquisition_id)
@@ -341,7 +341,7 @@ class ProcessSemaphore(Looking):
 
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
         """Like `release`; a thread that is interrupted meanwhile has released all the same."""
-        acquisition_id = id_of(acquisition)
+        acquisition_id = acquisition_id_of(acquisition)
         if acquisition_id in processes.inherited:
             return False
         holder = self._before_release(acquisition_id)

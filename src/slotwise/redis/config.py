@@ -262,3 +262,19 @@ def _some_seconds(what: str, given: object) -> float:
 
 def _set(config: RedisConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
+
+
+def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[float, float]:
+    """How long a process may be silent, and how often it shows that it lives."""
+    interval = check_seconds("heartbeat_max_interval", longest_silence)
+    if interval is None:
+        raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
+    ping = check_seconds("ping_interval", ping_interval)
+    if ping is None:
+        return interval, interval / 5
+    if ping >= interval:
+        raise ValueError(
+            f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
+            f" not {ping:g} s"
+        )
+    return interval, ping

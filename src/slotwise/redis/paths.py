@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from slotwise._arguments import check_flag, check_name, check_seconds
+from slotwise._labels import check_label
 from slotwise.errors import BackendError, SemaphoreClosed, ValueConflict
 from slotwise.paths import Path, TierSpec, TierStats
 from slotwise.redis import log, path_stats
 from slotwise.redis import process as processes
 from slotwise.redis.acquisition import Acquisition
-from slotwise.redis.config import RedisConfig
-from slotwise.redis.labels import check_label
+from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.path_acquisition import (
     PathAcquisition,
     PathRoom,
@@ -91,17 +91,7 @@ class RedisPaths:
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
-        interval = check_seconds("heartbeat_max_interval", heartbeat_max_interval)
-        if interval is None:
-            raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
-        self._interval = interval
-        ping = check_seconds("ping_interval", ping_interval)
-        self._ping_interval = interval / 5 if ping is None else ping
-        if self._ping_interval >= interval:
-            raise ValueError(
-                f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
-                f" not {ping:g} s"
-            )
+        self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         # What all objects of a name must agree about.
         self._shape = ",".join(
             quote(tier.name.encode("utf-8", "surrogatepass"), safe="") + "*" * tier.keyed

@@ -21,20 +21,20 @@ from slotwise._arguments import (
     check_name,
     check_seconds,
 )
+from slotwise._labels import Labelled, check_label
 from slotwise.redis import log, statistics
 from slotwise.redis import process as processes
 from slotwise.redis.acquisition import Acquisition, closed_error
 from slotwise.redis.asking import request_template
-from slotwise.redis.config import RedisConfig
+from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.giving import give, kick
-from slotwise.redis.labels import Labelled, check_label
 from slotwise.redis.people import read_claimants
 from slotwise.redis.process import Process, Room, process_for
 from slotwise.redis.scripts import load
 from slotwise.redis.threads import ForThreads
 from slotwise.redis.waiting import outcome
 from slotwise.semaphore import HeldWhileInside
-from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 # For how long a resize or a close is remembered when nobody is there.
 _REMEMBERED = 24 * 3600
@@ -104,17 +104,7 @@ class RedisSemaphore(ForThreads):
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
-        interval = check_seconds("heartbeat_max_interval", heartbeat_max_interval)
-        if interval is None:
-            raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
-        self._interval = interval
-        ping = check_seconds("ping_interval", ping_interval)
-        self._ping_interval = interval / 5 if ping is None else ping
-        if self._ping_interval >= interval:
-            raise ValueError(
-                f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
-                f" not {ping:g} s"
-            )
+        self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         if config is not None and not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {config!r}")
         self._config = RedisConfig() if config is None else config
@@ -230,7 +220,7 @@ class RedisSemaphore(ForThreads):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = _id_of(acquisition)
+        acquisition_id = acquisition_id_of(acquisition)
         process, room = self._attached()
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
@@ -252,7 +242,9 @@ class RedisSemaphore(ForThreads):
         fencing tokens are for. One who still waits is not kicked out of line.
         """
         process, room = self._attached()
-        return await kick(process, room, process.seat(), _id_of(acquisition), self._interval)
+        return await kick(
+            process, room, process.seat(), acquisition_id_of(acquisition), self._interval
+        )
 
     # ------------------------------------------------------ looking, steering
 
@@ -344,11 +336,3 @@ def _check_value(value: object) -> int:
     if count > _MOST:
         raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
     return count
-
-
-def _id_of(acquisition: object) -> str:
-    if isinstance(acquisition, AcquisitionResult):
-        return acquisition.acquisition_id
-    if isinstance(acquisition, str):
-        return acquisition
-    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}")

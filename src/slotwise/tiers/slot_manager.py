@@ -20,7 +20,7 @@ from slotwise.tiers._cleaner import Cleaner
 from slotwise.tiers.slot_options import SlotOptions, SlotStats
 from slotwise.tiers.tier import Tier
 from slotwise.tiers.tiers import Tiers
-from slotwise.values import AcquisitionResult
+from slotwise.values import AcquisitionResult, acquisition_id_of
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -235,16 +235,10 @@ class SlotManager:
 
     def _which(self, acquisition: str | AcquisitionResult | None, what: What) -> str | None:
         """The id of what is to be released, no longer among anybody's belongings."""
-        if isinstance(acquisition, AcquisitionResult):
-            found: str | None = acquisition.acquisition_id
-        elif acquisition is None:
+        if acquisition is None:
             found = self._belongings.latest(what)
-        elif isinstance(acquisition, str):
-            found = acquisition
         else:
-            raise TypeError(
-                f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}"
-            )
+            found = acquisition_id_of(acquisition)
         if found is None:
             _log.warning(
                 "nothing released: this task or thread has no %s slot%s that it acquired by itself",

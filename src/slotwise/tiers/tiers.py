@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from slotwise._arguments import check_flag, check_name, check_seconds
 from slotwise.errors import SemaphoreClosed
@@ -18,7 +18,7 @@ from slotwise.semaphore import AcquisitionContext
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._blocks import Block
 from slotwise.tiers.tier import Tier, check_limit
-from slotwise.values import AcquisitionResult
+from slotwise.values import AcquisitionResult, acquisition_id_of
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -170,13 +170,13 @@ class Tiers:
 
     async def release(self, acquisition: str | AcquisitionResult) -> bool:
         """Give a slot of every tier back; False if the acquisition had ended before."""
-        freed = await self._backend.release(_id_of(acquisition))
+        freed = await self._backend.release(acquisition_id_of(acquisition))
         self._bound_idle()
         return freed
 
     def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
         """Like `release`; it does not wait for others, so it may be called anywhere."""
-        freed = self._backend.release_sync(_id_of(acquisition))
+        freed = self._backend.release_sync(acquisition_id_of(acquisition))
         self._bound_idle()
         return freed
 
@@ -274,13 +274,3 @@ def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, 
     keys: list[tuple[str, KeyStats]] = [*stats[tier].keys.items()]
     keys.sort(key=lambda item: (-item[1].active, -item[1].waiting, item[0]))
     return keys[:n]
-
-
-def _id_of(acquisition: Any) -> str:
-    if isinstance(acquisition, AcquisitionResult):
-        return acquisition.acquisition_id
-    if not isinstance(acquisition, str):
-        raise TypeError(
-            f"release takes an acquisition_id or an AcquisitionResult, not {acquisition!r}"
-        )
-    return acquisition
