@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import math
 import os
+import threading
 import time
 
 import pytest
 
-from slotwise.purge import PurgeOptions, Run, adapt, make_plan, purge, walk
+from slotwise.purge import PurgeOptions, Run, adapt, crew, make_plan, purge, walk
 from slotwise.purge.adapt import Adapter
 
 
@@ -210,3 +211,41 @@ def test_siblings_with_content_are_not_all_tried(root, new, monkeypatch) -> None
     report = purge(root, remove_empty_dirs=True)
     assert (report.dirs_scanned, report.empty_dirs_deleted) == (201, 0)
     assert len(tried) < 20
+
+
+def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeypatch) -> None:
+    for number in range(60):
+        old(root / f"{number}" / "x")
+    monkeypatch.setattr(crew, "_SMALLEST_STACK", 4)
+    monkeypatch.setattr(crew, "_STACK_PER_WORKER", 0)
+    monkeypatch.setattr(Adapter, "look", lambda *_, **__: 4)
+    plan = make_plan(root, PurgeOptions())
+    run = Run(plan)
+    run.crew.wanted = 4
+    scandir, unlink = os.scandir, os.unlink
+    lister: list[threading.Thread] = []
+    unlinked: list[threading.Thread] = []
+
+    def listening(what):
+        if not lister:  # the root comes first
+            lister.append(threading.current_thread())
+        return scandir(what)
+
+    def unlinking(name, **more):
+        deadline = time.monotonic() + 30
+        if threading.current_thread() in lister:  # until the others have nothing left to do
+            while not (run.crew.all_begun and run.crew.busy == 1):
+                assert time.monotonic() < deadline
+                time.sleep(0.0001)
+        unlinked.append(threading.current_thread())
+        unlink(name, **more)
+
+    monkeypatch.setattr(os, "scandir", listening)
+    monkeypatch.setattr(os, "unlink", unlinking)
+    try:
+        report = run.run()
+    finally:
+        monkeypatch.undo()
+        plan.close()
+    assert report.files_purged == 60
+    assert unlinked.count(lister[0]) < 30  # and not all but the first four

@@ -422,7 +422,7 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
 
 
 def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch) -> None:
-    from slotwise.pipeline.guard import resident_memory
+    from slotwise._guard import resident_memory
 
     for number in range(50):
         old(root / f"{number}" / "x")

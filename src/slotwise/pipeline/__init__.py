@@ -3,9 +3,9 @@
 Memory is bounded by the limit and never by the amount of work.
 """
 
+from slotwise._guard import MemoryGuard
 from slotwise.pipeline.bounded import BoundedMap, bounded_map, run_bounded
 from slotwise.pipeline.errors import MemoryLimitExceeded
-from slotwise.pipeline.guard import MemoryGuard
 from slotwise.pipeline.progress import progress_bar
 from slotwise.pipeline.report import Report
 from slotwise.pipeline.settings import MapSettings

@@ -18,9 +18,9 @@ from asyncio import CancelledError
 from enum import Enum
 from typing import Any
 
+from slotwise._guard import Pressure
 from slotwise.pipeline.ahead import Ahead
 from slotwise.pipeline.errors import MemoryLimitExceeded
-from slotwise.pipeline.guard import Pressure
 from slotwise.pipeline.lanes import Lanes
 from slotwise.pipeline.report import FAILURES_KEPT, Report
 from slotwise.pipeline.results import Results

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from slotwise.pipeline.guard import MB
+from slotwise._guard import MB
 from slotwise.pipeline.report import Report
 
 

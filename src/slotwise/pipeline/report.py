@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slotwise.pipeline.guard import MemoryGuard, resident_memory
+from slotwise._guard import MemoryGuard, resident_memory
 
 # `rate_now` looks back over the latest whole span of this length, and the one that runs.
 _SPAN = 1.0

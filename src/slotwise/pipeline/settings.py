@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from slotwise._arguments import check_count, check_flag
-from slotwise.pipeline.guard import MemoryGuard
+from slotwise._guard import MemoryGuard
 from slotwise.pipeline.report import Report
 from slotwise.semaphore import Semaphore
 

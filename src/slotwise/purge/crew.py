@@ -87,9 +87,23 @@ class Crew:
 
     # ---------------------------------------------------------- for walkers
 
+    @property
+    def all_begun(self) -> bool:
+        """Whether no directory that is known waits for a worker."""
+        return not self._stack
+
+    @property
+    def runs_low(self) -> bool:
+        """Whether what a visit had to keep for itself should be offered again."""
+        return len(self._stack) < self._most_stacked // 2
+
     def push(self, node: Node, names: list[str]) -> list[str]:
         """Leave directories to others; gives back those that there is no room for."""
         self._run.counts.expect(node, len(names))
+        return self.push_expected(node, names)
+
+    def push_expected(self, node: Node, names: list[str]) -> list[str]:
+        """The same for those that were given back before."""
         descriptors = self._run.descriptors
         with self._work:
             room = max(0, self._most_stacked - len(self._stack))

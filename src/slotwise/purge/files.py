@@ -21,16 +21,15 @@ from slotwise.purge.rehearsal import Rehearsal
 from slotwise.purge.tally import Tally
 from slotwise.purge.told import told
 from slotwise.purge.tree import Node
-from slotwise.values import AcquisitionResult
 
 if TYPE_CHECKING:
     from slotwise.purge.run import Run
+    from slotwise.values import AcquisitionResult
 
 FRESH = 0.001
 _STILL_FRESH = 0.01
 _KIND = S_IFMT(0xFFFF)  # the bits of a mode that say what it is
-# Files that a worker deletes before it lets others have a turn: to pass a turn on costs
-# as much as an operation on a local disk.
+# Files that a worker deletes before it lets others have a turn, when all take turns.
 _TURN = 16
 
 
@@ -64,12 +63,17 @@ class Files:
 
     def _purge(self, node: Node, names: list[str]) -> bool:
         kept = False
-        for start in range(0, len(names), _TURN):
-            self._gates.turn_in()
-            try:
+        turns = self._run.limits.turns
+        turns.take()
+        try:
+            for start in range(0, len(names), _TURN):
+                # A directory that was begun is finished first. Once all are begun they take
+                # turns, to end together: the last one alone would leave all others idle.
+                if start and self._run.crew.all_begun:
+                    turns.pass_on()
                 kept = self._purge_some(node, names[start : start + _TURN]) or kept
-            finally:
-                self._gates.turn_out()
+        finally:
+            turns.give()
         return kept
 
     def _purge_some(self, node: Node, names: list[str]) -> bool:
@@ -161,11 +165,11 @@ class Files:
                         self._slot = run.fleet_slot()
                         if self._slot is None:
                             return True
-                    self._gates.turn_in()
+                    run.limits.turns.take()
                     try:
                         gone = self._remove(node, name, rehearsal)
                     finally:
-                        self._gates.turn_out()
+                        run.limits.turns.give()
                     kept = kept or not gone
                 except OSError as error:
                     kept = self._stays(node, name, error) or kept

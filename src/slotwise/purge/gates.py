@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -23,6 +25,42 @@ def tokens(limit: int, workers: int) -> Tokens | None:
     return made
 
 
+class Turns:
+    """Leave to read ages and delete, for so many workers at a time, in the order of arrival."""
+
+    # Between any two calls:
+    #   T1  free + those who have a turn = limit
+    #   T2  nobody waits while a turn is free
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._free = limit
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            called = threading.Lock()
+            called.acquire()
+            self._waiting.append(called)
+        called.acquire()
+
+    def give(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+    def pass_on(self) -> None:
+        """Go behind those who wait, if anybody does."""
+        if self._waiting:
+            self.give()
+            self.take()
+
+
 class Limits:
     """What all workers share: how many may scan, how many delete, how many do both in turn.
 
@@ -33,18 +71,17 @@ class Limits:
     def __init__(self, scanning: int, deletion: int, workers: int) -> None:
         self.scan = tokens(scanning, workers)
         self.delete = tokens(deletion, workers)
-        self.turn = tokens(min(scanning, deletion) + deletion, workers)
+        self.turns = Turns(min(scanning, deletion) + deletion)
 
 
 class Gates:
     """The same for one worker; each ``…_in`` may wait."""
 
-    __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out", "turn_in", "turn_out")
+    __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
 
     def __init__(self, limits: Limits) -> None:
         self.scan_in, self.scan_out = _ends(limits.scan)
         self.delete_in, self.delete_out = _ends(limits.delete)
-        self.turn_in, self.turn_out = _ends(limits.turn)
 
 
 def _nothing() -> None:

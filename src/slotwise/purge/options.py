@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from slotwise._arguments import check_count, check_flag
-from slotwise.semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from slotwise.semaphore import Semaphore
 
 AgeBy = Literal["mtime", "atime", "ctime"]
 AGES: dict[AgeBy, str] = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}

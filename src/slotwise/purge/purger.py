@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -43,6 +42,8 @@ class AsyncEFSPurger:
             RootRefused: the root is none that may be purged.
             AuditRefused: the audit file can't be used.
         """
+        import asyncio  # loaded, if anybody can call this; `slotwise purge` starts without it
+
         loop = asyncio.get_running_loop()
         plan = make_plan(self.root, self.options)
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise.pipeline.guard import MB, MemoryGuard, Pressure
+from slotwise._guard import MB, MemoryGuard, Pressure
 from slotwise.purge.adapt import Adapter
 from slotwise.purge.audit import Audit
 from slotwise.purge.caps import Cap, Pace
@@ -26,10 +26,10 @@ from slotwise.purge.options import PurgeOptions
 from slotwise.purge.plan import Plan, printable
 from slotwise.purge.report import PurgeReport
 from slotwise.purge.tree import Counts, Node
-from slotwise.values import AcquisitionResult
 
 if TYPE_CHECKING:
     from slotwise.purge.fleet import FleetSlots
+    from slotwise.values import AcquisitionResult
 
 log = logging.getLogger("slotwise.purge")
 
@@ -247,9 +247,10 @@ def _workers_for(options: PurgeOptions) -> int:
     scanning, deletion = options.max_concurrency_scanning, options.max_concurrency_deletion
     if options.max_delete_per_second is not None:
         return scanning  # more of them would only wait for their turn
-    # With just as many workers as operations may be in flight, an uneven moment would
-    # leave one of the gates without a queue.
-    return scanning + deletion + min(scanning, deletion)
+    # With just as many workers as operations may be in flight, the last directories would
+    # be begun when most workers have nothing left to do. So as many again are on their way,
+    # for the end (`Files._purge`), and meanwhile for the gates, which never lack a queue.
+    return scanning + deletion + 2 * min(scanning, deletion)
 
 
 def _room(workers: int) -> tuple[int, int]:

@@ -64,6 +64,7 @@ class Walker:
         self._one_file_system = run.plan.options.one_file_system
         self._include, self._exclude = run.plan.include, run.plan.exclude
         self._filtered = bool(self._include) or bool(self._exclude)
+        self._kept_back = 0  # names in the todo of all visits
 
     def visit(self, entry: Entry | None) -> None:
         """Visit a directory (None: the root), and those below that nobody else has room for."""
@@ -75,11 +76,24 @@ class Walker:
                 visits.append(visit)
             latest = visits[-1]
             visit = None
+            if self._kept_back and self._run.crew.runs_low:
+                self._share(visits)
             if latest.todo and not self._run.stopping:
+                self._kept_back -= 1
                 visit = self._enter(latest.node, latest.todo.pop(), 0)
             elif not self._batch(latest):
                 visits.pop()
                 self._leave(latest)
+
+    def _share(self, visits: list[Visit]) -> None:
+        """Leave to others what the stack had no room for, before they have nothing to do."""
+        for visit in visits:
+            if visit.todo:
+                before = len(visit.todo)
+                visit.todo = self._run.crew.push_expected(visit.node, visit.todo)
+                self._kept_back -= before - len(visit.todo)
+                if visit.todo:
+                    return
 
     # ------------------------------------------------------------ into, out of
 
@@ -179,6 +193,7 @@ class Walker:
             directories = self._directories.remove_empty(node, directories)
         if directories:
             visit.todo = run.crew.push(node, directories)
+            self._kept_back += len(visit.todo)
         if files and self._files.purge(node, files):
             kept = True
         if operations := tally.operations - before:

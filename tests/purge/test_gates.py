@@ -1,0 +1,129 @@
+"""Turns: so many at a time, the others in the order of arrival."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from slotwise.purge import PurgeOptions, Run, make_plan
+from slotwise.purge.files import Files
+from slotwise.purge.gates import Gates, Turns
+from slotwise.purge.identity import identity_of
+from slotwise.purge.tally import Tally
+from slotwise.purge.tree import Node
+
+
+def wait_until(reached) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.0001)
+
+
+def test_those_who_wait_get_their_turn_in_the_order_of_arrival() -> None:
+    turns, order = Turns(1), []
+    turns.take()
+
+    def worker(number: int) -> None:
+        turns.take()
+        order.append(number)
+        turns.give()
+
+    workers = []
+    for number in range(5):
+        workers.append(threading.Thread(target=worker, args=(number,)))
+        workers[-1].start()
+        wait_until(lambda: len(turns._waiting) == len(workers))
+    turns.give()
+    for each in workers:
+        each.join(30)
+    assert order == [0, 1, 2, 3, 4]
+    assert turns._free == 1
+
+
+def test_who_passes_its_turn_on_goes_behind_those_who_wait() -> None:
+    turns, order = Turns(1), []
+    turns.pass_on()  # nobody waits, so nothing happens
+    turns.take()
+
+    def other() -> None:
+        turns.take()
+        order.append("other")
+        turns.give()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    wait_until(lambda: turns._waiting)
+    turns.pass_on()
+    order.append("first")
+    turns.pass_on()
+    order.append("first again")
+    turns.give()
+    thread.join(30)
+    assert order == ["other", "first", "first again"]
+
+
+def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
+    turns, limit = Turns(3), 3
+    inside: list[int] = []
+    seen: list[int] = []
+
+    def worker(number: int) -> None:
+        for _ in range(200):
+            turns.take()
+            inside.append(number)
+            seen.append(len(inside))
+            inside.remove(number)
+            turns.pass_on()
+            turns.give()
+
+    workers = [threading.Thread(target=worker, args=(number,)) for number in range(12)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join(60)
+    assert len(seen) == 12 * 200
+    assert max(seen) <= limit
+    assert (turns._free, len(turns._waiting)) == (limit, 0)
+
+
+@pytest.mark.parametrize("all_begun", [True, False])
+def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, all_begun) -> None:
+    for name in "ab":
+        for number in range(40):
+            old(root / name / f"{name}{number}")
+    plan = make_plan(root, PurgeOptions())
+    run = Run(plan)
+    if all_begun:
+        run.crew._stack.clear()
+    turns = run.limits.turns = Turns(1)
+    unlink, order = os.unlink, []
+
+    def unlinking(name, **more):
+        if not order:
+            wait_until(lambda: turns._waiting)
+        order.append(name[0])
+        unlink(name, **more)
+
+    def worker(name: str) -> None:
+        names = [path.name for path in (root / name).iterdir()]
+        fd = os.open(root / name, os.O_RDONLY)
+        node = Node(run.root, name, fd, identity_of(fd), 1)
+        assert not Files(run, Tally(), Gates(run.limits))._purge(node, names)
+        os.close(fd)
+
+    monkeypatch.setattr(os, "unlink", unlinking)
+    workers = [threading.Thread(target=worker, args=(name,)) for name in "ab"]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join(60)
+    monkeypatch.undo()
+    plan.close()
+    changes = sum(one != other for one, other in pairwise(order))
+    assert len(order) == 80
+    assert changes == (5 if all_begun else 1)  # 16, 16 and 8 of each, or all at once
