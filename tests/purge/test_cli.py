@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import select
@@ -14,6 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from slotwise.cli.purge import main
 
 SUMMARY = [
     "files_scanned",
@@ -416,3 +419,26 @@ def test_a_stdout_that_takes_nothing_is_told_in_one_line(root, old, kind) -> Non
     assert (ran.returncode, file.exists()) == (1, False)
     assert "1 files and 0 directories were purged, but stdout" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_purge_starts_without_an_event_loop(root, old) -> None:
+    """A third of the time that a small tree takes would be the import of asyncio."""
+    old(root / "x")
+    program = (
+        "import sys; from slotwise.cli import purge;"
+        f"code = purge.main([{str(root)!r}, '--yes', '--json']);"
+        "sys.exit(code or 3 * ('asyncio' in sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), timeout=60, check=False
+    )
+    assert ran.returncode == 0
+    assert not list(root.iterdir())
+
+
+def test_a_program_that_calls_it_keeps_its_own_logging(root) -> None:
+    logger = logging.getLogger("slotwise")
+    before = logger.handlers[:], logger.level, logger.propagate
+    assert main([str(root), "--yes", "--log-level", "debug"]) == 0
+    assert main([str(root), "--yes", "--json", "--min-depth", "-1"]) == 2
+    assert (logger.handlers, logger.level, logger.propagate) == before

@@ -16,8 +16,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -131,8 +131,13 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.check_environment()
     except SystemExit as ending:  # help was asked for, or something is wrong
         return int(ending.code or 0)
-    path, as_json, yes = given.pop("path"), given.pop("json"), given.pop("yes")
-    _log_to(as_json=as_json, level=given.pop("log_level"))
+    as_json = given.pop("json")
+    with _logging_to(as_json=as_json, level=given.pop("log_level")):
+        return _main(given, as_json=as_json)
+
+
+def _main(given: dict[str, Any], *, as_json: bool) -> int:
+    path, yes = given.pop("path"), given.pop("yes")
     for globs in ("include", "exclude"):
         given[globs] = tuple(given[globs] or ())
     try:
@@ -277,13 +282,21 @@ class _JsonLines(logging.Handler):
             self.handleError(record)
 
 
-def _log_to(*, as_json: bool, level: str) -> None:
+@contextmanager
+def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
+    """Show what is logged; afterwards all is as it was, for who calls `main` in a program."""
     handler: logging.Handler = _JsonLines() if as_json else logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     logger = logging.getLogger("slotwise")
+    before = logger.handlers[:], logger.level, logger.propagate
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers[:], level_before, logger.propagate = before
+        logger.setLevel(level_before)
 
 
 def _room_for_descriptors() -> None:
