@@ -442,3 +442,20 @@ def test_a_program_that_calls_it_keeps_its_own_logging(root) -> None:
     assert main([str(root), "--yes", "--log-level", "debug"]) == 0
     assert main([str(root), "--yes", "--json", "--min-depth", "-1"]) == 2
     assert (logger.handlers, logger.level, logger.propagate) == before
+
+
+def test_a_misspelled_flag_is_refused_with_the_one_that_was_meant(root, old) -> None:
+    path = old(root / "x")
+    ran = run(root, "--yes", "--max-age-day", "3")
+    assert ran.returncode == 2
+    assert "no such option: --max-age-day (did you mean --max-age-days?)" in ran.stderr
+    second = run(root, root / "x", "--yes")
+    assert second.returncode == 2
+    assert "one PATH, please" in second.stderr
+    assert path.exists()
+
+
+def test_the_help_has_examples_and_exit_codes() -> None:
+    said = run("--help").stdout
+    assert "slotwise purge /data/cache --dry-run" in said
+    assert "exit code:" in said

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -33,6 +33,22 @@ _NOT_DONE = 2
 _LEVELS = ("debug", "info", "warning", "error")
 
 _ENOUGH_DESCRIPTORS = 65_536
+
+_EXAMPLES = f"""examples:
+  slotwise purge /data/cache --dry-run                   what would go, and nothing goes
+  slotwise purge /data/cache --max-age-days 14           shows its plan and asks
+  slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
+  slotwise purge /mnt/efs --yes --include '*.tmp' --exclude keep --audit /var/log/purge.jsonl
+  slotwise purge /mnt/efs --yes --fleet redis://cache:6379 --name efs   a limit for all machines
+
+exit code:
+  0    done; a cap that was reached is said, and is no error
+  1    done, but some things could not be deleted
+  2    not done: bad usage, declined, a refused root, too little memory
+  130  Ctrl-C ended it, in order (143: SIGTERM)
+
+Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
+--include and --exclude are separated by spaces there."""
 
 
 class _Flags(argparse.ArgumentParser):
@@ -58,6 +74,19 @@ class _Flags(argparse.ArgumentParser):
             words += f" [{default}]"
         self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
 
+    def parse(self, words: Sequence[str] | None) -> dict[str, Any]:
+        """The values of all flags; SystemExit if help was asked for, or something is wrong."""
+        given, unknown = self.parse_known_args(words)
+        if unknown:
+            near = _nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(
+                f"no such option: {unknown[0]}{near}"
+                if unknown[0][:1] == "-"
+                else f"one PATH, please; {unknown[0]!r} is a second one"
+            )
+        self.check_environment()
+        return vars(given)
+
     def check_environment(self) -> None:
         """After the words, so that ``--help`` helps in any environment.
 
@@ -65,13 +94,17 @@ class _Flags(argparse.ArgumentParser):
         """
         for variable in sorted(set(os.environ) - self._variables):
             if variable.startswith(_ENV):
-                import difflib  # seldom needed, and not small
-
-                close = difflib.get_close_matches(variable, self._variables, 1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                self._wrong.append(f"{variable} in the environment is no flag{hint}")
+                near = _nearest(variable, self._variables)
+                self._wrong.append(f"{variable} in the environment is no flag{near}")
         if self._wrong:
             self.error("; ".join(self._wrong))
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # seldom needed, and not small
+
+    near = get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
@@ -93,7 +126,8 @@ def _parser() -> _Flags:
     parser = _Flags(
         prog="slotwise purge",
         description="Delete old files below PATH, and directories that are empty or become so.",
-        epilog=f"Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("path", metavar="PATH", help="the directory; it stays itself")
@@ -127,8 +161,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Do what ``slotwise purge`` with these words does; gives the exit code."""
     parser = _parser()
     try:
-        given = vars(parser.parse_args(words))
-        parser.check_environment()
+        given = parser.parse(words)
     except SystemExit as ending:  # help was asked for, or something is wrong
         return int(ending.code or 0)
     as_json = given.pop("json")
