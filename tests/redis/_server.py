@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 
 def find_redis_server() -> str:
@@ -71,7 +73,8 @@ class Server:
         deadline = time.monotonic() + 20
         while True:
             try:
-                with self.client() as client:
+                # One that refuses to start is not worth the client's patience.
+                with self.client(retry=Retry(NoBackoff(), 0)) as client:
                     client.ping()
                 return self
             except (redis.ConnectionError, redis.TimeoutError):
