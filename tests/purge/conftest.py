@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.purge.adapt import Adapter
+from slotwise.purge.crew import Crew
+
 OLD = 1_000_000_000
 
 
@@ -64,6 +67,26 @@ def left() -> Callable[[Path], set[str]]:
         return {str(path.relative_to(root)) for path in root.rglob("*")}
 
     return names
+
+
+@pytest.fixture
+def crew_of(monkeypatch) -> Callable[[int], None]:
+    """Let purges have so many workers all the time.
+
+    From the first moment, too: a small tree is done before the watch has looked once.
+    """
+
+    def fix(workers: int) -> None:
+        begin = Crew.__init__
+
+        def complete(self, run, most):
+            begin(self, run, most)
+            self.wanted = min(workers, most)
+
+        monkeypatch.setattr(Crew, "__init__", complete)
+        monkeypatch.setattr(Adapter, "look", lambda self, *_, **__: min(workers, self.most))
+
+    return fix
 
 
 @pytest.fixture(autouse=True)

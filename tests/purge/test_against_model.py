@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.purge import adapt, purge
+from slotwise.purge import crew, purge, walk
 
 OLD, DEEPEST = 1_000_000_000, 4
 NAMES = ("a", "b", "c", "keep", "keep.log", "x.log", "y.log", "z")
@@ -41,6 +41,8 @@ def random_flags(dice: random.Random) -> dict[str, Any]:
         "exclude": dice.choice(((), (), ("keep*",), ("a/b",), ("b", "c/*.log"))),
         "max_empty_dirs_to_delete": dice.choice((0, 0, 1, 3)),
         "max_files_to_delete": dice.choice((0, 0, 0, 2)),
+        "max_concurrency_scanning": dice.choice((1, 2, 100)),
+        "max_concurrency_deletion": dice.choice((1, 2, 100)),
     }
 
 
@@ -106,18 +108,18 @@ def paths_in(root: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("crowd", [False, True], ids=["one worker", "a crowd"])
+@pytest.mark.parametrize("workers", [1, 8], ids=["one worker", "a crowd"])
 @pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
 def test_a_dry_run_a_real_run_and_the_model_agree(
-    tmp_path: Path, outside: Path, monkeypatch, crowd: bool, audited: bool
+    tmp_path: Path, outside: Path, monkeypatch, crew_of, workers: int, audited: bool
 ) -> None:
-    monkeypatch.setattr(adapt, "SLOW", -1.0 if crowd else math.inf)
-    monkeypatch.setattr(adapt, "FAST", -1.0 if crowd else math.inf)
-    monkeypatch.setattr(adapt, "BUSY", math.inf)
-    monkeypatch.setattr(adapt, "_SILENCE", 0.0 if crowd else math.inf)
+    crew_of(workers)
     for seed in range(60):
-        dice = random.Random(f"{seed} {crowd} {audited}")
+        dice = random.Random(f"{seed} {workers} {audited}")
         tree, flags = random_tree(dice), random_flags(dice)
+        monkeypatch.setattr(crew, "_SMALLEST_STACK", dice.choice((1, 2, 4, 1024)))
+        monkeypatch.setattr(crew, "_STACK_PER_WORKER", 0)
+        monkeypatch.setattr(walk, "BATCH", dice.choice((1, 3, 1000)))
         root, audit = tmp_path / f"{seed}", tmp_path / f"{seed}.audit"
         plant(tree, root, outside)
         before = paths_in(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -419,6 +420,27 @@ def test_a_stdout_that_takes_nothing_is_told_in_one_line(root, old, kind) -> Non
     assert (ran.returncode, file.exists()) == (1, False)
     assert "1 files and 0 directories were purged, but stdout" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_ctrl_c_during_the_summary_does_not_deny_what_was_deleted(
+    root, old, monkeypatch, capsys
+) -> None:
+    class Pressed(io.StringIO):
+        def write(self, _: str) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return 0
+
+    file = old(root / "a")
+    monkeypatch.setattr(sys, "stdout", Pressed())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main([str(root), "--yes"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not file.exists()
+    said = capsys.readouterr().err
+    assert "1 files and 0 directories were purged, but stdout: interrupted" in said
+    assert "nothing was deleted" not in said
 
 
 def test_a_purge_starts_without_an_event_loop(root, old) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -148,6 +150,34 @@ def test_no_descriptors_left_is_a_reason_to_wait_and_no_error(root, old, monkeyp
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (40, 40, {})
 
 
+def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_by(
+    root, old, monkeypatch
+) -> None:
+    path = root
+    for level in range(12):
+        path = path / f"{level}"
+        old(path / "x")
+    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
+    run = Run(plan)
+    run.descriptors.most = 4  # so that parents have to be found again
+    real, climbed = os.open, []
+
+    def under_pressure(path, *args, **more):
+        if path == "..":
+            climbed.append(path)
+            run.descriptors.close_all()  # all that nobody uses at this moment
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", under_pressure)
+    try:
+        report = run.run()
+    finally:
+        monkeypatch.undo()
+        plan.close()
+    assert climbed
+    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (12, 12, {})
+
+
 def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> None:
     import resource
 
@@ -249,3 +279,31 @@ def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeyp
         plan.close()
     assert report.files_purged == 60
     assert unlinked.count(lister[0]) < 30  # and not all but the first four
+
+
+@pytest.mark.parametrize(
+    "purge_it", ["purge(root)", "cli._sample(make_plan(root, PurgeOptions()))"], ids=["api", "plan"]
+)
+def test_ctrl_c_while_workers_are_hired_ends_it_in_order(root, old, purge_it) -> None:
+    old(root / "x")
+    program = f"""
+import signal, sys, threading
+from slotwise.cli import purge as cli
+from slotwise.purge import PurgeOptions, make_plan, purge
+
+def interrupted(thread, start=threading.Thread.start):
+    if thread.name == "slotwise-purge":
+        signal.raise_signal(signal.SIGINT)
+    start(thread)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread.start = interrupted
+root = {str(root)!r}
+try:
+    {purge_it}
+except KeyboardInterrupt:
+    workers = [each for each in threading.enumerate() if each.name == "slotwise-purge"]
+    sys.exit(1 if workers else 7)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+    assert ran.returncode == 7

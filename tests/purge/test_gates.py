@@ -127,3 +127,26 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     changes = sum(one != other for one, other in pairwise(order))
     assert len(order) == 80
     assert changes == (5 if all_begun else 1)  # 16, 16 and 8 of each, or all at once
+
+
+def test_who_is_stopped_goes_home_and_passes_no_turn_on(root, old, monkeypatch) -> None:
+    """A thousand workers that hand on some sixty turns each would take their time."""
+    names = [old(root / f"{number}").name for number in range(100)]
+    plan = make_plan(root, PurgeOptions())
+    run = Run(plan)
+    run.crew._stack.clear()  # all are begun
+    run.limits.turns, passed = Turns(1), []
+    unlink = os.unlink
+
+    def unlinking(name, **more):
+        run.stop("test")
+        unlink(name, **more)
+
+    monkeypatch.setattr(os, "unlink", unlinking)
+    monkeypatch.setattr(run.limits.turns, "pass_on", lambda: passed.append(1))
+    assert Files(run, Tally(), Gates(run.limits))._purge(run.root, names)
+    monkeypatch.undo()
+    plan.close()
+    assert len(list(root.iterdir())) == 99
+    assert passed == []
+    assert run.limits.turns._free == 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -100,11 +100,14 @@ def test_empty_directories_stay_unless_asked_for(root, old, left) -> None:
 
 @pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("cap", [1, 7, 20, 0])
-def test_the_cap_of_directories_is_exact(root, left, cap: int, workers: int, monkeypatch) -> None:
+def test_the_cap_of_directories_is_exact(
+    root, left, cap: int, workers: int, monkeypatch, crew_of
+) -> None:
     for a in range(5):
         for b in range(5):
             (root / f"{a}" / f"{b}").mkdir(parents=True)
-    at_once(monkeypatch)
+    crew_of(workers)
+    take_longer(monkeypatch)
     report = purge(
         root,
         remove_empty_dirs=True,
@@ -118,21 +121,29 @@ def test_the_cap_of_directories_is_exact(root, left, cap: int, workers: int, mon
     assert report.exit_code == 0
 
 
-def at_once(monkeypatch) -> None:
-    """All workers from the start, as on a slow file system."""
-    from slotwise.purge import adapt
+def take_longer(monkeypatch) -> None:
+    """Removals that several workers are in at once."""
 
-    monkeypatch.setattr(adapt, "SLOW", -1.0)
-    monkeypatch.setattr(adapt, "FAST", -1.0)
-    monkeypatch.setattr(adapt, "BUSY", math.inf)
+    def slowed(real):
+        def call(*args, **more):
+            time.sleep(0.001)
+            return real(*args, **more)
+
+        return call
+
+    monkeypatch.setattr(os, "unlink", slowed(os.unlink))
+    monkeypatch.setattr(os, "rmdir", slowed(os.rmdir))
 
 
 @pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("cap", [1, 7, 100])
-def test_the_cap_of_files_is_exact(root, old, left, cap: int, workers: int, monkeypatch) -> None:
+def test_the_cap_of_files_is_exact(
+    root, old, left, cap: int, workers: int, monkeypatch, crew_of
+) -> None:
     for number in range(100):
         old(root / f"{number % 10}" / f"{number}")
-    at_once(monkeypatch)
+    crew_of(workers)
+    take_longer(monkeypatch)
     report = purge(
         root,
         max_files_to_delete=cap,
@@ -421,15 +432,30 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
     assert report.peak_memory_mb > 1
 
 
-def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch) -> None:
+def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, crew_of) -> None:
     from slotwise._guard import resident_memory
 
-    for number in range(50):
-        old(root / f"{number}" / "x")
-    at_once(monkeypatch)
+    for number in range(100):
+        old(root / f"{number}" / "a" / "x")  # each has work for another one
+    crew_of(16)
+    unlink, shown = os.unlink, []
+    at_it: set[threading.Thread] = set()
+
+    def unlinking(name, **more):
+        at_it.add(threading.current_thread())
+        time.sleep(0.004)
+        unlink(name, **more)
+
+    def show(report):
+        shown.append(report)
+        time.sleep(0.05)  # a bar that takes long to draw, in which nobody is hired
+
+    monkeypatch.setattr(os, "unlink", unlinking)
     limit = resident_memory() / 1024 / 1024 / 0.9
-    report = purge(root, memory_limit_mb=limit)
-    assert (report.files_purged, report.stopped_by) == (50, None)
+    report = purge(root, memory_limit_mb=limit, on_progress=show)
+    assert (report.files_purged, report.stopped_by) == (100, None)
+    assert len(shown) > 1
+    assert len(at_it) == 1
 
 
 async def test_a_cancelled_purge_ends_first(root, old) -> None:
@@ -480,14 +506,14 @@ def test_wrong_flags_are_told(root, flags, error) -> None:
         AsyncEFSPurger(root, **flags)
 
 
-def test_a_fleet_of_one_process_shares_its_limit(root, old, monkeypatch) -> None:
+def test_a_fleet_of_one_process_shares_its_limit(root, old, crew_of) -> None:
     from slotwise import MemorySemaphore
 
     shared = MemorySemaphore(value=2)
     others = shared.acquire_sync(1)
     for number in range(60):
         old(root / f"{number}" / "x")
-    at_once(monkeypatch)
+    crew_of(16)
     report = purge(root, fleet=shared, remove_empty_dirs=True)
     assert (report.files_purged, report.empty_dirs_deleted) == (60, 60)
     shared.release_sync(others)

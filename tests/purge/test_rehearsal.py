@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+import time
 
 import pytest
 
-from slotwise.purge import purge
+from slotwise.purge import purge, rehearsal
+from slotwise.purge.adapt import Adapter
 
 NOBODY = 65534
 
@@ -55,3 +58,34 @@ def test_sticky_directories_of_others(tmp_path, root, old) -> None:
     finally:
         os.seteuid(0)
     assert seen == expected == (1, 0, 3, {"EPERM": 2})
+
+
+def test_a_dry_run_keeps_to_the_limit_of_operations_in_flight(root, old, monkeypatch) -> None:
+    for number in range(400):
+        old(root / f"{number % 40}" / f"{number}")
+    lock = threading.Lock()
+    now = most = 0
+
+    def counted(real):
+        def call(*args, **more):
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            try:
+                time.sleep(0.0005)
+                return real(*args, **more)
+            finally:
+                with lock:
+                    now -= 1
+
+        return call
+
+    for name in ("stat", "access", "scandir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    monkeypatch.setattr(rehearsal, "is_frozen", counted(rehearsal.is_frozen))
+    monkeypatch.setattr(Adapter, "look", lambda *_, **__: 20)
+    report = purge(root, dry_run=True, remove_empty_dirs=True, max_concurrency_scanning=3)
+    monkeypatch.undo()
+    assert (report.files_purged, report.empty_dirs_deleted) == (400, 40)
+    assert most == 3

@@ -48,7 +48,7 @@ exit code:
   130  Ctrl-C ended it, in order (143: SIGTERM)
 
 Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
---include and --exclude are separated by spaces there."""
+--include and --exclude are separated by spaces there, and those given here are added."""
 
 
 class _Flags(argparse.ArgumentParser):
@@ -227,13 +227,16 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
         else:
             show_summary(report, plan)
             sys.stdout.flush()
-    except (OSError, SystemExit) as error:  # rich exits when nobody reads it
+    except (OSError, SystemExit, KeyboardInterrupt) as error:  # rich exits when nobody reads it
         why = error.strerror if isinstance(error, OSError) else os.strerror(errno.EPIPE)
+        code = report.exit_code or 1
+        if isinstance(error, KeyboardInterrupt):  # Ctrl-C once more, or as the last file went
+            why, code = "interrupted", SIGNALS["SIGINT"]
         words = (
             f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
             f" {'would be' if dry_run else 'were'} purged, but stdout: {why}"
         )
-        raise _Unheard(words, report.exit_code or 1) from error
+        raise _Unheard(words, code) from error
     return report
 
 
@@ -280,9 +283,12 @@ def _sample(plan: Plan) -> PurgeReport:
     logger.setLevel(logging.CRITICAL)  # what fails now fails again, and is told then
     try:
         run = Run(dry, enough)
-        return run.run()
+        sample = _with_signals(run)
     finally:
         logger.setLevel(level)
+    if sample.stopped_by in SIGNALS:  # in order; now it does what it does to any program
+        signal.raise_signal(signal.Signals[sample.stopped_by])
+    return sample
 
 
 def _refuse(words: str, *, as_json: bool) -> int:

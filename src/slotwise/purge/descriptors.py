@@ -42,19 +42,15 @@ class Descriptors:
             closing = self._too_many()
         _close(closing)
 
-    def pin(self, node: Node, child_fd: int = CLOSED) -> int:
+    def pin(self, node: Node, child: Node | None = None) -> int:
         """The node's descriptor, which stays open until `unpin`.
 
         Raises:
             OSError: it was closed and is not to be found again where it was.
         """
-        with self._lock:
-            if node.fd != CLOSED:
-                if not node.pins:
-                    del self._unused[node]
-                node.pins += 1
-                return node.fd
-        fd: int = self.attempt(self._find_again, node, child_fd)
+        if self._pin_open(node):
+            return node.fd
+        fd: int = self.attempt(self._find_again, node, child)
         with self._lock:
             closing = []
             if node.fd == CLOSED:
@@ -69,6 +65,16 @@ class Descriptors:
             fd = node.fd
         _close(closing)
         return fd
+
+    def _pin_open(self, node: Node) -> bool:
+        """Pin the node if its descriptor is open."""
+        with self._lock:
+            if node.fd == CLOSED:
+                return False
+            if not node.pins:
+                del self._unused[node]
+            node.pins += 1
+            return True
 
     def unpin(self, node: Node) -> None:
         with self._lock:
@@ -135,10 +141,13 @@ class Descriptors:
 
     # ------------------------------------------------------------ found again
 
-    def _find_again(self, node: Node, child_fd: int) -> int:
-        if child_fd != CLOSED:
-            # O_NOFOLLOW says nothing about "..", which is never a symlink.
-            fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
+    def _find_again(self, node: Node, child: Node | None) -> int:
+        if child is not None and self._pin_open(child):
+            try:
+                # O_NOFOLLOW says nothing about "..", which is never a symlink.
+                fd = os.open("..", OPEN_DIRECTORY, dir_fd=child.fd)
+            finally:
+                self.unpin(child)
             if identity_of(fd) == node.identity:
                 return fd
             os.close(fd)

@@ -139,10 +139,14 @@ class Directories:
         return done
 
     def _rehearse(self, node: Node, parent: Node) -> bool:
-        fd = self._run.descriptors.pin(parent, node.fd)
+        fd = self._run.descriptors.pin(parent, node)
         try:
-            found = os.stat(node.name, dir_fd=fd, follow_symlinks=False)
-            Rehearsal(fd).check(node.name, found)
+            self._gates.scan_in()
+            try:
+                found = os.stat(node.name, dir_fd=fd, follow_symlinks=False)
+            finally:
+                self._gates.scan_out()
+            Rehearsal(fd, self._gates).check(node.name, found)
         finally:
             self._run.descriptors.unpin(parent)
         return True
@@ -159,7 +163,7 @@ class Directories:
         try:
             if run.stopping:
                 return False
-            fd = run.descriptors.pin(parent, node.fd)
+            fd = run.descriptors.pin(parent, node)
             try:
                 self._gates.delete_in()
                 try:

@@ -67,6 +67,8 @@ class Files:
         turns.take()
         try:
             for start in range(0, len(names), _TURN):
+                if self._run.stopping:
+                    return True
                 # A directory that was begun is finished first. Once all are begun they take
                 # turns, to end together: the last one alone would leave all others idle.
                 if start and self._run.crew.all_begun:
@@ -148,7 +150,7 @@ class Files:
     def _purge_carefully(self, node: Node, names: list[str]) -> bool:
         run = self._run
         try:
-            rehearsal = Rehearsal(node.fd) if self._dry_run else None
+            rehearsal = Rehearsal(node.fd, self._gates) if self._dry_run else None
         except OSError as error:
             run.error("stat", node, None, error)
             return True

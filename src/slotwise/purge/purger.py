@@ -83,9 +83,51 @@ def purge(
     on_progress: Callable[[PurgeReport], object] | None = None,
     **flags: Unpack[PurgeFlags],
 ) -> PurgeReport:
-    """`AsyncEFSPurger.purge` for callers without an event loop; blocks."""
+    """`AsyncEFSPurger.purge` for callers without an event loop; blocks.
+
+    Ctrl-C begins nothing any more, and is raised when what is in flight has ended.
+    """
+    from concurrent.futures import Future, wait  # not small, and `slotwise purge` needs it not
+
     plan = make_plan(root, PurgeOptions(**flags))
+    ended: Future[PurgeReport] = Future()
     try:
-        return Run(plan, on_progress).run()
-    finally:
+        run = Run(plan, on_progress)
+    except BaseException:
         plan.close()
+        raise
+
+    def work() -> None:
+        if not ended.set_running_or_notify_cancel():
+            return
+        try:
+            try:
+                report = run.run()
+            finally:
+                plan.close()
+        except BaseException as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(report)
+
+    # In a thread of its own: an exception that a signal raises anywhere in the watch could
+    # leave workers behind, and they must never outlive the root's descriptor.
+    interruption: BaseException | None = None
+    try:
+        threading.Thread(target=work, name="slotwise-purge-watch", daemon=True).start()
+    except BaseException as error:
+        if ended.cancel():  # it has not begun, and never will
+            plan.close()
+            raise
+        interruption = error
+        run.stop("cancelled")
+    while True:
+        try:
+            wait([ended])
+            break
+        except BaseException as error:
+            interruption = interruption or error
+            run.stop("cancelled")
+    if interruption is not None:
+        raise interruption
+    return ended.result()

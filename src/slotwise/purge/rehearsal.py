@@ -12,17 +12,23 @@ import errno
 import os
 import stat
 
+from slotwise.purge.gates import Gates
 from slotwise.purge.identity import is_frozen
 
 
 class Rehearsal:
     """One directory that names would be removed from."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, gates: Gates) -> None:
         self._fd = fd
-        self._writable = os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True)
-        self._frozen = is_frozen(fd)
-        directory = os.fstat(fd)
+        self._gates = gates
+        gates.scan_in()
+        try:
+            self._writable = os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True)
+            self._frozen = is_frozen(fd)
+            directory = os.fstat(fd)
+        finally:
+            gates.scan_out()
         user = os.geteuid()
         self._only_own = bool(directory.st_mode & stat.S_ISVTX) and user not in (
             0,
@@ -34,9 +40,12 @@ class Rehearsal:
         """Raise what the removal of ``name``, which is ``found``, would raise."""
         if not self._writable and not self._frozen:
             raise PermissionError(errno.EACCES, "Permission denied")
-        if (
-            self._frozen
-            or (self._only_own and found.st_uid != self._user)
-            or is_frozen(self._fd, name)
-        ):
+        if self._frozen or (self._only_own and found.st_uid != self._user) or self._is_frozen(name):
             raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def _is_frozen(self, name: str) -> bool:
+        self._gates.scan_in()
+        try:
+            return is_frozen(self._fd, name)
+        finally:
+            self._gates.scan_out()

@@ -137,31 +137,34 @@ class Run:
         looked = shown = time.monotonic()
         cpu = time.process_time()
         while not crew.over.is_set() and not self.stopping:
-            self._look_at_memory()
+            short = self._is_memory_short()
+            if short:
+                crew.wanted = 1
             crew.hire()
             if crew.over.wait(_TICK) or self.stopping:
                 break
             now, cpu_now = time.monotonic(), time.process_time()
             self._adapter.most = crew.most
-            crew.wanted = self._adapter.look(
+            wanted = self._adapter.look(
                 now - looked,
                 crew.total().operations,
                 crew.busy,
                 crew.latencies(),
                 cpu=cpu_now - cpu,
             )
+            crew.wanted = 1 if short else wanted
             looked, cpu = now, cpu_now
             if self._progress is not None and now - shown >= 0.1:
                 shown = now
                 self._progress(self.report())
 
-    def _look_at_memory(self) -> None:
+    def _is_memory_short(self) -> bool:
+        """Whether one worker has to do; stops the run if even that is too much."""
         pressure = self._guard.check()
         if pressure is Pressure.STOP:
             log.error("stopped: %s", self._guard.describe())
             self.stop("memory")
-        elif pressure is Pressure.SLOW:
-            self.crew.wanted = 1
+        return pressure is Pressure.SLOW
 
     # ------------------------------------------------- called by the walkers
 
