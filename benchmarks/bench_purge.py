@@ -46,7 +46,6 @@ _ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTE
 class Cost:
     wall: float
     cpu: float
-    rss_mb: float
 
 
 def run(command: list[str], **environment: str) -> Cost:
@@ -59,7 +58,21 @@ def run(command: list[str], **environment: str) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Cost(wall, used.ru_utime + used.ru_stime)
+
+
+# Linux counts the memory of the parent at the fork as the child's: that has to be a small one.
+_SMALL_PARENT = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+"""
+
+
+def peak_memory_mb(command: list[str]) -> float:
+    """The most that a whole process had in memory."""
+    small = [sys.executable, "-c", _SMALL_PARENT, *command]
+    return float(subprocess.check_output(small, env=_ENVIRONMENT))
 
 
 def purge(root: Path, *flags: str) -> list[str]:
@@ -166,8 +179,6 @@ class Contest:
                 f"  {what:<6} slotwise {ours:6.2f} s   find {other:6.2f} s   ratio {ratio:5.2f}"
                 f"   <- bar {bar:g}: {'passed' if ratio <= bar else 'MISSED'}"
             )
-        rss = median(cost.rss_mb for cost in costs["slotwise"])
-        print(f"  peak memory {rss:.0f} MB")
         sys.stdout.flush()
         return self.title, passed
 
@@ -192,17 +203,16 @@ def slow_run(command: list[str], library: Path, root: Path, log: Path) -> dict[s
     return counted
 
 
+def both_limits(limit: int) -> list[str]:
+    return ["--max-concurrency-scanning", str(limit), "--max-concurrency-deletion", str(limit)]
+
+
 def slow_rows(shim: Path, base: Path, quick: bool) -> list[tuple[str, bool]]:
     library, log, root = base / "shim.so", base / "operations", base / "tree"
     subprocess.run(
         ["cc", "-O2", "-shared", "-fPIC", "-o", library, shim, "-ldl", "-lpthread"], check=True
     )
-    limits = [
-        "--max-concurrency-scanning",
-        str(IN_FLIGHT),
-        "--max-concurrency-deletion",
-        str(IN_FLIGHT),
-    ]
+    limits = both_limits(IN_FLIGHT)
     files = 100 if not quick else 30
 
     old_files(root, 3, 100)
@@ -225,6 +235,24 @@ def slow_rows(shim: Path, base: Path, quick: bool) -> list[tuple[str, bool]]:
     ):
         print(f"  {words:<48} {value:8.2f}   {'passed' if fine else 'MISSED'}")
         rows.append((f"{title}: {words}", fine))
+
+    # With half of it for each kind there are never more than that in flight in all.
+    bare = [sys.executable, "-m", "benchmarks._bare_pool", str(root), str(IN_FLIGHT)]
+    rates: dict[str, list[float]] = {"slotwise": [], "bare": []}
+    for _ in range(1 if quick else 3):
+        for who, command in (
+            ("slotwise", purge(root, *both_limits(IN_FLIGHT // 2))),
+            ("bare", bare),
+        ):
+            old_files(root, 400, files)
+            counted = slow_run(command, library, root, log)
+            rates[who].append(counted["ops_per_s"] / (IN_FLIGHT / LATENCY))
+            shutil.rmtree(root)
+    print(
+        f"  the same, both limits {IN_FLIGHT // 2}: {median(rates['slotwise']):.2f} of"
+        f" {IN_FLIGHT} / 5 ms; a bare pool of {IN_FLIGHT} threads {median(rates['bare']):.2f};"
+        f" ratio {median(a / b for a, b in zip(*rates.values(), strict=True)):.2f}"
+    )
 
     empty_directories(root, 30, 10)
     theirs = slow_run(find(root, FIND_DIRECTORIES), library, root, log)
@@ -252,7 +280,7 @@ def soak(base: Path) -> tuple[str, bool]:
     for directories in (10_000, 100_000):
         root = base / "tree"
         old_files(root, directories, 10)
-        peaks.append(run(purge(root, *CASCADE)).rss_mb)
+        peaks.append(peak_memory_mb(purge(root, *CASCADE)))
         shutil.rmtree(root)
     small, large = peaks
     title = (
