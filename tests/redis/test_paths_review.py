@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 import redis
+from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import until
 
 from slotwise import AcquireTimeout, BackendError, Tier, Tiers
 from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig
-from slotwise.redis.keeper import Keeper
 from slotwise.redis.paths import RedisPaths
 
 HOLDERS = "adv-sem:tiers_holders:t"
@@ -55,28 +50,9 @@ def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     paths = uploads(config)
     held = paths.acquire_sync(ALICE, timeout=None)
     assert client.zcard(HOLDERS) == 1
-    keeper, caller = paths._process.keeper, threading.get_ident()
-    in_the_way = threading.Event()
-
-    def inside(method: Any) -> bool:
-        frames = traceback.walk_stack(sys._current_frames()[caller])
-        return any(frame.f_code is method.__code__ for frame, _ in frames)
-
-    def interrupt() -> None:
-        with keeper._starting:
-            in_the_way.set()
-            while not inside(Keeper._started):
-                time.sleep(0.001)
-            signal.pthread_kill(caller, signal.SIGINT)
-            while inside(Keeper.run):
-                time.sleep(0.001)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    assert in_the_way.wait(30)
-    with pytest.raises(KeyboardInterrupt):
+    keeper = paths._process.keeper
+    with interrupted_on_its_way_to(keeper), pytest.raises(KeyboardInterrupt):
         paths.release_sync(held.acquisition_id)
-    interrupter.join(30)
     asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
     assert held.acquisition_id not in paths._process.holders
 

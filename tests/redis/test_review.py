@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 import redis
 from tests.redis._client import Worker
+from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import in_line
 
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis.acquisition import Acquisition
-from slotwise.redis.keeper import Keeper
 from slotwise.redis.scripts import load
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
@@ -172,28 +168,9 @@ def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     """By a real signal, which comes before the keeper was told of it."""
     semaphore = RedisSemaphore(name="x", value=1, config=config)
     held = semaphore.acquire_sync()
-    keeper, caller = semaphore._process.keeper, threading.get_ident()
-    in_the_way = threading.Event()
-
-    def inside(method: Any) -> bool:
-        frames = traceback.walk_stack(sys._current_frames()[caller])
-        return any(frame.f_code is method.__code__ for frame, _ in frames)
-
-    def interrupt() -> None:
-        with keeper._starting:
-            in_the_way.set()
-            while not inside(Keeper._started):
-                time.sleep(0.001)
-            signal.pthread_kill(caller, signal.SIGINT)
-            while inside(Keeper.run):
-                time.sleep(0.001)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    assert in_the_way.wait(30)
-    with pytest.raises(KeyboardInterrupt):
+    keeper = semaphore._process.keeper
+    with interrupted_on_its_way_to(keeper), pytest.raises(KeyboardInterrupt):
         semaphore.release_sync(held)
-    interrupter.join(30)
     asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
     assert held.acquisition_id not in semaphore._process.holders
     assert not held.lost.is_set()

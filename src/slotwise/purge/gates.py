@@ -15,7 +15,7 @@ def tokens(limit: int, workers: int) -> Tokens | None:
     """Tokens for ``limit`` operations in flight: ``get()`` to go in, ``put(None)`` out.
 
     A queue in C is ten times cheaper than `threading.Semaphore`, and there are several
-    turns per file. None where ``workers`` are too few to need it.
+    ways in per file. None where ``workers`` are too few to need it.
     """
     if workers <= limit:
         return None
