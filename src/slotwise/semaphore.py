@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from slotwise._arguments import UNSET, Unset
+from slotwise._locked import LockedAnswer
 from slotwise.errors import ContextReused, WouldBlockLoop
 from slotwise.values import AcquisitionResult, SemaphoreStats
 
@@ -95,15 +96,15 @@ class Semaphore(ABC):
     # ---------------------------------------------------------------- giving
 
     @abstractmethod
-    async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        """Give an acquisition's slots back; False if it had ended before.
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Give an acquisition's slots back, by its id or its result; False if it had ended.
 
         Calling it again does no harm: an ended acquisition stays ended, and
         nobody else's slot is freed.
         """
 
     @abstractmethod
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; it does not wait for others, so it may be called anywhere.
 
         A driver with a server needs one round trip to it.
@@ -111,9 +112,16 @@ class Semaphore(ABC):
 
     # ------------------------------------------------------ looking, steering
 
+    def locked(self) -> LockedAnswer:
+        """Whether a newcomer would have to wait; ``await`` it.
+
+        A driver that knows it at once answers ``bool()`` as well; elsewhere ``bool()``
+        raises a TypeError, so that a forgotten ``await`` is never taken for a yes.
+        """
+        return LockedAnswer(self._locked())
+
     @abstractmethod
-    async def locked(self) -> bool:
-        """Whether a newcomer would have to wait."""
+    async def _locked(self) -> bool: ...
 
     @abstractmethod
     def locked_sync(self) -> bool:

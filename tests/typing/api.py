@@ -68,6 +68,7 @@ async def tasks(semaphore: Semaphore) -> None:
     assert_type(await semaphore.try_acquire(slots=2), AcquisitionResult | None)
     assert_type(await semaphore.release(acquired), bool)
     assert_type(await semaphore.release(acquired.acquisition_id), bool)
+    assert_type(await semaphore.release(acquisition_id=acquired.acquisition_id), bool)
     assert_type(await semaphore.locked(), bool)
     assert_type(await semaphore.stats(), SemaphoreStats)
     await semaphore.resize(3)
@@ -104,6 +105,8 @@ async def memory() -> None:
     )
     await tasks(semaphore)
     threads(semaphore)
+    assert_type(bool(semaphore.locked()), bool)
+    assert_type(MemorySemaphore(3).value, int)
     assert_type(semaphore.value, int)
     assert_type(semaphore.name, str | None)
     stats = await MemorySemaphore.get_acquired_stats(names=["api"], limit=10)
@@ -113,21 +116,21 @@ async def memory() -> None:
 
 
 async def processes() -> None:
-    semaphore = ProcessSemaphore(name="gpu", value=2, ttl=5, directory="/srv/slots")
+    semaphore = ProcessSemaphore(2, name="gpu", ttl=5, directory="/srv/slots")
     await tasks(semaphore)
     threads(semaphore)
     async with semaphore.cm(label="nightly") as acquired:
         assert_type(acquired.fencing_token, int | None)
     assert_type(await semaphore.holders(), list[Claimant])
     assert_type(semaphore.waiters_sync(), list[Claimant])
-    assert_type(await semaphore.kick("id"), bool)
+    assert_type(await semaphore.kick(acquisition_id="id"), bool)
     assert_type(ProcessSemaphore.names(), list[str])
     assert_type(ProcessSemaphore.existing("gpu"), ProcessSemaphore)
 
 
 async def fleet() -> None:
     config = RedisConfig("redis://cache:6379", namespace="shop")
-    semaphore = RedisSemaphore(name="api", value=10, heartbeat_max_interval=30, config=config)
+    semaphore = RedisSemaphore(10, name="api", heartbeat_max_interval=30, config=config)
     await tasks(semaphore)
     threads(semaphore)
     await semaphore.acquire(2, label="import")

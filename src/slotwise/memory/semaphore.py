@@ -19,6 +19,7 @@ from typing import cast
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
 from slotwise._clock import glance
+from slotwise._locked import KnownAnswer
 from slotwise._section import alone, lock, section
 from slotwise.errors import ValueConflict
 from slotwise.memory import _log
@@ -74,8 +75,8 @@ class MemorySemaphore(Semaphore):
 
     def __init__(
         self,
-        *,
         value: int,
+        *,
         name: str | None = None,
         max_acquire_time: float | None = None,
         ttl: float | None = None,
@@ -274,11 +275,11 @@ class MemorySemaphore(Semaphore):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        return self.release_sync(acquisition)
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return self.release_sync(acquisition_id)
 
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = acquisition_id_of(acquisition)
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self._name)
@@ -408,7 +409,11 @@ class MemorySemaphore(Semaphore):
 
     # ------------------------------------------------------ looking, steering
 
-    async def locked(self) -> bool:
+    def locked(self) -> KnownAnswer:
+        """Whether a newcomer would have to wait: ``await`` it or use it as a bool."""
+        return KnownAnswer(self.locked_sync())
+
+    async def _locked(self) -> bool:
         return self.locked_sync()
 
     def locked_sync(self) -> bool:

@@ -70,7 +70,7 @@ class Looking(Semaphore):
 
     # ---------------------------------------------------------------- looking
 
-    async def locked(self) -> bool:
+    async def _locked(self) -> bool:
         return await self._look_async(self._is_locked)
 
     def locked_sync(self) -> bool:
@@ -113,16 +113,16 @@ class Looking(Semaphore):
 
     # --------------------------------------------------------------- steering
 
-    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's hold, of whatever process; False if it had ended before.
 
         Its `lost` tells the holder, and the next waiter has the slots.
         """
-        return await self._do_async(Room.kick, acquisition_id_of(acquisition))
+        return await self._do_async(Room.kick, acquisition_id_of(acquisition_id))
 
-    def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `kick`."""
-        return self._do(Room.kick, acquisition_id_of(acquisition))
+        return self._do(Room.kick, acquisition_id_of(acquisition_id))
 
     async def resize(self, value: int) -> None:
         check_count("value", value)

@@ -67,8 +67,8 @@ class ProcessSemaphore(Looking):
 
     def __init__(
         self,
-        *,
         value: int,
+        *,
         name: str | None = None,
         max_acquire_time: float | None = None,
         ttl: float | None = None,
@@ -329,8 +329,8 @@ class ProcessSemaphore(Looking):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = acquisition_id_of(acquisition)
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
         holder = self._before_release(acquisition_id)
@@ -339,9 +339,9 @@ class ProcessSemaphore(Looking):
             log.released(holder)
         return freed
 
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; a thread that is interrupted meanwhile has released all the same."""
-        acquisition_id = acquisition_id_of(acquisition)
+        acquisition_id = acquisition_id_of(acquisition_id)
         if acquisition_id in processes.inherited:
             return False
         holder = self._before_release(acquisition_id)

@@ -85,8 +85,8 @@ class RedisSemaphore(ForThreads):
 
     def __init__(
         self,
-        *,
         value: int,
+        *,
         name: str | None = None,
         max_acquire_time: float | None = None,
         ttl: float | None = None,
@@ -219,8 +219,8 @@ class RedisSemaphore(ForThreads):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition: str | AcquisitionResult) -> bool:
-        acquisition_id = acquisition_id_of(acquisition)
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
         process, room = self._attached()
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
@@ -233,7 +233,7 @@ class RedisSemaphore(ForThreads):
             log.released(holder)
         return bool(reply[0])
 
-    async def kick(self, acquisition: str | AcquisitionResult) -> bool:
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition, of whatever process; False if it had ended before.
 
         The next waiters get its slots at once. Its holder is told at once, or by
@@ -243,12 +243,12 @@ class RedisSemaphore(ForThreads):
         """
         process, room = self._attached()
         return await kick(
-            process, room, process.seat(), acquisition_id_of(acquisition), self._interval
+            process, room, process.seat(), acquisition_id_of(acquisition_id), self._interval
         )
 
     # ------------------------------------------------------ looking, steering
 
-    async def locked(self) -> bool:
+    async def _locked(self) -> bool:
         if self._closed or self._made_at <= self._room.closed_at:
             return True
         value, held, waiting, closing = await self._look("counts")

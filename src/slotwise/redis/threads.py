@@ -14,7 +14,7 @@ from slotwise._arguments import UNSET, Unset
 from slotwise.redis.acquisition import Acquisition
 from slotwise.redis.process import Process, Room
 from slotwise.semaphore import Semaphore, refuse_to_block_a_loop
-from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class ForThreads(Semaphore):
     ) -> AcquisitionResult | None: ...
 
     @abstractmethod
-    async def kick(self, acquisition: str | AcquisitionResult) -> bool: ...
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool: ...
 
     @abstractmethod
     async def holders(self) -> list[Claimant]: ...
@@ -91,26 +91,24 @@ class ForThreads(Semaphore):
 
     # ---------------------------------------------------------------- giving
 
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; blocks for one round trip to the server.
 
         A thread that is interrupted meanwhile has released all the same.
         """
         process, _ = self._attached()
-        if isinstance(acquisition, AcquisitionResult):
-            acquisition = acquisition.acquisition_id
-        if isinstance(acquisition, str):
-            process.condemned.pop(acquisition, None)
-        return process.keeper.run_through(lambda: self.release(acquisition))
+        released = acquisition_id_of(acquisition_id)
+        process.condemned.pop(released, None)
+        return process.keeper.run_through(lambda: self.release(released))
 
-    def kick_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `kick`; blocks for one round trip to the server."""
-        return self._in_keeper(self.kick(acquisition))
+        return self._in_keeper(self.kick(acquisition_id))
 
     # ------------------------------------------------------ looking, steering
 
     def locked_sync(self) -> bool:
-        return self._in_keeper(self.locked())
+        return self._in_keeper(self._locked())
 
     def stats_sync(self) -> SemaphoreStats:
         return self._in_keeper(self.stats())

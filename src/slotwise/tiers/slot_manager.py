@@ -185,21 +185,21 @@ class SlotManager:
         return acquired
 
     async def release_download_slot(
-        self, acquisition: str | AcquisitionResult | None = None
+        self, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
         """Give a download slot back; False if there was nothing to give.
 
-        Without an acquisition it is the latest that the calling task or thread got
+        Without an id it is the latest that the calling task or thread got
         from `acquire_download_slot`; if there is none, nothing is freed, with a warning.
         Releasing twice never frees the slot of somebody else.
         """
-        found = self._which(acquisition, _DOWNLOAD)
+        found = self._which(acquisition_id, _DOWNLOAD)
         return found is not None and await self._downloads.release(found)
 
     def release_download_slot_sync(
-        self, acquisition: str | AcquisitionResult | None = None
+        self, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
-        found = self._which(acquisition, _DOWNLOAD)
+        found = self._which(acquisition_id, _DOWNLOAD)
         return found is not None and self._downloads.release_sync(found)
 
     async def acquire_upload_slot(
@@ -221,24 +221,24 @@ class SlotManager:
         return acquired
 
     async def release_upload_slot(
-        self, username: str, acquisition: str | AcquisitionResult | None = None
+        self, username: str, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
         """Give an upload slot back, of the user and of all; see `release_download_slot`."""
-        found = self._which(acquisition, ("upload", _check_username(username)))
+        found = self._which(acquisition_id, ("upload", _check_username(username)))
         return found is not None and await self._uploads.release(found)
 
     def release_upload_slot_sync(
-        self, username: str, acquisition: str | AcquisitionResult | None = None
+        self, username: str, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
-        found = self._which(acquisition, ("upload", _check_username(username)))
+        found = self._which(acquisition_id, ("upload", _check_username(username)))
         return found is not None and self._uploads.release_sync(found)
 
-    def _which(self, acquisition: str | AcquisitionResult | None, what: What) -> str | None:
+    def _which(self, acquisition_id: str | AcquisitionResult | None, what: What) -> str | None:
         """The id of what is to be released, no longer among anybody's belongings."""
-        if acquisition is None:
+        if acquisition_id is None:
             found = self._belongings.latest(what)
         else:
-            found = acquisition_id_of(acquisition)
+            found = acquisition_id_of(acquisition_id)
         if found is None:
             _log.warning(
                 "nothing released: this task or thread has no %s slot%s that it acquired by itself",

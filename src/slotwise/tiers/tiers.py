@@ -168,15 +168,15 @@ class Tiers:
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition: str | AcquisitionResult) -> bool:
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Give a slot of every tier back; False if the acquisition had ended before."""
-        freed = await self._backend.release(acquisition_id_of(acquisition))
+        freed = await self._backend.release(acquisition_id_of(acquisition_id))
         self._bound_idle()
         return freed
 
-    def release_sync(self, acquisition: str | AcquisitionResult) -> bool:
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; it does not wait for others, so it may be called anywhere."""
-        freed = self._backend.release_sync(acquisition_id_of(acquisition))
+        freed = self._backend.release_sync(acquisition_id_of(acquisition_id))
         self._bound_idle()
         return freed
 

@@ -1,0 +1,121 @@
+"""How every driver is called: a positional value, `locked()`, the names of parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from slotwise import (
+    MemorySemaphore,
+    ProcessSemaphore,
+    RedisSemaphore,
+    Semaphore,
+    SlotManager,
+    Tiers,
+)
+
+Make = Callable[..., Semaphore]
+
+
+async def test_the_value_may_be_positional(driver: Callable[..., Semaphore], name: str) -> None:
+    semaphore = driver(3, name=name)
+    assert semaphore.value == 3
+    assert (await semaphore.stats()).max_slots == 3
+
+
+def test_only_the_value_may_be_positional(driver: Callable[..., Semaphore]) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        driver(1, "positional")
+    with pytest.raises(TypeError, match="value"):
+        driver(name="without-a-value")
+
+
+# ---------------------------------------------------------------- locked()
+
+
+async def test_locked_is_awaited_in_every_way_a_coroutine_is(make: Make) -> None:
+    semaphore = make(1)
+    assert await semaphore.locked() is False
+    held = await semaphore.acquire()
+    assert await semaphore.locked() is True
+    assert await asyncio.create_task(semaphore.locked()) is True
+    assert await asyncio.wait_for(semaphore.locked(), 30) is True
+    assert await asyncio.gather(semaphore.locked(), semaphore.locked()) == [True, True]
+    await semaphore.release(held)
+    assert await semaphore.locked() is False
+
+
+async def test_locked_without_await_never_misleads(make: Make) -> None:
+    semaphore = make(1)
+    held = await semaphore.acquire()
+    if isinstance(semaphore, MemorySemaphore):
+        assert semaphore.locked()
+        answer = semaphore.locked()
+        await semaphore.release(held)
+        assert not semaphore.locked()
+        assert answer, "it says how it was when it was asked"
+        assert await answer is True
+        assert "True" in repr(answer)
+    else:
+        with pytest.raises(TypeError, match=r"await semaphore\.locked\(\).*locked_sync\(\)"):
+            bool(semaphore.locked())
+        with pytest.raises(TypeError, match="await"):
+            assert not semaphore.locked()
+        await semaphore.release(held)
+    gc.collect()  # no coroutine is left that was never awaited: that would be an error here
+
+
+async def test_a_forgotten_await_of_locked_is_warned_about(
+    make: Make, recwarn: pytest.WarningsRecorder
+) -> None:
+    semaphore = make(1)
+    semaphore.locked()
+    gc.collect()
+    warned = [str(warning.message) for warning in recwarn.list]
+    if isinstance(semaphore, MemorySemaphore):
+        assert not warned, "there it may be used without"
+    else:
+        assert len(warned) == 1
+        assert "was never awaited" in warned[0]
+
+
+async def test_an_answer_that_was_thrown_into_or_closed_asks_nothing(make: Make) -> None:
+    semaphore = make(1)
+    closed = semaphore.locked()
+    closed.close()
+    thrown = semaphore.locked()
+    with pytest.raises(LookupError):
+        thrown.throw(LookupError())
+    assert await semaphore.locked() is False
+
+
+# ------------------------------------------------------------- parameter names
+
+
+@pytest.mark.parametrize("driver_class", [MemorySemaphore, ProcessSemaphore, RedisSemaphore, Tiers])
+@pytest.mark.parametrize("verb", ["release", "release_sync", "kick", "kick_sync"])
+def test_what_ends_an_acquisition_takes_an_acquisition_id(driver_class: type, verb: str) -> None:
+    method = getattr(driver_class, verb, None)
+    if method is None:
+        assert verb.startswith("kick")
+        assert driver_class in (MemorySemaphore, Tiers)
+    else:
+        assert [*inspect.signature(method).parameters] == ["self", "acquisition_id"]
+
+
+@pytest.mark.parametrize("what", ["download", "upload"])
+@pytest.mark.parametrize("suffix", ["", "_sync"])
+def test_a_slot_manager_calls_it_acquisition_id_too(what: str, suffix: str) -> None:
+    method = getattr(SlotManager, f"release_{what}_slot{suffix}")
+    assert "acquisition_id" in inspect.signature(method).parameters
+
+
+async def test_release_by_keyword_takes_an_id_or_a_result(make: Make) -> None:
+    semaphore = make(2)
+    one, other = await semaphore.acquire(), await semaphore.acquire()
+    assert await semaphore.release(acquisition_id=one.acquisition_id) is True
+    assert await semaphore.release(acquisition_id=other) is True
