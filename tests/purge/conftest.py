@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.purge.adapt import Adapter
-from slotwise.purge.crew import Crew
+from slotwise.purge._adapt import Adapter
+from slotwise.purge._workers import Workers
 
 OLD = 1_000_000_000
 
@@ -70,20 +70,20 @@ def left() -> Callable[[Path], set[str]]:
 
 
 @pytest.fixture
-def crew_of(monkeypatch) -> Callable[[int], None]:
+def workers_of(monkeypatch) -> Callable[[int], None]:
     """Let purges have so many workers all the time.
 
     From the first moment, too: a small tree is done before the watch has looked once.
     """
 
     def fix(workers: int) -> None:
-        begin = Crew.__init__
+        begin = Workers.__init__
 
         def complete(self, run, most):
             begin(self, run, most)
             self.wanted = min(workers, most)
 
-        monkeypatch.setattr(Crew, "__init__", complete)
+        monkeypatch.setattr(Workers, "__init__", complete)
         monkeypatch.setattr(Adapter, "look", lambda self, *_, **__: min(workers, self.most))
 
     return fix

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.purge import crew, purge, walk
+from slotwise.purge import _walk, _workers, purge
 
 OLD, DEEPEST = 1_000_000_000, 4
 NAMES = ("a", "b", "c", "keep", "keep.log", "x.log", "y.log", "z")
@@ -111,15 +111,15 @@ def paths_in(root: Path) -> set[str]:
 @pytest.mark.parametrize("workers", [1, 8], ids=["one worker", "a crowd"])
 @pytest.mark.parametrize("audited", [False, True], ids=["plain", "audited"])
 def test_a_dry_run_a_real_run_and_the_model_agree(
-    tmp_path: Path, outside: Path, monkeypatch, crew_of, workers: int, audited: bool
+    tmp_path: Path, outside: Path, monkeypatch, workers_of, workers: int, audited: bool
 ) -> None:
-    crew_of(workers)
+    workers_of(workers)
     for seed in range(60):
         dice = random.Random(f"{seed} {workers} {audited}")
         tree, flags = random_tree(dice), random_flags(dice)
-        monkeypatch.setattr(crew, "_SMALLEST_STACK", dice.choice((1, 2, 4, 1024)))
-        monkeypatch.setattr(crew, "_STACK_PER_WORKER", 0)
-        monkeypatch.setattr(walk, "BATCH", dice.choice((1, 3, 1000)))
+        monkeypatch.setattr(_workers, "_SMALLEST_STACK", dice.choice((1, 2, 4, 1024)))
+        monkeypatch.setattr(_workers, "_STACK_PER_WORKER", 0)
+        monkeypatch.setattr(_walk, "BATCH", dice.choice((1, 3, 1000)))
         root, audit = tmp_path / f"{seed}", tmp_path / f"{seed}.audit"
         plant(tree, root, outside)
         before = paths_in(root)

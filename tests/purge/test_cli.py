@@ -117,12 +117,14 @@ def test_every_flag_has_its_variable(monkeypatch) -> None:
     from slotwise.purge import PurgeOptions
 
     examples = {
-        "age_by": "ctime", "include": "a b", "exclude": "c", "audit": "file", "fleet": "redis://x",
+        "age_by": "ctime", "include": "a b", "exclude": "c", "audit": "file",
         "name": "n", "log_level": "debug", "max_age_days": "1.5",
     }  # fmt: skip
     plain = vars(_parser().parse_args(["p"]))
     names = {field.name for field in fields(PurgeOptions)} | {"json", "yes", "log_level"}
+    names.remove("semaphore")  # for programs only
     assert names == set(plain) - {"path"}
+    names.remove("url")  # SLOTWISE_URL, as for every command
     for name in names:
         value = "0" if plain[name] is True else examples.get(name, "1")
         monkeypatch.setenv(f"SLOTWISE_PURGE_{name.upper()}", value)
@@ -182,7 +184,7 @@ def test_include_and_exclude_can_be_repeated(root, old, left) -> None:
         ["--age-by", "birth"],
         ["--no-such-flag"],
         ["--max-concurrency-deletion", "0"],
-        ["--fleet", "redis://localhost"],
+        ["--url", "redis://localhost"],
     ],
 )
 def test_bad_usage_is_not_done(root, old, words) -> None:
@@ -267,8 +269,8 @@ def test_killed_at_any_point_the_next_run_completes_the_job(root, tmp_path, old,
     ran = run(root, "--yes", "--json", "--remove-empty-dirs", "--audit", audit)
     assert ran.returncode == 0
     assert left(root) == set()
-    told = [json.loads(line) for line in audit.read_text().splitlines()]
-    paths = {line["path"] for line in told if line["op"] == "unlink"}
+    audited = [json.loads(line) for line in audit.read_text().splitlines()]
+    paths = {line["path"] for line in audited if line["op"] == "unlink"}
     assert len(paths) == 1000  # what was deleted was told, by whoever was killed, too
 
 
@@ -380,9 +382,9 @@ def test_few_descriptors_are_enough_for_the_command(root, old) -> None:
     assert not any(root.iterdir())
 
 
-def test_a_fleet_that_is_no_address_is_not_done(root, old) -> None:
+def test_a_url_that_is_not_valid_deletes_nothing(root, old) -> None:
     file = old(root / "a")
-    ran = run(root, "--yes", "--fleet", "bogus://", "--name", "x")
+    ran = run(root, "--yes", "--url", "bogus://", "--name", "x")
     assert (ran.returncode, file.exists()) == (2, True)
     assert "Traceback" not in ran.stderr
 

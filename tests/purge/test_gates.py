@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from slotwise.purge import PurgeOptions, Run, make_plan
-from slotwise.purge.files import Files
-from slotwise.purge.gates import Gates, Turns
-from slotwise.purge.identity import identity_of
-from slotwise.purge.tally import Tally
-from slotwise.purge.tree import Node
+from slotwise.purge._files import Files
+from slotwise.purge._gates import Gates, Turns
+from slotwise.purge._identity import identity_of
+from slotwise.purge._tally import Tally
+from slotwise.purge._tree import Node
 
 
 def wait_until(reached) -> None:
@@ -99,7 +99,7 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
     if all_begun:
-        run.crew._stack.clear()
+        run.workers._stack.clear()
     turns = run.limits.turns = Turns(1)
     unlink, order = os.unlink, []
 
@@ -134,7 +134,7 @@ def test_who_is_stopped_goes_home_and_passes_no_turn_on(root, old, monkeypatch) 
     names = [old(root / f"{number}").name for number in range(100)]
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
-    run.crew._stack.clear()  # all are begun
+    run.workers._stack.clear()  # all are begun
     run.limits.turns, passed = Turns(1), []
     unlink = os.unlink
 

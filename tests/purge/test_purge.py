@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.purge import (
-    AsyncEFSPurger,
-    AuditRefused,
-    PurgeOptions,
-    Run,
-    files,
-    make_plan,
-    purge,
-)
+from slotwise.purge import AsyncEFSPurger, AuditRefused, PurgeOptions, Run, _files, make_plan, purge
 
 DAY = 86_400
 
@@ -101,12 +93,12 @@ def test_empty_directories_stay_unless_asked_for(root, old, left) -> None:
 @pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("cap", [1, 7, 20, 0])
 def test_the_cap_of_directories_is_exact(
-    root, left, cap: int, workers: int, monkeypatch, crew_of
+    root, left, cap: int, workers: int, monkeypatch, workers_of
 ) -> None:
     for a in range(5):
         for b in range(5):
             (root / f"{a}" / f"{b}").mkdir(parents=True)
-    crew_of(workers)
+    workers_of(workers)
     take_longer(monkeypatch)
     report = purge(
         root,
@@ -138,11 +130,11 @@ def take_longer(monkeypatch) -> None:
 @pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("cap", [1, 7, 100])
 def test_the_cap_of_files_is_exact(
-    root, old, left, cap: int, workers: int, monkeypatch, crew_of
+    root, old, left, cap: int, workers: int, monkeypatch, workers_of
 ) -> None:
     for number in range(100):
         old(root / f"{number % 10}" / f"{number}")
-    crew_of(workers)
+    workers_of(workers)
     take_longer(monkeypatch)
     report = purge(
         root,
@@ -302,8 +294,8 @@ def test_a_file_that_is_touched_during_the_wait_for_its_turn_stays(root, old, mo
     for number in range(3):
         old(root / f"{number}")
     # However short the wait is: an age that was read before it does not count.
-    monkeypatch.setattr(files, "FRESH", 60.0)
-    monkeypatch.setattr(files, "_STILL_FRESH", 60.0)
+    monkeypatch.setattr(_files, "FRESH", 60.0)
+    monkeypatch.setattr(_files, "_STILL_FRESH", 60.0)
     plan = make_plan(root, PurgeOptions(max_delete_per_second=1000))
     try:
         run = Run(plan)
@@ -384,9 +376,9 @@ def test_a_deletion_that_fails_is_taken_back_in_the_audit(root, outside, old, mo
 
     monkeypatch.setattr(os, "unlink", refuse)
     report = purge(root, audit=outside / "audit")
-    told = [json.loads(line) for line in (outside / "audit").read_text().splitlines()]
-    assert [line["op"] for line in told] == ["unlink", "failed"]
-    assert told[1]["error"] == "EACCES"
+    audited = [json.loads(line) for line in (outside / "audit").read_text().splitlines()]
+    assert [line["op"] for line in audited] == ["unlink", "failed"]
+    assert audited[1]["error"] == "EACCES"
     assert report.errors == {"EACCES": 1}
     assert report.exit_code == 1
     assert report.error_samples[0]["path"] == str(root / "a")
@@ -432,12 +424,12 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
     assert report.peak_memory_mb > 1
 
 
-def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, crew_of) -> None:
+def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, workers_of) -> None:
     from slotwise._guard import resident_memory
 
     for number in range(100):
         old(root / f"{number}" / "a" / "x")  # each has work for another one
-    crew_of(16)
+    workers_of(16)
     unlink, shown = os.unlink, []
     at_it: set[threading.Thread] = set()
 
@@ -497,7 +489,7 @@ def test_progress_is_told(root, old) -> None:
         ({"exclude": [""]}, ValueError),
         ({"min_depth": -1}, ValueError),
         ({"dry_run": 1}, TypeError),
-        ({"fleet": "redis://localhost"}, ValueError),
+        ({"url": "redis://localhost"}, ValueError),
         ({"no_such_flag": 1}, TypeError),
     ],
 )
@@ -506,26 +498,26 @@ def test_wrong_flags_are_told(root, flags, error) -> None:
         AsyncEFSPurger(root, **flags)
 
 
-def test_a_fleet_of_one_process_shares_its_limit(root, old, crew_of) -> None:
+def test_a_semaphore_of_this_process_can_be_the_limit(root, old, workers_of) -> None:
     from slotwise import MemorySemaphore
 
     shared = MemorySemaphore(value=2)
     others = shared.acquire_sync(1)
     for number in range(60):
         old(root / f"{number}" / "x")
-    crew_of(16)
-    report = purge(root, fleet=shared, remove_empty_dirs=True)
+    workers_of(16)
+    report = purge(root, semaphore=shared, remove_empty_dirs=True)
     assert (report.files_purged, report.empty_dirs_deleted) == (60, 60)
     shared.release_sync(others)
     assert shared.stats_sync().acquired_slots == 0
 
 
-def test_a_fleet_that_is_closed_is_a_purge_that_is_not_done(root, old) -> None:
+def test_a_closed_semaphore_deletes_nothing(root, old) -> None:
     from slotwise import MemorySemaphore
 
     shared = MemorySemaphore(value=2)
     shared.close_sync()
     for number in range(3):
         old(root / f"{number}" / "x")
-    report = purge(root, fleet=shared)
-    assert (report.files_purged, report.stopped_by, report.exit_code) == (0, "fleet", 2)
+    report = purge(root, semaphore=shared)
+    assert (report.files_purged, report.stopped_by, report.exit_code) == (0, "shared_limit", 2)

@@ -66,7 +66,7 @@ def no_real_purge(monkeypatch):
     def refuse(*args, **more):
         raise AssertionError("a dangerous root was about to be walked")
 
-    monkeypatch.setattr("slotwise.purge.run.Run.run", refuse)
+    monkeypatch.setattr("slotwise.purge._run.Run.run", refuse)
 
 
 @pytest.mark.parametrize("spelling", ["/", "//", "/.", "/../", "/tmp/..", "/proc/self/root/"])
@@ -125,12 +125,12 @@ def test_the_root_itself_is_never_removed(root, old) -> None:
 def test_symlinks_swapped_in_during_the_walk_are_never_followed(
     root, outside, old, crowd, monkeypatch
 ) -> None:
-    from slotwise.purge import adapt
+    from slotwise.purge import _adapt
 
     if crowd:
-        monkeypatch.setattr(adapt, "SLOW", -1.0)
-        monkeypatch.setattr(adapt, "FAST", -1.0)
-        monkeypatch.setattr(adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_adapt, "SLOW", -1.0)
+        monkeypatch.setattr(_adapt, "FAST", -1.0)
+        monkeypatch.setattr(_adapt, "BUSY", math.inf)
     for number in range(20):
         old(outside / f"d{number}" / "precious")
     before = {path for path in outside.rglob("*") if path.is_file()}
@@ -173,17 +173,17 @@ def test_symlinks_swapped_in_during_the_walk_are_never_followed(
 
 
 def test_a_directory_that_was_moved_out_is_not_entered(root, outside, old, monkeypatch) -> None:
-    from slotwise.purge import walk
+    from slotwise.purge import _walk
 
     old(root / "a" / "b" / "x")
-    inside = walk.Walker._enter
+    inside = _walk.Walker._enter
 
     def moved_first(self, parent, name, listings):
         if name == "b":
             (root / "a").rename(outside / "a")
         return inside(self, parent, name, listings)
 
-    monkeypatch.setattr(walk.Walker, "_enter", moved_first)
+    monkeypatch.setattr(_walk.Walker, "_enter", moved_first)
     report = purge(root, remove_empty_dirs=True)
     assert (outside / "a" / "b" / "x").exists()
     assert report.errors == {"ESTALE": 1}
@@ -312,15 +312,15 @@ def test_1500_levels_with_few_descriptors(root, files) -> None:
 
 @pytest.mark.parametrize("crowd", [False, True])
 def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeypatch) -> None:
-    from slotwise.purge import adapt, crew, walk
+    from slotwise.purge import _adapt, _walk, _workers
 
-    monkeypatch.setattr(walk, "BATCH", 3)
-    monkeypatch.setattr(crew, "_SMALLEST_STACK", 2)
-    monkeypatch.setattr(crew, "_STACK_PER_WORKER", 0)
+    monkeypatch.setattr(_walk, "BATCH", 3)
+    monkeypatch.setattr(_workers, "_SMALLEST_STACK", 2)
+    monkeypatch.setattr(_workers, "_STACK_PER_WORKER", 0)
     if crowd:
-        monkeypatch.setattr(adapt, "SLOW", -1.0)
-        monkeypatch.setattr(adapt, "FAST", -1.0)
-        monkeypatch.setattr(adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_adapt, "SLOW", -1.0)
+        monkeypatch.setattr(_adapt, "FAST", -1.0)
+        monkeypatch.setattr(_adapt, "BUSY", math.inf)
     count = 0
     for a in range(6):
         for b in range(6):
@@ -343,12 +343,12 @@ def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeyp
 
 @pytest.mark.parametrize("crowd", [False, True])
 def test_many_siblings(root, crowd, monkeypatch) -> None:
-    from slotwise.purge import adapt
+    from slotwise.purge import _adapt
 
     if crowd:
-        monkeypatch.setattr(adapt, "SLOW", -1.0)
-        monkeypatch.setattr(adapt, "FAST", -1.0)
-        monkeypatch.setattr(adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_adapt, "SLOW", -1.0)
+        monkeypatch.setattr(_adapt, "FAST", -1.0)
+        monkeypatch.setattr(_adapt, "BUSY", math.inf)
     for number in range(6000):
         (root / f"{number}").mkdir()
     report = purge(
@@ -364,9 +364,9 @@ def test_many_siblings(root, crowd, monkeypatch) -> None:
 
 
 def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
-    root, old, monkeypatch, crew_of
+    root, old, monkeypatch, workers_of
 ) -> None:
-    crew_of(16)
+    workers_of(16)
     for number in range(300):
         old(root / f"{number % 30}" / f"{number}")
     real = {name: getattr(os, name) for name in ("unlink", "rmdir", "open", "scandir")}
@@ -396,11 +396,11 @@ def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
 
 
 def test_at_most_so_many_operations_are_in_flight(root, old, monkeypatch) -> None:
-    from slotwise.purge import adapt
+    from slotwise.purge import _adapt
 
-    monkeypatch.setattr(adapt, "SLOW", -1.0)
-    monkeypatch.setattr(adapt, "FAST", -1.0)
-    monkeypatch.setattr(adapt, "BUSY", math.inf)
+    monkeypatch.setattr(_adapt, "SLOW", -1.0)
+    monkeypatch.setattr(_adapt, "FAST", -1.0)
+    monkeypatch.setattr(_adapt, "BUSY", math.inf)
     for number in range(400):
         old(root / f"{number % 40}" / f"{number}")
     lock = threading.Lock()

@@ -9,13 +9,13 @@ import threading
 import time
 
 from slotwise import MemorySemaphore
-from slotwise.purge import PurgeOptions, Run, files, make_plan, purge
-from slotwise.purge.audit import Audit
-from slotwise.purge.files import Files
-from slotwise.purge.gates import Gates
-from slotwise.purge.tally import Tally
+from slotwise.purge import PurgeOptions, Run, _files, make_plan, purge
+from slotwise.purge._audit import Audit
+from slotwise.purge._files import Files
+from slotwise.purge._gates import Gates
+from slotwise.purge._tally import Tally
 
-LONG = 2 * files._STILL_FRESH
+LONG = 2 * _files._STILL_FRESH
 
 
 class FirstUnlink:
@@ -86,16 +86,16 @@ def test_the_wait_for_the_disk_of_the_audit(root, outside, old, monkeypatch) -> 
     report = purge(root, audit=outside / "audit")
     assert path.exists()
     assert (report.files_purged, report.files_to_purge, report.errors) == (0, 0, {})
-    told = [json.loads(line) for line in (outside / "audit").read_text().splitlines()]
-    assert [line["op"] for line in told] == ["unlink", "failed"]
+    audited = [json.loads(line) for line in (outside / "audit").read_text().splitlines()]
+    assert [line["op"] for line in audited] == ["unlink", "failed"]
 
 
-def test_the_wait_for_a_slot_of_the_fleet(root, old) -> None:
+def test_the_wait_for_a_slot_of_a_shared_limit(root, old) -> None:
     path = old(root / "a")
     shared = MemorySemaphore(value=1)
     others = shared.acquire_sync()
     reports = []
-    purging = threading.Thread(target=lambda: reports.append(purge(root, fleet=shared)))
+    purging = threading.Thread(target=lambda: reports.append(purge(root, semaphore=shared)))
     purging.start()
     deadline = time.monotonic() + 30
     while not shared.stats_sync().waiting and time.monotonic() < deadline:
@@ -110,8 +110,8 @@ def test_the_wait_for_a_slot_of_the_fleet(root, old) -> None:
 def test_a_deletion_that_waited_for_nothing_reads_the_age_once(root, old, monkeypatch) -> None:
     for number in range(50):
         old(root / f"{number}")
-    monkeypatch.setattr(files, "FRESH", 60.0)
-    monkeypatch.setattr(files, "_STILL_FRESH", 60.0)
+    monkeypatch.setattr(_files, "FRESH", 60.0)
+    monkeypatch.setattr(_files, "_STILL_FRESH", 60.0)
     real, read = os.stat, []
 
     def counted(name, **more):
@@ -132,7 +132,7 @@ def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(ro
     plan = make_plan(root, PurgeOptions(max_concurrency_scanning=16, max_concurrency_deletion=16))
     try:
         run = Run(plan)
-        assert run.alone
+        assert run.one_is_enough
         scan, delete = run.limits.scan, run.limits.delete
         assert scan is not None
         assert delete is not None

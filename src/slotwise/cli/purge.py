@@ -24,8 +24,8 @@ from typing import Any
 from slotwise.cli.purge_view import bar, show_plan, show_summary
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
-from slotwise.purge.options import AGES
-from slotwise.purge.report import SIGNALS
+from slotwise.purge._options import AGES
+from slotwise.purge._report import SIGNALS
 
 _ENV = "SLOTWISE_PURGE_"
 _SAMPLE_SECONDS = 1.0
@@ -39,7 +39,7 @@ _EXAMPLES = f"""examples:
   slotwise purge /data/cache --max-age-days 14           shows its plan and asks
   slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
   slotwise purge /mnt/efs --yes --include '*.tmp' --exclude keep --audit /var/log/purge.jsonl
-  slotwise purge /mnt/efs --yes --fleet redis://cache:6379 --name efs   a limit for all machines
+  slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
 
 exit code:
   0    done; a cap that was reached is said, and is no error
@@ -152,7 +152,9 @@ def _parser() -> _Flags:
     flag("--audit", "append a JSON line to FILE before each deletion", metavar="FILE")
     flag("--yes", "don't ask", False)
     flag("--allow-dangerous-root", "allow / and home directories", False)
-    flag("--fleet", "redis://...: share the deletion limit with other machines", metavar="URL")
+    parser.add_argument(
+        "--url", help="share the deletion limit with all who name it there [SLOTWISE_URL]"
+    )
     flag("--name", "the name of the shared limit")
     return parser
 
@@ -173,6 +175,10 @@ def _main(given: dict[str, Any], *, as_json: bool) -> int:
     path, yes = given.pop("path"), given.pop("yes")
     for globs in ("include", "exclude"):
         given[globs] = tuple(given[globs] or ())
+    if given["name"] and given["url"] is None:
+        from slotwise.door import url_of_environment  # it needs asyncio, which is not small
+
+        given["url"] = url_of_environment()
     try:
         options = PurgeOptions(**given)
         _room_for_descriptors()

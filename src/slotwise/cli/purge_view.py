@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from slotwise.purge import Plan, PurgeReport, Run
-from slotwise.purge.plan import printable
+from slotwise.purge._plan import printable
 
 Show = Callable[[PurgeReport, Run], None]
 

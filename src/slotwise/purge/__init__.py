@@ -1,11 +1,11 @@
 """The purger: old files and empty directories, on file systems that are large and slow."""
 
-from slotwise.purge.errors import AuditFailed, AuditRefused, RootRefused
-from slotwise.purge.options import PurgeFlags, PurgeOptions
-from slotwise.purge.plan import Plan, make_plan
-from slotwise.purge.purger import AsyncEFSPurger, purge
-from slotwise.purge.report import PurgeReport
-from slotwise.purge.run import Run
+from slotwise.purge._errors import AuditFailed, AuditRefused, RootRefused
+from slotwise.purge._options import PurgeFlags, PurgeOptions
+from slotwise.purge._plan import Plan, make_plan
+from slotwise.purge._purger import AsyncEFSPurger, purge
+from slotwise.purge._report import PurgeReport
+from slotwise.purge._run import Run
 
 __all__ = [
     "AsyncEFSPurger",

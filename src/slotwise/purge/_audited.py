@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slotwise.purge.errors import AuditFailed
-from slotwise.purge.failures import kind_of
+from slotwise.purge._errors import AuditFailed
+from slotwise.purge._failures import kind_of
 
 if TYPE_CHECKING:
-    from slotwise.purge.run import Run
-    from slotwise.purge.tree import Node
+    from slotwise.purge._run import Run
+    from slotwise.purge._tree import Node
 
 
 @contextmanager
-def told(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[None]:
+def audited(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[None]:
     """Around the removal of ``name`` from ``node``.
 
     Raises:

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from slotwise.purge import purge, rehearsal
-from slotwise.purge.adapt import Adapter
+from slotwise.purge import _dry_run, purge
+from slotwise.purge._adapt import Adapter
 
 NOBODY = 65534
 
@@ -83,7 +83,7 @@ def test_a_dry_run_keeps_to_the_limit_of_operations_in_flight(root, old, monkeyp
 
     for name in ("stat", "access", "scandir"):
         monkeypatch.setattr(os, name, counted(getattr(os, name)))
-    monkeypatch.setattr(rehearsal, "is_frozen", counted(rehearsal.is_frozen))
+    monkeypatch.setattr(_dry_run, "is_frozen", counted(_dry_run.is_frozen))
     monkeypatch.setattr(Adapter, "look", lambda *_, **__: 20)
     report = purge(root, dry_run=True, remove_empty_dirs=True, max_concurrency_scanning=3)
     monkeypatch.undo()

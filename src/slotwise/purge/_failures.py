@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from slotwise.purge.plan import printable
-from slotwise.purge.report import SAMPLES_KEPT
+from slotwise.purge._plan import printable
+from slotwise.purge._report import SAMPLES_KEPT
 
 log = logging.getLogger("slotwise.purge")
 

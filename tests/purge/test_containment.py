@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.purge import purge
-from slotwise.purge.walk import Walker
+from slotwise.purge._walk import Walker
 
 LONG_NAME = "n" * 200
 LEVELS = 30  # 6,000 characters: more than a path may have

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 
-from slotwise.purge.errors import AuditFailed, AuditRefused
+from slotwise.purge._errors import AuditFailed, AuditRefused
 
 
 class Audit:

@@ -6,7 +6,7 @@ batches; its directories go to the stack for other workers, or are visited right
 here when the stack is full.
 
 What happens to files is in `files`, to directories that are done in `directories`,
-who the workers are in `crew`.
+who the workers are in `workers`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from slotwise.purge.directories import Directories
-from slotwise.purge.files import Files
-from slotwise.purge.gates import Gates
-from slotwise.purge.identity import identity_of, same_mount
-from slotwise.purge.place import Place
-from slotwise.purge.plan import OPEN_DIRECTORY
-from slotwise.purge.tally import Tally
-from slotwise.purge.tree import Node
+from slotwise.purge._containment import Containment
+from slotwise.purge._directories import Directories
+from slotwise.purge._files import Files
+from slotwise.purge._gates import Gates
+from slotwise.purge._identity import identity_of, same_mount
+from slotwise.purge._plan import OPEN_DIRECTORY
+from slotwise.purge._tally import Tally
+from slotwise.purge._tree import Node
 
 if TYPE_CHECKING:
-    from slotwise.purge.run import Run
+    from slotwise.purge._run import Run
 
 # Names read before they are worked on: enough to make the listing cheap, few enough
 # to keep a directory with a million files out of memory.
@@ -57,7 +57,7 @@ class Walker:
         self._run = run
         self.tally = Tally()
         self._descriptors = run.descriptors
-        self._place = Place(run.root, run.descriptors)
+        self._containment = Containment(run.root, run.descriptors)
         self._gates = Gates(run.limits)
         self._files = Files(run, self.tally, self._gates)
         self._directories = Directories(run, self.tally, self._gates)
@@ -76,7 +76,7 @@ class Walker:
                 visits.append(visit)
             latest = visits[-1]
             visit = None
-            if self._kept_back and self._run.crew.runs_low:
+            if self._kept_back and self._run.workers.runs_low:
                 self._share(visits)
             if latest.todo and not self._run.stopping:
                 self._kept_back -= 1
@@ -90,7 +90,7 @@ class Walker:
         for visit in visits:
             if visit.todo:
                 before = len(visit.todo)
-                visit.todo = self._run.crew.push_expected(visit.node, visit.todo)
+                visit.todo = self._run.workers.push_expected(visit.node, visit.todo)
                 self._kept_back -= before - len(visit.todo)
                 if visit.todo:
                     return
@@ -123,7 +123,7 @@ class Walker:
             return None
         node = Node(parent, name, fd, identity, parent.depth + 1)
         self._descriptors.adopted()
-        if not self._place.holds(node):
+        if not self._containment.contains(node):
             self._descriptors.close(node)
             run.error("open", node, None, OSError(errno.ESTALE, "moved away during the walk"))
             self._directories.finished(parent, kept=True)
@@ -192,7 +192,7 @@ class Walker:
         if directories:
             directories = self._directories.remove_empty(node, directories)
         if directories:
-            visit.todo = run.crew.push(node, directories)
+            visit.todo = run.workers.push(node, directories)
             self._kept_back += len(visit.todo)
         if files and self._files.purge(node, files):
             kept = True

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Unpack
 
-from slotwise.purge.options import PurgeFlags, PurgeOptions
-from slotwise.purge.plan import make_plan
-from slotwise.purge.report import PurgeReport
-from slotwise.purge.run import Run
+from slotwise.purge._options import PurgeFlags, PurgeOptions
+from slotwise.purge._plan import make_plan
+from slotwise.purge._report import PurgeReport
+from slotwise.purge._run import Run
 
 
 class AsyncEFSPurger:

@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from slotwise.purge.identity import identity_of
-from slotwise.purge.plan import OPEN_DIRECTORY
-from slotwise.purge.tree import CLOSED, Node
+from slotwise.purge._identity import identity_of
+from slotwise.purge._plan import OPEN_DIRECTORY
+from slotwise.purge._tree import CLOSED, Node
 
 # When all descriptors are in use, others give theirs back within a few operations; who
 # has waited for two seconds waits for somebody outside of the purge.

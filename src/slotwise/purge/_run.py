@@ -1,7 +1,7 @@
 """Run: one purge from its first directory to its report, and the watch over it.
 
 The watch looks at memory, speed and signals, and says how many workers there should
-be. The workers are in `crew`, what they do in `walk`.
+be. The workers are in `workers`, what they do in `walk`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise._guard import MB, MemoryGuard, Pressure
-from slotwise.purge.adapt import Adapter
-from slotwise.purge.audit import Audit
-from slotwise.purge.caps import Cap, Pace
-from slotwise.purge.crew import Crew
-from slotwise.purge.descriptors import Descriptors
-from slotwise.purge.failures import Failures
-from slotwise.purge.gates import Limits
-from slotwise.purge.options import PurgeOptions
-from slotwise.purge.plan import Plan, printable
-from slotwise.purge.report import PurgeReport
-from slotwise.purge.tree import Counts, Node
+from slotwise.purge._adapt import Adapter
+from slotwise.purge._audit import Audit
+from slotwise.purge._caps import Cap, Pace
+from slotwise.purge._descriptors import Descriptors
+from slotwise.purge._failures import Failures
+from slotwise.purge._gates import Limits
+from slotwise.purge._options import PurgeOptions
+from slotwise.purge._plan import Plan, printable
+from slotwise.purge._report import PurgeReport
+from slotwise.purge._tree import Counts, Node
+from slotwise.purge._workers import Workers
 
 if TYPE_CHECKING:
-    from slotwise.purge.fleet import FleetSlots
+    from slotwise.purge._shared_limit import SharedLimit
     from slotwise.values import AcquisitionResult
 
 log = logging.getLogger("slotwise.purge")
@@ -61,18 +61,18 @@ class Run:
         per_second = options.max_delete_per_second
         self.pace = None if per_second is None else Pace(per_second)
         self.audit: Audit | None = None
-        self.fleet: FleetSlots | None = None
+        self.shared_limit: SharedLimit | None = None
         self.descriptors = Descriptors(directories)
         self.root = Node(None, "", plan.root_fd, plan.identity, 0)
         # One pin for the run and one for the visit: the root's descriptor stays open.
         self.root.pins = 2
         self.counts = Counts()
-        self.crew = Crew(self, workers)
+        self.workers = Workers(self, workers)
         self._adapter = Adapter(workers)
         self._failures = Failures()
         self._guard = MemoryGuard(options.memory_limit_mb)
         self._started = time.monotonic()
-        self._roomy = (
+        self._within_limits = (
             min(options.max_concurrency_scanning, options.max_concurrency_deletion) >= _ROOMY
         )
 
@@ -84,26 +84,24 @@ class Run:
         if self.plan.audit_path is not None and not options.dry_run:
             self.audit = Audit(self.plan.audit_path)
         try:
-            if options.fleet is not None and not options.dry_run:
-                from slotwise.purge.fleet import FleetSlots, semaphore_of
+            if not options.dry_run and (options.url or options.semaphore) is not None:
+                from slotwise.purge._shared_limit import SharedLimit  # needs asyncio
 
-                self.fleet = FleetSlots(
-                    semaphore_of(options.fleet, options.name, options.max_concurrency_deletion)
-                )
+                self.shared_limit = SharedLimit.of(options)
             log.info("purging %s", printable(self.plan.root))
             self._watch()
         finally:
             self.stop(None)
-            if self.fleet is not None:
-                self.fleet.stop()
-            self.crew.wait_until_gone()
+            if self.shared_limit is not None:
+                self.shared_limit.stop()
+            self.workers.wait_until_gone()
             self.descriptors.close_all()
             if self.audit is not None:
                 self.audit.close()
-            if self.fleet is not None:
-                self.fleet.close()
-        if self.crew.failure is not None:
-            raise self.crew.failure
+            if self.shared_limit is not None:
+                self.shared_limit.close()
+        if self.workers.failure is not None:
+            raise self.workers.failure
         report = self.report()
         log.info(
             "purged %d files and %d directories in %.1f s, %d errors",
@@ -118,12 +116,12 @@ class Run:
 
     def stop(self, reason: str | None) -> None:
         """Begin nothing any more; what is in flight finishes. The first reason is kept."""
-        if self._stopped_by is None and not self.crew.over.is_set():
+        if self._stopped_by is None and not self.workers.over.is_set():
             self._stopped_by = reason
         self.stopping = True
         if self.pace is not None:
             self.pace.stop()
-        self.crew.over.set()
+        self.workers.over.set()
 
     def interrupt(self, reason: str) -> None:
         """Like `stop`, for signal handlers: takes no lock, which this thread may hold already."""
@@ -133,26 +131,26 @@ class Run:
 
     def _watch(self) -> None:
         """Look after memory, workers and the progress until the end."""
-        crew = self.crew
+        workers = self.workers
         looked = shown = time.monotonic()
         cpu = time.process_time()
-        while not crew.over.is_set() and not self.stopping:
+        while not workers.over.is_set() and not self.stopping:
             short = self._is_memory_short()
             if short:
-                crew.wanted = 1
-            crew.hire()
-            if crew.over.wait(_TICK) or self.stopping:
+                workers.wanted = 1
+            workers.start_wanted()
+            if workers.over.wait(_TICK) or self.stopping:
                 break
             now, cpu_now = time.monotonic(), time.process_time()
-            self._adapter.most = crew.most
+            self._adapter.most = workers.most
             wanted = self._adapter.look(
                 now - looked,
-                crew.total().operations,
-                crew.busy,
-                crew.latencies(),
+                workers.total().operations,
+                workers.busy,
+                workers.latencies(),
                 cpu=cpu_now - cpu,
             )
-            crew.wanted = 1 if short else wanted
+            workers.wanted = 1 if short else wanted
             looked, cpu = now, cpu_now
             if self._progress is not None and now - shown >= 0.1:
                 shown = now
@@ -175,21 +173,21 @@ class Run:
             self.plan.options.dry_run
             or self.pace is not None
             or self.audit is not None
-            or self.fleet is not None
+            or self.shared_limit is not None
         )
 
     @property
-    def alone(self) -> bool:
+    def one_is_enough(self) -> bool:
         """Whether one worker is enough; tight limits need it to go through their gates."""
-        return self.crew.wanted == 1 and self._roomy
+        return self.workers.wanted == 1 and self._within_limits
 
-    def fleet_slot(self) -> AcquisitionResult | None:
-        """A slot of the limit that the fleet shares; without one there is no going on."""
-        assert self.fleet is not None
-        slot = self.fleet.acquire()
-        if slot is None and self.fleet.error is not None and not self.stopping:
-            log.error("the fleet's limit can't be used: %s", self.fleet.error)
-            self.stop("fleet")
+    def shared_slot(self) -> AcquisitionResult | None:
+        """Return a slot of the shared limit; None stops the run, as nothing may be deleted."""
+        assert self.shared_limit is not None
+        slot = self.shared_limit.acquire()
+        if slot is None and self.shared_limit.error is not None and not self.stopping:
+            log.error("the shared limit can't be used: %s", self.shared_limit.error)
+            self.stop("shared_limit")
         return slot
 
     def error(self, op: str, node: Node, name: str | None, error: OSError) -> None:
@@ -210,7 +208,7 @@ class Run:
 
     def report(self) -> PurgeReport:
         """The numbers as they are now."""
-        total = self.crew.total()
+        total = self.workers.total()
         errors, samples = self._failures.read()
         elapsed = time.monotonic() - self._started
         stopped_by = self._stopped_by
@@ -239,7 +237,7 @@ class Run:
 
     @property
     def in_flight(self) -> int:
-        return self.crew.busy
+        return self.workers.busy
 
     @property
     def memory_mb(self) -> float:

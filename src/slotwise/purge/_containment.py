@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 
-from slotwise.purge.descriptors import Descriptors
-from slotwise.purge.identity import identity_of
-from slotwise.purge.tree import Node
+from slotwise.purge._descriptors import Descriptors
+from slotwise.purge._identity import identity_of
+from slotwise.purge._tree import Node
 
 # A root that is renamed between the two questions is asked for again, a few times.
 _TRIES = 3
@@ -20,7 +20,7 @@ _STEPS = 1000
 _OPEN_ABOVE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Place:
+class Containment:
     """The root, wherever it is by now."""
 
     def __init__(self, root: Node, descriptors: Descriptors) -> None:
@@ -28,7 +28,7 @@ class Place:
         self._descriptors = descriptors
         self._root_link = f"/proc/self/fd/{root.fd}"
 
-    def holds(self, node: Node) -> bool:
+    def contains(self, node: Node) -> bool:
         """Whether ``node``, which is open, lies below the root."""
         for _ in range(_TRIES):
             try:

@@ -1,30 +1,39 @@
-"""FleetSlots: the deletion limit that all machines share, for the purger's threads.
+"""The deletion limit that several machines share, for the purger's threads.
 
-A worker takes one slot for the deletions of a batch, not for each of them: a round
-trip to the server per file would cost more than the deletion.
+A worker takes one slot for all deletions of a batch: one round trip to the server
+per file would cost more than the deletion itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from slotwise.door import semaphore as open_semaphore
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline.on_loop import LoopCalls
+from slotwise.purge._options import PurgeOptions
 from slotwise.semaphore import Semaphore
 from slotwise.values import AcquisitionResult
 
 
-class FleetSlots:
-    """Blocking waits for a shared semaphore that can be broken off."""
+class SharedLimit:
+    """Blocking waits for a semaphore, which `stop` interrupts."""
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
-        self._waits = LoopCalls(None, "slotwise-purge-fleet")
+        self._waits = LoopCalls(None, "slotwise-purge-limit")
         self._stopped = False
         self.error: BaseException | None = None
 
+    @classmethod
+    def of(cls, options: PurgeOptions) -> SharedLimit:
+        """Open the limit that the options name by ``semaphore``, or by ``url`` and ``name``."""
+        if options.semaphore is not None:
+            return cls(options.semaphore)
+        return cls(open_semaphore(options.name, options.max_concurrency_deletion, options.url))
+
     def acquire(self) -> AcquisitionResult | None:
-        """A slot; None if the purge was stopped or the server can't be reached."""
+        """Return a slot; None if the purge was stopped or the server can't be reached."""
         try:
             acquired: AcquisitionResult = self._waits.run(self._semaphore.acquire())
         except asyncio.CancelledError:
@@ -41,19 +50,10 @@ class FleetSlots:
         self._semaphore.release_sync(acquired)
 
     def stop(self) -> None:
-        """Break off all waits; nothing is granted any more."""
+        """Interrupt all waits; nothing is granted afterwards."""
         self._stopped = True
         self._waits.stop()
 
     def close(self) -> None:
         self.stop()
         self._waits.close()
-
-
-def semaphore_of(fleet: str | Semaphore, name: str | None, value: int) -> Semaphore:
-    """The semaphore itself, or the one in Redis that a URL and a name mean."""
-    if isinstance(fleet, Semaphore):
-        return fleet
-    from slotwise.redis import RedisConfig, RedisSemaphore  # only who asks for it needs redis
-
-    return RedisSemaphore(name=name, value=value, config=RedisConfig(url=fleet))

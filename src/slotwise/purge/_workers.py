@@ -10,12 +10,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from slotwise.purge.tally import Tally
-from slotwise.purge.tree import Node
-from slotwise.purge.walk import Entry, Walker
+from slotwise.purge._tally import Tally
+from slotwise.purge._tree import Node
+from slotwise.purge._walk import Entry, Walker
 
 if TYPE_CHECKING:
-    from slotwise.purge.run import Run
+    from slotwise.purge._run import Run
 
 log = logging.getLogger("slotwise.purge")
 
@@ -27,7 +27,7 @@ _SMALLEST_STACK = 1024
 _STACK_BYTES = 256 * 1024
 
 
-class Crew:
+class Workers:
     """The workers of one run."""
 
     # Between any two steps of any worker:
@@ -43,7 +43,7 @@ class Crew:
         self.failure: BaseException | None = None
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._hiring = threading.Lock()  # the stack size for new threads is the process's
+        self._starting = threading.Lock()  # the stack size for new threads is the process's
         self._stack: list[Entry | None] = [None]
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
@@ -52,13 +52,13 @@ class Crew:
 
     # ----------------------------------------------------------- for the run
 
-    def hire(self) -> None:
+    def start_wanted(self) -> None:
         """Start the workers that are wanted and have something to do."""
-        if self._workers < self.wanted and self._hiring.acquire(blocking=False):
+        if self._workers < self.wanted and self._starting.acquire(blocking=False):
             try:
                 self._start_workers()
             finally:
-                self._hiring.release()
+                self._starting.release()
 
     def total(self) -> Tally:
         """What all have counted by now."""
@@ -113,7 +113,7 @@ class Crew:
                 room = len(names)
             self._stack.extend([(node, name, 0) for name in names[:room]])
             self._work.notify(min(room, len(names)))
-        self.hire()
+        self.start_wanted()
         return names[room:]
 
     def push_again(self, parent: Node, name: str, listings: int) -> None:

@@ -31,7 +31,7 @@ class PurgeReport:
     peak_memory_mb: float = 0.0
     dry_run: bool = False
     stopped_by: str | None = None
-    """None: all was visited. Else a cap, a signal, "memory", "audit", "fleet" or "cancelled"."""
+    """None if all was visited; else a cap, a signal, "cancelled", or what failed."""
 
     @property
     def failures(self) -> int:

@@ -26,7 +26,7 @@ _FAST_LOOKS = 2
 # disk is. What gives it away is the processor, which is busy all the time. Half of them
 # go home; if that was wrong they come back, and it is not tried again for so many looks.
 BUSY = 0.8
-_LOOKS_OF_REST = 100
+_LOOKS_BEFORE_RETRY = 100
 
 
 class Adapter:
@@ -39,8 +39,8 @@ class Adapter:
         self._operations = 0
         self._seconds = 0.0
         self._cpu = 0.0
-        self._sent_home = 0
-        self._rest = 0
+        self._before_halving = 0
+        self._looks_before_retry = 0
 
     def look(
         self,
@@ -62,7 +62,7 @@ class Adapter:
         """
         self._seconds += seconds
         self._cpu += cpu
-        self._rest = max(0, self._rest - 1)
+        self._looks_before_retry = max(0, self._looks_before_retry - 1)
         done = operations - self._operations
         if latencies and sorted(latencies)[len(latencies) // 2] < FAST:  # the median
             self._fast_looks += 1
@@ -73,8 +73,8 @@ class Adapter:
             return self.wanted
         elif not done:
             self.wanted = min(self.most, max(self.wanted, _A_FEW))
-        elif self.wanted > 1 and not self._rest and self._cpu > BUSY * self._seconds:
-            self._sent_home = self.wanted
+        elif self.wanted > 1 and not self._looks_before_retry and self._cpu > BUSY * self._seconds:
+            self._before_halving = self.wanted
             self.wanted = max(1, self.wanted // 2)
         # What the workers that are there needed for one operation.
         elif max(busy, 1) * self._seconds / done > SLOW:
@@ -84,9 +84,9 @@ class Adapter:
         return self.wanted
 
     def _grow(self) -> None:
-        if self._sent_home > self.wanted:
-            self.wanted = min(self.most, self._sent_home)
-            self._rest = _LOOKS_OF_REST
+        if self._before_halving > self.wanted:
+            self.wanted = min(self.most, self._before_halving)
+            self._looks_before_retry = _LOOKS_BEFORE_RETRY
         else:
             self.wanted = min(self.most, _GROWTH * self.wanted)
-        self._sent_home = 0
+        self._before_halving = 0

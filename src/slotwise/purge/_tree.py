@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from slotwise.purge.identity import Identity
+from slotwise.purge._identity import Identity
 
 CLOSED = -1
 

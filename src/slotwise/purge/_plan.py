@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from slotwise.purge.errors import AuditRefused, RootRefused
-from slotwise.purge.globs import Globs
-from slotwise.purge.identity import Identity, identity_of
-from slotwise.purge.options import AGES, PurgeOptions
+from slotwise.purge._errors import AuditRefused, RootRefused
+from slotwise.purge._globs import Globs
+from slotwise.purge._identity import Identity, identity_of
+from slotwise.purge._options import AGES, PurgeOptions
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NS_PER_DAY = 86_400 * 1_000_000_000

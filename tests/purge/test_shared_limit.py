@@ -1,4 +1,4 @@
-"""The deletion limit of a fleet, on a real server."""
+"""A deletion limit that machines share, on a real server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.purge import purge
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 
@@ -58,7 +59,7 @@ def url() -> Iterator[str]:
 
 def command(root: Path, url: str, *words: str) -> list[str]:
     program = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
-    return [*program, "--fleet", url, "--name", "scratch", *words]
+    return [*program, "--url", url, "--name", "scratch", *words]
 
 
 def test_machines_that_purge_together_share_the_deletion_limit(root, old, url) -> None:
@@ -98,3 +99,31 @@ def test_a_server_that_is_not_there_is_a_purge_that_is_not_done(root, old, tmp_p
     )
     assert ran.returncode == 2, ran.stdout + ran.stderr
     assert path.exists()
+
+
+def test_the_environment_says_where_a_named_limit_is(root, old, tmp_path) -> None:
+    path = old(root / "x")
+    words = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
+    environment = {**os.environ, "SLOTWISE_URL": f"unix://{tmp_path}/nothing"}
+    ran = subprocess.run(
+        [*words, "--name", "scratch"], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert ran.returncode == 2
+    assert path.exists()
+    ran = subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 0  # without a name, no limit is shared
+    assert not path.exists()
+
+
+def test_a_name_without_a_url_is_refused_before_anything_is_deleted(root, old) -> None:
+    path = old(root / "x")
+    with pytest.raises(ValueError, match="name needs a url"):
+        purge(root, name="scratch")
+    assert path.exists()
+
+
+def test_the_limit_may_be_one_of_this_machine(root, old, tmp_path) -> None:
+    (tmp_path / "limits").mkdir()
+    old(root / "x")
+    report = purge(root, url=f"process://{tmp_path}/limits", name="scratch")
+    assert (report.files_purged, report.exit_code) == (1, 0)

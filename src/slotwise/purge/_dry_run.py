@@ -12,11 +12,11 @@ import errno
 import os
 import stat
 
-from slotwise.purge.gates import Gates
-from slotwise.purge.identity import is_frozen
+from slotwise.purge._gates import Gates
+from slotwise.purge._identity import is_frozen
 
 
-class Rehearsal:
+class DryRunCheck:
     """One directory that names would be removed from."""
 
     def __init__(self, fd: int, gates: Gates) -> None:

@@ -10,22 +10,22 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from slotwise.purge.errors import AuditFailed
-from slotwise.purge.gates import Gates
-from slotwise.purge.rehearsal import Rehearsal
-from slotwise.purge.tally import Tally
-from slotwise.purge.told import told
-from slotwise.purge.tree import Node
+from slotwise.purge._audited import audited
+from slotwise.purge._dry_run import DryRunCheck
+from slotwise.purge._errors import AuditFailed
+from slotwise.purge._gates import Gates
+from slotwise.purge._tally import Tally
+from slotwise.purge._tree import Node
 
 if TYPE_CHECKING:
-    from slotwise.purge.run import Run
+    from slotwise.purge._run import Run
 
 # A directory that was listed in several batches while it was changed may not have
 # shown everything; it is listed again this often before it is believed to be in use.
 _LISTINGS = 3
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 # So many more siblings with content than without, and the rest is not tried any more.
-_BAD_LUCK = 8
+_MOST_FAILURES_AHEAD = 8
 
 
 class Directories:
@@ -75,9 +75,9 @@ class Directories:
         try:
             for tried, name in enumerate(names):
                 if (
-                    len(others) > gone + _BAD_LUCK
+                    len(others) > gone + _MOST_FAILURES_AHEAD
                     or run.stopping
-                    or not run.alone  # it is slow here: the others help to look
+                    or not run.one_is_enough  # it is slow here: the others help to look
                     or not run.directories.reserve()
                 ):
                     return others + names[tried:]
@@ -119,7 +119,7 @@ class Directories:
             return False
         done = False
         try:
-            done = self._rehearse(node, parent) if self._dry_run else self._rmdir(node, parent)
+            done = self._check_rmdir(node, parent) if self._dry_run else self._rmdir(node, parent)
         except AuditFailed:  # counted already
             return False
         except OSError as error:
@@ -128,7 +128,7 @@ class Directories:
             if error.errno not in _NOT_EMPTY:
                 run.error("rmdir", node, None, error)
             elif (node.batches > 1 or listings) and listings < _LISTINGS:
-                run.crew.push_again(parent, node.name, listings + 1)
+                run.workers.push_again(parent, node.name, listings + 1)
                 return True
             return False
         finally:
@@ -138,7 +138,7 @@ class Directories:
             run.look_at_caps()
         return done
 
-    def _rehearse(self, node: Node, parent: Node) -> bool:
+    def _check_rmdir(self, node: Node, parent: Node) -> bool:
         fd = self._run.descriptors.pin(parent, node)
         try:
             self._gates.scan_in()
@@ -146,7 +146,7 @@ class Directories:
                 found = os.stat(node.name, dir_fd=fd, follow_symlinks=False)
             finally:
                 self._gates.scan_out()
-            Rehearsal(fd, self._gates).check(node.name, found)
+            DryRunCheck(fd, self._gates).check(node.name, found)
         finally:
             self._run.descriptors.unpin(parent)
         return True
@@ -156,8 +156,8 @@ class Directories:
         if run.pace is not None:
             run.pace.wait()
         slot = None
-        if run.fleet is not None:
-            slot = run.fleet_slot()
+        if run.shared_limit is not None:
+            slot = run.shared_slot()
             if slot is None:
                 return False
         try:
@@ -167,7 +167,7 @@ class Directories:
             try:
                 self._gates.delete_in()
                 try:
-                    with told(run, "rmdir", parent, node.name, 0):
+                    with audited(run, "rmdir", parent, node.name, 0):
                         os.rmdir(node.name, dir_fd=fd)
                 finally:
                     self._gates.delete_out()
@@ -175,6 +175,6 @@ class Directories:
                 run.descriptors.unpin(parent)
         finally:
             if slot is not None:
-                assert run.fleet is not None
-                run.fleet.release(slot)
+                assert run.shared_limit is not None
+                run.shared_limit.release(slot)
         return True

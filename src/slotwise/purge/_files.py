@@ -15,15 +15,15 @@ from operator import attrgetter
 from stat import S_IFMT, S_IFREG, S_ISREG
 from typing import TYPE_CHECKING
 
-from slotwise.purge.errors import AuditFailed
-from slotwise.purge.gates import Gates
-from slotwise.purge.rehearsal import Rehearsal
-from slotwise.purge.tally import Tally
-from slotwise.purge.told import told
-from slotwise.purge.tree import Node
+from slotwise.purge._audited import audited
+from slotwise.purge._dry_run import DryRunCheck
+from slotwise.purge._errors import AuditFailed
+from slotwise.purge._gates import Gates
+from slotwise.purge._tally import Tally
+from slotwise.purge._tree import Node
 
 if TYPE_CHECKING:
-    from slotwise.purge.run import Run
+    from slotwise.purge._run import Run
     from slotwise.values import AcquisitionResult
 
 FRESH = 0.001
@@ -59,7 +59,9 @@ class Files:
             return True
         if not self._plain:
             return self._purge_carefully(node, names)
-        return self._purge_alone(node, names) if self._run.alone else self._purge(node, names)
+        if self._run.one_is_enough:
+            return self._purge_without_gates(node, names)
+        return self._purge(node, names)
 
     def _purge(self, node: Node, names: list[str]) -> bool:
         kept = False
@@ -71,7 +73,7 @@ class Files:
                     return True
                 # A directory that was begun is finished first. Once all are begun they take
                 # turns, to end together: the last one alone would leave all others idle.
-                if start and self._run.crew.all_begun:
+                if start and self._run.workers.all_begun:
                     turns.pass_on()
                 kept = self._purge_some(node, names[start : start + _TURN]) or kept
         finally:
@@ -104,7 +106,7 @@ class Files:
             self._count(found)
         return kept
 
-    def _purge_alone(self, node: Node, names: list[str]) -> bool:
+    def _purge_without_gates(self, node: Node, names: list[str]) -> bool:
         """The same for a worker that is alone, which is when every microsecond counts.
 
         It goes through the gates once for all: one worker does one thing at a time, and
@@ -145,12 +147,12 @@ class Files:
             tally.bytes_freed += freed
         return kept
 
-    # --------------------------------- with a cap, a pace, an audit, a fleet, or not really
+    # --------------------------------- with a cap, a pace, an audit, a shared limit, or dry
 
     def _purge_carefully(self, node: Node, names: list[str]) -> bool:
         run = self._run
         try:
-            rehearsal = Rehearsal(node.fd, self._gates) if self._dry_run else None
+            rehearsal = DryRunCheck(node.fd, self._gates) if self._dry_run else None
         except OSError as error:
             run.error("stat", node, None, error)
             return True
@@ -161,10 +163,10 @@ class Files:
                     return True
                 self._tally.files_scanned += 1
                 try:
-                    # Before the gate: those who wait for the fleet must not keep out those
+                    # Before the gate: those who wait for the shared limit must not keep out those
                     # whom they wait for.
                     if not self._has_slot() and self._is_old(self._read(name, node.fd)[0]):
-                        self._slot = run.fleet_slot()
+                        self._slot = run.shared_slot()
                         if self._slot is None:
                             return True
                     run.limits.turns.take()
@@ -177,15 +179,15 @@ class Files:
                     kept = self._stays(node, name, error) or kept
         finally:
             if self._slot is not None:
-                assert run.fleet is not None
-                run.fleet.release(self._slot)
+                assert run.shared_limit is not None
+                run.shared_limit.release(self._slot)
                 self._slot = None
         return kept
 
     def _has_slot(self) -> bool:
-        return self._run.fleet is None or self._slot is not None
+        return self._run.shared_limit is None or self._slot is not None
 
-    def _remove(self, node: Node, name: str, rehearsal: Rehearsal | None) -> bool:
+    def _remove(self, node: Node, name: str, rehearsal: DryRunCheck | None) -> bool:
         run = self._run
         if not self._has_slot():
             return False  # it was young a moment ago
@@ -204,7 +206,7 @@ class Files:
                     if run.stopping:
                         return False
                     fresh_until = 0.0  # however short the wait was
-                found = self._remove_told(node, name, found, fresh_until)
+                found = self._remove_audited(node, name, found, fresh_until)
             done = True
         finally:
             run.files.settle(done=done)
@@ -212,7 +214,7 @@ class Files:
         run.look_at_caps()
         return True
 
-    def _remove_told(
+    def _remove_audited(
         self, node: Node, name: str, found: os.stat_result, fresh_until: float
     ) -> os.stat_result:
         gates, fd = self._gates, node.fd
@@ -220,7 +222,7 @@ class Files:
         try:
             if time.monotonic() > fresh_until:
                 found, fresh_until = self._read_again(name, fd)
-            with told(self._run, "unlink", node, name, found.st_size):
+            with audited(self._run, "unlink", node, name, found.st_size):
                 if time.monotonic() > fresh_until:  # the audit's disk took its time
                     found, _ = self._read_again(name, fd)
                 os.unlink(name, dir_fd=fd)

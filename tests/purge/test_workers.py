@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from slotwise.purge import PurgeOptions, Run, adapt, crew, make_plan, purge, walk
-from slotwise.purge.adapt import Adapter
+from slotwise.purge import PurgeOptions, Run, _adapt, _walk, _workers, make_plan, purge
+from slotwise.purge._adapt import Adapter
 
 
 def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
@@ -85,11 +85,11 @@ def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) ->
     for number in range(30):
         (root / f"{number}").mkdir()
         (root / f"{number}" / "link").symlink_to("nowhere")
-    told: list[float] = []
+    audited: list[float] = []
     look = Adapter.look
 
     def listening(self, seconds, operations, busy, latencies, **more):
-        told.extend(latencies)
+        audited.extend(latencies)
         return look(self, seconds, operations, busy, latencies, **more)
 
     real = os.open
@@ -102,12 +102,12 @@ def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) ->
     monkeypatch.setattr(Adapter, "look", listening)
     monkeypatch.setattr(os, "open", slowly)
     purge(root)
-    assert told
-    assert max(told) >= 0.001  # opening and listing are two operations
+    assert audited
+    assert max(audited) >= 0.001  # opening and listing are two operations
 
 
 def test_a_directory_that_is_listed_again_is_one_directory(root, old, monkeypatch) -> None:
-    monkeypatch.setattr(walk, "BATCH", 3)
+    monkeypatch.setattr(_walk, "BATCH", 3)
     for number in range(5):
         old(root / "a" / f"{number}")
     rmdir, late = os.rmdir, []
@@ -211,8 +211,8 @@ def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> N
 def test_empty_siblings_go_without_a_look_inside(root, monkeypatch) -> None:
     for number in range(200):
         (root / f"{number}").mkdir()
-    monkeypatch.setattr(adapt, "SLOW", math.inf)  # one worker, however slow this machine is
-    monkeypatch.setattr(adapt, "_SILENCE", math.inf)
+    monkeypatch.setattr(_adapt, "SLOW", math.inf)  # one worker, however slow this machine is
+    monkeypatch.setattr(_adapt, "_SILENCE", math.inf)
     listed = []
     scandir = os.scandir
 
@@ -246,12 +246,12 @@ def test_siblings_with_content_are_not_all_tried(root, new, monkeypatch) -> None
 def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeypatch) -> None:
     for number in range(60):
         old(root / f"{number}" / "x")
-    monkeypatch.setattr(crew, "_SMALLEST_STACK", 4)
-    monkeypatch.setattr(crew, "_STACK_PER_WORKER", 0)
+    monkeypatch.setattr(_workers, "_SMALLEST_STACK", 4)
+    monkeypatch.setattr(_workers, "_STACK_PER_WORKER", 0)
     monkeypatch.setattr(Adapter, "look", lambda *_, **__: 4)
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
-    run.crew.wanted = 4
+    run.workers.wanted = 4
     scandir, unlink = os.scandir, os.unlink
     lister: list[threading.Thread] = []
     unlinked: list[threading.Thread] = []
@@ -264,7 +264,7 @@ def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeyp
     def unlinking(name, **more):
         deadline = time.monotonic() + 30
         if threading.current_thread() in lister:  # until the others have nothing left to do
-            while not (run.crew.all_begun and run.crew.busy == 1):
+            while not (run.workers.all_begun and run.workers.busy == 1):
                 assert time.monotonic() < deadline
                 time.sleep(0.0001)
         unlinked.append(threading.current_thread())

@@ -39,7 +39,8 @@ class PurgeFlags(TypedDict, total=False):
     dry_run: bool
     audit: str | Path | None
     allow_dangerous_root: bool
-    fleet: str | Semaphore | None
+    url: str | None
+    semaphore: Semaphore | None
     name: str | None
 
 
@@ -63,7 +64,8 @@ class PurgeOptions:
     dry_run: bool = False
     audit: str | Path | None = None
     allow_dangerous_root: bool = False
-    fleet: str | Semaphore | None = None
+    url: str | None = None
+    semaphore: Semaphore | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -90,8 +92,12 @@ class PurgeOptions:
             object.__setattr__(self, what, tuple(given))
         for what in ("remove_empty_dirs", "one_file_system", "dry_run", "allow_dangerous_root"):
             check_flag(what, getattr(self, what))
-        if isinstance(self.fleet, str) and not self.name:
-            raise ValueError("fleet needs a name: the machines that purge together share it")
+        if self.url is not None and self.semaphore is not None:
+            raise TypeError("give either url and name, or the semaphore itself")
+        if self.name is not None and self.url is None and self.semaphore is None:
+            raise ValueError("name needs a url: where is the limit of that name?")
+        if self.url is not None and not self.name:
+            raise ValueError("url needs a name: the machines that purge together share it")
 
 
 def _check_number(what: str, given: Any, *, zero: bool = False) -> None:
