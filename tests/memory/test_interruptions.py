@@ -168,7 +168,7 @@ async def test_the_waiter_is_served_at_the_end_of_a_ttl_whatever_the_log_does(
 async def test_an_acquisition_that_cannot_be_logged_takes_nothing(
     failing_log: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "slotwise.memory")
+    caplog.set_level(logging.DEBUG, "slotwise.memory")
     semaphore = MemorySemaphore(value=1)
     with pytest.raises(LookupError):
         await semaphore.acquire()
@@ -185,7 +185,7 @@ async def test_a_block_may_be_left_by_another_task(
 ) -> None:
     """As when the loop closes an asynchronous generator that was not used up."""
     if kind == "logged":
-        caplog.set_level(logging.INFO, "slotwise.memory")
+        caplog.set_level(logging.DEBUG, "slotwise.memory")
     semaphore = MemorySemaphore(value=2, ttl=60 if kind == "ttl" else None)
 
     async def rows() -> AsyncIterator[int]:

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from logging import INFO
+from logging import DEBUG
 from typing import Any
 
 import pytest
@@ -68,8 +68,8 @@ class Stage:
         semaphore.registry = self.registry
         _lease.next_key = semaphore.next_key = itertools.count(1).__next__
         MemorySemaphore._wait_sync = wait_sync
-        _log.logger.isEnabledFor(INFO)
-        assert not _log.perhaps_wanted(INFO, True), "with logs there is no quick lane"
+        _log.logger.isEnabledFor(DEBUG)
+        assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
 
     def semaphore(self, **arguments: Any) -> MemorySemaphore:
         made = MemorySemaphore(**arguments)

@@ -311,17 +311,17 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     assert await asyncio.gather(*tasks) == [True, False, False]
 
 
-async def test_info_and_warnings_carry_the_fields_of_the_memory_driver(
+async def test_debug_and_warnings_carry_the_fields_of_the_memory_driver(
     config: RedisConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "slotwise.redis")
+    caplog.set_level(logging.DEBUG, "slotwise.redis")
     semaphore = RedisSemaphore(name="x", value=3, config=config)
     acquired = await semaphore.acquire()
     await semaphore.release(acquired)
     expiring = await RedisSemaphore(name="x", value=3, ttl=0.1, config=config).acquire()
     await asyncio.wait_for(_wait_for(expiring), 5)
     taken, given, _, warned = caplog.records
-    assert [taken.levelname, given.levelname, warned.levelname] == ["INFO", "INFO", "WARNING"]
+    assert [taken.levelname, given.levelname, warned.levelname] == ["DEBUG", "DEBUG", "WARNING"]
     for record, result in ((taken, acquired), (given, acquired), (warned, expiring)):
         fields = vars(record)
         assert fields["semaphore_name"] == "x"

@@ -12,7 +12,7 @@ import itertools
 import os
 import secrets
 from heapq import heappop, heappush
-from logging import INFO
+from logging import DEBUG
 from typing import TYPE_CHECKING, Any
 
 from slotwise import _clock
@@ -135,7 +135,7 @@ class Lease(MemoryClaim, AcquisitionContext):
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         tracker = self.semaphore._tracker
-        if tracker.line or tracker.attention or perhaps_wanted(INFO, True):
+        if tracker.line or tracker.attention or perhaps_wanted(DEBUG, True):
             return False
         try:
             self._slot_number = heappop(tracker.free)
@@ -147,7 +147,7 @@ class Lease(MemoryClaim, AcquisitionContext):
     def give(self) -> bool:
         """Give back what it holds; False if it has ended before."""
         tracker = self.semaphore._tracker
-        if perhaps_wanted(INFO, True):
+        if perhaps_wanted(DEBUG, True):
             return tracker.take_back(self)
         # The pop decides between this caller, others that release the same
         # lease, and the end of its ttl: exactly one of them frees the slot.
@@ -171,7 +171,7 @@ class Lease(MemoryClaim, AcquisitionContext):
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         tracker = self.semaphore._tracker
-        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
+        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
             try:
                 self._slot_number = heappop(tracker.free)
             except IndexError:
@@ -186,7 +186,7 @@ class Lease(MemoryClaim, AcquisitionContext):
         # `give`, written out for the same reason.
         semaphore = self.semaphore
         tracker = semaphore._tracker
-        if not perhaps_wanted(INFO, True) and tracker.holders.pop(self.key, None) is not None:
+        if not perhaps_wanted(DEBUG, True) and tracker.holders.pop(self.key, None) is not None:
             tracker.last_used = glance.time
             if tracker.attention:
                 tracker.put_back(self._slot_number)
@@ -247,7 +247,7 @@ class TimedLease(Lease):
         self.key = key
         semaphore = self.semaphore
         tracker = semaphore._tracker
-        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
+        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
             try:
                 self._slot_number = heappop(tracker.free)
             except IndexError:
@@ -267,7 +267,7 @@ class TimedLease(Lease):
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         semaphore = self.semaphore
         tracker = semaphore._tracker
-        if not perhaps_wanted(INFO, True) and tracker.holders.pop(self.key, None) is not None:
+        if not perhaps_wanted(DEBUG, True) and tracker.holders.pop(self.key, None) is not None:
             if tracker.young_deadlines.pop(self.key, None) is None:
                 tracker.forget_deadline(self.key)
             tracker.last_used = glance.time

@@ -7,11 +7,11 @@ Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from logging import DEBUG, INFO
+from logging import DEBUG
 from typing import TYPE_CHECKING
 
 from slotwise import _clock
+from slotwise._log_levels import cached_levels
 from slotwise.semaphore import display
 
 if TYPE_CHECKING:
@@ -21,21 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.memory")
 
 
-def _cached_answers() -> Callable[[int, bool], bool]:
-    """The fastest way to learn that nobody listens.
-
-    A Logger remembers what ``isEnabledFor`` found in a dict that it empties
-    when levels change. Looking in there costs a third of the call; True means
-    "yes, or not known: ask properly".
-    """
-    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
-    if answers is None:
-        return lambda level, _: logger.isEnabledFor(level)
-    return answers.get
-
-
-perhaps_wanted = _cached_answers()
-logger.isEnabledFor(INFO)  # so that there is an answer from the start
+perhaps_wanted = cached_levels(logger)
 
 
 def acquiring(lease: Lease, name: str | None) -> None:
@@ -50,10 +36,10 @@ def acquiring(lease: Lease, name: str | None) -> None:
 
 def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         lease.since = _clock.now()
         acquire_time = lease.since - started
-        logger.info(
+        logger.debug(
             "acquired slot %d of %s after %.3f s",
             lease.slot_number,
             display(tracker.name),
@@ -69,11 +55,11 @@ def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
 
 
 def released(lease: Lease, tracker: Tracker) -> None:
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         # Not known if nobody listened when it was acquired.
         since: float | None = getattr(lease, "since", None)
         held_time = None if since is None else _clock.now() - since
-        logger.info(
+        logger.debug(
             "released slot %d of %s",
             lease.slot_number,
             display(tracker.name),

@@ -12,7 +12,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from logging import INFO
+from logging import DEBUG
 from types import TracebackType
 from typing import cast
 
@@ -231,7 +231,7 @@ class MemorySemaphore(Semaphore):
         """What comes before asking the ledger; the time, if anybody wants to know it."""
         if self._cancel_task_after_ttl and lease.ttl is not None:
             cast("TimedLease", lease).task = running_task()
-        if not perhaps_wanted(INFO, True):
+        if not perhaps_wanted(DEBUG, True):
             return 0.0
         _log.acquiring(lease, self._name)
         return _clock.now()
@@ -296,7 +296,7 @@ class MemorySemaphore(Semaphore):
 
     async def __aenter__(self) -> None:
         tracker = self._lane
-        if not tracker.attention and not perhaps_wanted(INFO, True):
+        if not tracker.attention and not perhaps_wanted(DEBUG, True):
             if not tracker.line:
                 try:
                     self._numbers.append(heappop(tracker.free))
@@ -356,7 +356,7 @@ class MemorySemaphore(Semaphore):
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
         tracker = self._lane
-        if not tracker.attention and not tracker.line and not perhaps_wanted(INFO, True):
+        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
             try:
                 self._numbers.append(heappop(tracker.free))
             except IndexError:
@@ -391,7 +391,7 @@ class MemorySemaphore(Semaphore):
 
     def _blocks_have_claims(self) -> bool:
         """Whether a block must be known by an id: to expire, or to be logged."""
-        return self._ttl is not None or perhaps_wanted(INFO, True)
+        return self._ttl is not None or perhaps_wanted(DEBUG, True)
 
     def _exit(self) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""

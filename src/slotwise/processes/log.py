@@ -7,11 +7,11 @@ Fields go into ``extra``, as those of the other drivers do: ``semaphore_name``,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from logging import INFO
+from logging import DEBUG
 from typing import TYPE_CHECKING
 
 from slotwise import _clock
+from slotwise._log_levels import cached_levels
 
 if TYPE_CHECKING:
     from slotwise.processes.acquisition import Acquisition
@@ -19,22 +19,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.processes")
 
 
-def _cached_answers() -> Callable[[int, bool], bool]:
-    """The fastest way to learn that nobody listens; see slotwise.memory._log."""
-    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
-    if answers is None:
-        return lambda level, _: logger.isEnabledFor(level)
-    return answers.get
-
-
-perhaps_wanted = _cached_answers()
-logger.isEnabledFor(INFO)  # so that there is an answer from the start
+perhaps_wanted = cached_levels(logger)
 
 
 def acquired(holder: Acquisition) -> None:
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         acquire_time = holder.since - holder.asked_at
-        logger.info(
+        logger.debug(
             "acquired slot %d of %r after %.3f s",
             holder.slot_number,
             holder.room.name,
@@ -50,8 +41,8 @@ def acquired(holder: Acquisition) -> None:
 
 
 def released(holder: Acquisition) -> None:
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
-        logger.info(
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+        logger.debug(
             "released slot %d of %r", holder.slot_number, holder.room.name, extra=_ending(holder)
         )
 

@@ -7,10 +7,10 @@ Fields go into ``extra``, as those of the memory driver do: ``semaphore_name``,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from logging import INFO
+from logging import DEBUG
 from typing import TYPE_CHECKING
 
+from slotwise._log_levels import cached_levels
 from slotwise.redis.weather import logger
 from slotwise.semaphore import display
 
@@ -18,22 +18,13 @@ if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
 
 
-def _cached_answers() -> Callable[[int, bool], bool]:
-    """The fastest way to learn that nobody listens; see slotwise.memory._log."""
-    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
-    if answers is None:
-        return lambda level, _: logger.isEnabledFor(level)
-    return answers.get
-
-
-perhaps_wanted = _cached_answers()
-logger.isEnabledFor(INFO)  # so that there is an answer from the start
+perhaps_wanted = cached_levels(logger)
 
 
 def acquired(holder: Acquisition) -> None:
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         acquire_time = holder.since - holder.asked_at
-        logger.info(
+        logger.debug(
             "acquired slot %d of %s after %.3f s",
             holder.slot_number,
             display(holder.semaphore.name),
@@ -49,8 +40,8 @@ def acquired(holder: Acquisition) -> None:
 
 
 def released(holder: Acquisition) -> None:
-    if perhaps_wanted(INFO, True) and logger.isEnabledFor(INFO):
-        logger.info(
+    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+        logger.debug(
             "released slot %d of %s",
             holder.slot_number,
             display(holder.semaphore.name),

@@ -1,0 +1,77 @@
+"""At which levels every driver logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from slotwise import Semaphore, SlotManager, Tier, Tiers
+
+Make = Callable[..., Semaphore]
+
+
+async def use_in_every_way(semaphore: Semaphore) -> None:
+    async with semaphore:
+        pass
+    async with semaphore.cm(2) as acquired:
+        pass
+    await semaphore.release(acquired)  # again, which is no reason to complain
+    tried = await semaphore.try_acquire()
+    assert tried is not None
+    await semaphore.release(tried)
+    await asyncio.to_thread(use_in_a_thread, semaphore)
+
+
+def use_in_a_thread(semaphore: Semaphore) -> None:
+    with semaphore:
+        pass
+    with semaphore.cm():
+        pass
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("ttl", [None, 60])
+async def test_routine_makes_no_record_at_info(
+    make: Make, caplog: pytest.LogCaptureFixture, private: bool, ttl: float | None
+) -> None:
+    caplog.set_level(logging.INFO, "slotwise")
+    await use_in_every_way(make(2, ttl=ttl, **({"name": None} if private else {})))
+    assert not caplog.records
+
+
+async def test_routine_is_told_at_debug(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "slotwise")
+    semaphore = make(2)
+    async with semaphore:
+        pass
+    told = [record for record in caplog.records if record.name.startswith("slotwise.")]
+    assert {record.levelname for record in told} == {"DEBUG"}
+    words = [record.getMessage().split()[0] for record in told]
+    assert [word for word in words if word in ("acquired", "released")] == ["acquired", "released"]
+
+
+async def test_the_end_of_a_ttl_is_a_warning(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotwise")
+    semaphore = make(1, ttl=0.05)
+    acquired = await semaphore.acquire()
+    async with asyncio.timeout(30):
+        await acquired.lost
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_tiers_and_slot_managers_are_as_silent(
+    caplog: pytest.LogCaptureFixture, atomic: bool
+) -> None:
+    caplog.set_level(logging.INFO, "slotwise")
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), atomic=atomic)
+    async with tiers.acquire(tenant="acme"):
+        pass
+    async with SlotManager(atomic=atomic) as manager, manager.upload("alice"), manager.download():
+        pass
+    assert not caplog.records
