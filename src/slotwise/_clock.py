@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 from weakref import WeakMethod
 
+from slotwise import _fork
 from slotwise._section import lock
 
 # Read as `_clock.now()`, never imported by name: FakeClock puts another in its place.
@@ -156,5 +156,4 @@ _log = logging.getLogger("slotwise")
 
 timekeeper = Timekeeper()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=timekeeper.after_fork_in_child)
+_fork.in_child(_fork.Step.THREADS, timekeeper.after_fork_in_child)

@@ -7,12 +7,12 @@ stops nothing itself. One guard may watch over several runs, also at the same ti
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+from slotwise import _fork
 from slotwise._arguments import check_seconds
 
 MB = 1024 * 1024
@@ -67,7 +67,7 @@ class MemoryGuard:
         self.interval = check_seconds("interval", interval, zero=True) or 0.0
         self._gauge = resident_memory if gauge is None else gauge
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = _fork.new_lock()
         self._due: float | None = None
         self.memory = 0
         self.peak_memory = 0

@@ -6,14 +6,11 @@ loop can wait for. Nothing here decides when: drivers do.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import os
-import threading
 from collections.abc import Generator
 
-# One for all: it is held for a few instructions, and only when somebody waits or loses.
-# Re-entrant: a garbage collection in there may end another wait.
-_lock = threading.RLock()
+from slotwise._section import lock
 
 
 class Lost:
@@ -22,11 +19,13 @@ class Lost:
     ``await acquired.lost`` waits for it in an event loop, ``wait`` in a thread.
     """
 
-    __slots__ = ("_event", "_futures", "_reason")
+    __slots__ = ("_doors", "_futures", "_reason")
 
     def __init__(self) -> None:
         self._reason: str | None = None
-        self._event: threading.Event | None = None
+        # One for each thread that waits. Not an Event for all of them: its inner lock
+        # may be held by a thread that a forked child does not have.
+        self._doors: list[_thread.LockType] = []
         self._futures: list[asyncio.Future[None]] = []
 
     def is_set(self) -> bool:
@@ -39,24 +38,33 @@ class Lost:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the acquisition is lost; False after ``timeout`` seconds."""
-        with _lock:
+        door = _thread.allocate_lock()
+        door.acquire()
+        with lock:
             if self._reason is not None:
                 return True
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
-        return event.wait(timeout)
+            self._doors.append(door)
+        try:
+            if timeout is None:
+                door.acquire()
+            else:
+                door.acquire(timeout=max(timeout, 0.0))
+        finally:
+            with lock:
+                if door in self._doors:
+                    self._doors.remove(door)
+        return self._reason is not None
 
     def __await__(self) -> Generator[object, None, None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with _lock:
+        with lock:
             if self._reason is not None:
                 return
             self._futures.append(future)
         try:
             yield from future
         finally:
-            with _lock:
+            with lock:
                 if future in self._futures:
                     self._futures.remove(future)
 
@@ -68,14 +76,14 @@ class Lost:
 
     def set(self, reason: str) -> bool:
         """Raise the flag, for drivers; False if it was up."""
-        with _lock:
+        with lock:
             if self._reason is not None:
                 return False
             self._reason = reason
-            event, futures = self._event, self._futures
-            self._futures = []
-        if event is not None:
-            event.set()
+            doors, futures = self._doors, self._futures
+            self._doors, self._futures = [], []
+        for door in doors:
+            door.release()
         for future in futures:
             try:
                 future.get_loop().call_soon_threadsafe(_open, future)
@@ -87,13 +95,3 @@ class Lost:
 def _open(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _new_lock() -> None:
-    """After a fork: it may have been held by a thread that does not exist here."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)

@@ -13,23 +13,17 @@ blocks and never fails. Taking can't be put off, and is refused there.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from slotwise import _fork
 
 T = TypeVar("T")
 
 # Taken by `with` alone: between an acquire() and a try, a signal handler could
 # raise, and the lock would stay taken for ever.
-lock = threading.RLock()
-
-if hasattr(os, "register_at_fork"):
-    # No other thread is in the middle of a change while the process is copied.
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
+lock = _fork.lock_held_over_forks()
 
 
 class _Section:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from slotwise._lost import Lost
-
-# Held while a `lost` is made, so that two threads that ask get the same one.
-# Re-entrant: a garbage collection in there may ask for another.
-_making = threading.RLock()
+from slotwise._section import lock
 
 
 class AcquisitionResult:
@@ -66,7 +62,7 @@ class AcquisitionResult:
         try:
             return self._lost
         except AttributeError:
-            with _making:
+            with lock:  # so that two threads that ask get the same one
                 if not hasattr(self, "_lost"):
                     self._lost = Lost()
             return self._lost

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import secrets
 from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any
 
-from slotwise import _clock
+from slotwise import _clock, _fork
 from slotwise._clock import glance
 from slotwise._ledger import Claim
 from slotwise.memory._log import perhaps_wanted
@@ -44,8 +43,7 @@ def _new_prefix() -> str:
 
 _prefixes: list[tuple[int, str]] = [(0, _new_prefix())]  # the newest first
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _prefixes.insert(0, (next_key(), _new_prefix())))
+_fork.in_child(_fork.Step.FORGET, lambda: _prefixes.insert(0, (next_key(), _new_prefix())))
 
 
 def id_of(key: int) -> str:

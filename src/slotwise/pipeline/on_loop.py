@@ -11,6 +11,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from slotwise import _fork
+
 
 def loop_in_a_thread(name: str) -> asyncio.AbstractEventLoop:
     """A running loop; ``loop.call_soon_threadsafe(loop.stop)`` ends it and its thread."""
@@ -80,7 +82,7 @@ class LoopCalls:
         self._loop = loop
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._name = name
-        self._lock = threading.RLock()  # a run may be stopped by the collector, anywhere
+        self._lock = _fork.new_lock()  # a run may be stopped by the collector, anywhere
         self._calls: set[OnLoop] = set()
         self._stopped = False
 

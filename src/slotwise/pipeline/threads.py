@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
+from slotwise import _fork
 from slotwise.pipeline.flow import Flow, Step
 from slotwise.pipeline.news import News
 from slotwise.pipeline.on_loop import LoopCalls
@@ -51,7 +52,7 @@ class ThreadCrew:
         self._fn = fn
         self._source = source
         # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
-        self._lock = threading.RLock()
+        self._lock = _fork.new_lock()
         self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
         self._idle = threading.Condition(self._lock)  # who waits for the lead
         self._told = threading.Condition(self._lock)  # a consumer without an event loop

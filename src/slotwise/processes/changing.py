@@ -9,7 +9,6 @@ back before is. What the change itself is, the room says.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from fcntl import LOCK_UN, lockf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from slotwise import _clock
+from slotwise import _clock, _fork
 from slotwise._ledger import NEVER
 from slotwise.errors import BackendError
 from slotwise.processes import words
@@ -55,7 +54,7 @@ class Changing:
         self.retired = False
         self._journal = Journal(process.folder / file_name(name, suffix), process.life)
         self.members = Members(process, name, self._journal.path)
-        self._mutex = threading.RLock()
+        self._mutex = _fork.new_lock()
         self._busy = False
         # Ids to be ended by the next change: theirs interrupted another, or failed.
         self._orphans: deque[str] = deque()
@@ -87,6 +86,7 @@ class Changing:
     def abandon(self) -> None:
         """In a forked child: all of it is the parent's."""
         self.retired = True
+        self._busy = False  # another thread was, which does not exist here
         self._journal.close()
 
     def change(
@@ -114,10 +114,10 @@ class Changing:
         try:
             while True:
                 with self._mutex:
-                    if self._busy:
-                        raise Interrupted
                     if self.retired:
                         raise Retired
+                    if self._busy:
+                        raise Interrupted
                     journal = self._journal
                     self._busy = True
                     try:

@@ -19,6 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.processes.folder import FIFO_SUFFIX, trouble
 from slotwise.processes.watch import Watch
@@ -51,7 +52,7 @@ class Post:
         self._process = process
         self._path = process.folder / (process.owner + FIFO_SUFFIX)
         self._fd = -1
-        self._starting = threading.RLock()
+        self._starting = _fork.new_lock()
         self._thread: threading.Thread | None = None
         self._watch = Watch()
         self._waited_at = -_LINGERS  # when one of ours last began to wait

@@ -10,10 +10,11 @@ import atexit
 import itertools
 import os
 import secrets
-import threading
 import time
 from pathlib import Path
+from weakref import WeakSet
 
+from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.processes.acquisition import Acquisition
 from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in, prepare
@@ -40,16 +41,24 @@ class Process:
         self.pid = os.getpid()
         self.boot = _boot()
         self.rooms: dict[str, Room] = {}  # by key, the longest unused first
+        self._every_room: WeakSet[Room] = WeakSet()  # also those that are given up
         self.private: set[str] = set()  # names of private semaphores that were made here
         self.condemned: dict[str, Acquisition] = {}  # expired, and about to be cancelled for it
         self.post = Post(self)
         self.next_number = itertools.count(1).__next__
         # Re-entrant: a garbage collection may release something.
-        self._lock = threading.RLock()
+        self._lock = _fork.new_lock()
+        _everywhere.add(self)
 
     def prepare(self) -> None:
         """Make the folder again, should somebody have removed it."""
         prepare(self.folder)
+
+    def abandon(self) -> None:
+        """In a forked child: all of it is the parent's."""
+        self.post.abandon()
+        for room in self._every_room:
+            room.abandon()
 
     def is_in(self, folder: Path) -> bool:
         """Whether that is the folder of this one, by whatever path: mounted twice, for one."""
@@ -72,6 +81,7 @@ class Process:
                     self._retire_idle()
                 self.prepare()
                 room = Room(self, name, suffix)
+                self._every_room.add(room)
             self.rooms[key] = room
             return room
 
@@ -124,11 +134,15 @@ class Process:
                 del self.rooms[room.members.key]
 
 
-_lock = threading.RLock()
+_lock = _fork.new_lock()
 _processes: dict[Path, Process] = {}
 
-# Ids of the parent's at the fork: its child has them in its memory, and holds none of them.
-inherited: set[str] = set()
+# All that were made, for a forked child: another thread may be about to enter one above.
+_everywhere: WeakSet[Process] = WeakSet()
+
+# Who this process was before it was forked, and the first number that it had not used by then:
+# a child has the ids below that in its memory, and holds none of them.
+_inherited: dict[str, int] = {}
 
 # Another object after each fork.
 era = object()
@@ -154,6 +168,12 @@ def process_for(folder: Path) -> Process:
         return process
 
 
+def is_inherited(acquisition_id: str) -> bool:
+    """Whether this is an id of the process that forked this one, from before that."""
+    owner, _, number = acquisition_id.partition("-")
+    return owner in _inherited and number.isdecimal() and int(number) < _inherited[owner]
+
+
 def discard(folder: Path, name: str, of_era: object) -> None:
     """Leave nothing of a private semaphore that is gone, if it was made here and not copied."""
     process = _processes.get(folder)
@@ -177,18 +197,15 @@ def _boot() -> str:
 
 
 def _forget_parent() -> None:
-    global _lock, _processes, era
-    for process in {id(each): each for each in _processes.values()}.values():
-        process.post.abandon()
-        for room in list(process.rooms.values()):
-            inherited.update(room.members.all)
-            room.abandon()
-    _lock = threading.RLock()
+    global _processes, era
+    for process in _everywhere:
+        _inherited.setdefault(process.owner, process.next_number())
+        process.abandon()
     _processes = {}
     era = object()
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+_fork.in_child(_fork.Step.FORGET, _forget_parent)
 
 
 @atexit.register

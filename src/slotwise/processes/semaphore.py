@@ -331,7 +331,7 @@ class ProcessSemaphore(Looking):
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
-        if acquisition_id in processes.inherited:
+        if processes.is_inherited(acquisition_id):
             return False  # its parent process has it
         holder = self._before_release(acquisition_id)
         freed = await self._do_async(Room.release, acquisition_id)
@@ -342,7 +342,7 @@ class ProcessSemaphore(Looking):
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; a thread that is interrupted meanwhile has released all the same."""
         acquisition_id = acquisition_id_of(acquisition_id)
-        if acquisition_id in processes.inherited:
+        if processes.is_inherited(acquisition_id):
             return False
         holder = self._before_release(acquisition_id)
         freed = self._do(Room.release, acquisition_id)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.redis import log
 from slotwise.redis.heart import Heart
@@ -42,7 +43,7 @@ class Keeper:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._starting = threading.Lock()
+        self._starting = _fork.new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._nudged: asyncio.Event | None = None

@@ -6,10 +6,10 @@ that is remembered of idle ones; it is only counted and shown.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 
+from slotwise import _fork
 from slotwise.paths import Path, TierSpec
 
 
@@ -20,7 +20,7 @@ class Idle:
 
     def __init__(self, tiers: tuple[TierSpec, ...]) -> None:
         self._keyed = [index for index, tier in enumerate(tiers) if tier.keyed]
-        self._lock = threading.Lock()
+        self._lock = _fork.new_lock()
         self._busy: dict[int, dict[str, int]] = {index: {} for index in self._keyed}
         # The longest idle first.
         self._idle: dict[int, OrderedDict[str, float]] = {

@@ -15,11 +15,11 @@ import math
 import os
 import secrets
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from slotwise import _fork
 from slotwise.redis.cluster import ClusterMap
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.keeper import Keeper
@@ -219,7 +219,7 @@ class Process:
 
 # ------------------------------------------------------------------ all of them
 
-_lock = threading.Lock()
+_lock = _fork.new_lock()
 _processes: dict[RedisConfig, Process] = {}
 # What the parent of a forked process held: not ours to release.
 inherited: set[str] = set()
@@ -241,8 +241,7 @@ def process_for(config: RedisConfig) -> Process:
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _processes, era
-    _lock = threading.Lock()
+    global _processes, era
     abandoned, _processes, era = _processes, {}, Era()
     for process in abandoned.values():
         inherited.update(process.holders)
@@ -255,8 +254,7 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+_fork.in_child(_fork.Step.FORGET, _after_fork_in_child)
 
 
 def now() -> float:

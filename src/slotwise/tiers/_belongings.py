@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable
 
+from slotwise import _fork
 from slotwise.semaphore import _caller
 from slotwise.values import AcquisitionResult
 
@@ -16,7 +16,7 @@ class Belongings:
     """The acquisitions of each task and thread, by what was taken, the latest last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _fork.new_lock()
         self._stacks: dict[tuple[object, What], list[str]] = {}
         self._places: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
 

@@ -6,10 +6,9 @@ FakeClock moves it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-from slotwise import _clock
+from slotwise import _clock, _fork
 
 
 class Cleaner:
@@ -19,7 +18,7 @@ class Cleaner:
         self._interval = interval
         self._work = work
         self._stopped = False
-        self._at_work = threading.RLock()
+        self._at_work = _fork.new_lock()
         self._set()
 
     def _set(self) -> None:

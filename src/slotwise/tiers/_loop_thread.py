@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from slotwise import _fork
+
 T = TypeVar("T")
 
 
@@ -17,7 +19,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = _fork.new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_in = 0  # the process
 

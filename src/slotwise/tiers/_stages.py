@@ -6,12 +6,11 @@ leaves, so it can't be forgotten between the look-up and the acquisition.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import quote
 
-from slotwise import _clock
+from slotwise import _clock, _fork
 from slotwise.paths import KeyStats, TierSpec, TierStats
 from slotwise.semaphore import Semaphore
 
@@ -49,7 +48,7 @@ class Stage:
     def __init__(self, spec: TierSpec, make: Make, name: str | None) -> None:
         self.spec = spec
         self.make = make
-        self.lock = threading.RLock()
+        self.lock = _fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = name
         self._value = spec.value

@@ -1,0 +1,40 @@
+"""A fork amid busy threads: the child finds every lock free and every timer running."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.redis._server import Server
+
+ROOT = Path(__file__).parents[2]
+
+
+def fork_amid_busy_threads(folder: Path, server: Server, children: int) -> None:
+    program = [sys.executable, "-m", "tests.contract._forks"]
+    done = subprocess.run(
+        [*program, str(folder), server.url, str(children)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Nothing failed aside either: no timer, no thread, no renewal.
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_children_forked_amid_busy_threads_can_use_all_drivers(
+    tmp_path: Path, server: Server
+) -> None:
+    fork_amid_busy_threads(tmp_path / "slots", server, 12)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_children_forked_amid_busy_threads_can_use_all_drivers(
+    tmp_path: Path, server: Server
+) -> None:
+    fork_amid_busy_threads(tmp_path / "slots", server, 600)

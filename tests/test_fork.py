@@ -1,0 +1,83 @@
+"""What a forked child renews: locks, then what is the parent's, then threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slotwise import _fork
+from slotwise._fork import Step
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork()"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+
+def succeeds_in_child(check: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        code = 1
+        try:
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
+    lock = _fork.new_lock()
+    taken, enough = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with lock:
+            taken.set()
+            enough.wait(30)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert taken.wait(30)
+    assert succeeds_in_child(lambda: lock.acquire(timeout=20))
+    assert not lock.acquire(blocking=False), "the parent's is as it was"
+    enough.set()
+    thread.join()
+
+
+def test_who_forks_inside_a_lock_leaves_it_as_usual() -> None:
+    lock = _fork.new_lock()
+    with lock:
+        child = os.fork()
+    if not child:
+        os._exit(not lock.acquire(blocking=False))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_renewals_run_by_their_step_and_one_that_fails_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+
+    def fail() -> None:
+        raise OSError("a renewal that fails")
+
+    monkeypatch.setattr(_fork, "_renewals", [])
+    _fork.in_child(Step.THREADS, lambda: ran.append("threads"))
+    _fork.in_child(Step.FORGET, fail)
+    _fork.in_child(Step.FORGET, lambda: ran.append("forget"))
+    monkeypatch.setattr(_fork._log, "exception", lambda *_: ran.append("failed"))
+    assert succeeds_in_child(lambda: ran == ["failed", "forget", "threads"])
+    assert ran == []
+
+
+def test_nobody_else_registers_with_the_interpreter() -> None:
+    source = Path(_fork.__file__).parent
+    users = [
+        path.name for path in source.rglob("*.py") if "os.register_at_fork(" in path.read_text()
+    ]
+    assert users == ["_fork.py"]
