@@ -29,8 +29,11 @@ class Acquisition(AcquisitionResult):
 
     __slots__ = (
         "_call",
+        "_confirmation",
+        "_waits",
         "alive_at",
         "asked_at",
+        "doubtful",
         "expires_at",
         "future",
         "interval",
@@ -63,14 +66,18 @@ class Acquisition(AcquisitionResult):
         self.interval = semaphore._interval
         self.expires_at = math.inf
         self.since = 0.0
-        # When it asked, and when the server last answered that: its first sign of life.
+        # When it asked, and when it last did so by itself: the server has had a sign of life
+        # since then, if it has answered.
         self.asked_at = self.alive_at = time.monotonic()
         self.queued = False
+        self.doubtful = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
         self.future: asyncio.Future[None] = seat.loop.create_future()
         count = f"*{slots}" if slots > 1 else ""
         super().__init__(f"sw-{seat.token}-{process.next_number()}{count}", 0)
         self._call: Call | None = None
+        self._confirmation: Call | None = None
+        self._waits = True
 
     @property
     def ping_interval(self) -> float:
@@ -92,7 +99,7 @@ class Acquisition(AcquisitionResult):
         One that will have to stand behind others of this loop may travel
         together with the next ones, or with the next release.
         """
-        self.process.waiters[self._acquisition_id] = self
+        self._begin(wait)
         seat, room, semaphore = self.seat, self.room, self.semaphore
         simple = wait and not again and self.slots == 1 and not self.label
         batch: list[Acquisition] | None = seat.lingering.get(room)
@@ -109,6 +116,20 @@ class Acquisition(AcquisitionResult):
                 link.before_flush(lambda: ask_together(seat, room), linger=True)
                 return
         self._ask_alone(wait=wait, again=again)
+
+    def _begin(self, wait: bool) -> None:
+        """Be kept alive by heartbeats, from before the server can know of it."""
+        self._waits = wait
+        self.alive_at = time.monotonic()
+        self.process.waiters[self._acquisition_id] = self
+        keeper = self.process.keeper
+        if self.semaphore._ping_interval < keeper.interval:
+            keeper.hurry(self.semaphore._ping_interval)
+
+    @property
+    def needs_heartbeat(self) -> bool:
+        """Whether the server may know of this request, be it answered or not."""
+        return self.queued or (self._call is not None and self._call.sent)
 
     def _ask_alone(self, *, wait: bool, again: bool = False) -> None:
         semaphore, acquisition_id = self.semaphore, self._acquisition_id
@@ -139,7 +160,7 @@ class Acquisition(AcquisitionResult):
             call.packed = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
                 *(first, len(own), own, middle, len(age), age, last, len(due), due),
             )
-        call.patient = again
+        call.patient = again and wait
         self._call = call
         self.seat.submit(call)
 
@@ -156,7 +177,6 @@ class Acquisition(AcquisitionResult):
         word = reply[0]
         if word == b"granted":
             self.room.learn(reply[3], self.semaphore._value)
-            self.alive_at = time.monotonic()
             self._granted(reply[1], reply[2])
             told = reply[4:]
         elif word == b"queued":
@@ -175,12 +195,8 @@ class Acquisition(AcquisitionResult):
         self.room.learn(value, self.semaphore._value)
         if self.future.done():
             return
-        self.alive_at = time.monotonic()
         self._stand_in_line()
-        keeper = self.process.keeper
-        if self.ping_interval < keeper.interval:
-            keeper.hurry(self.ping_interval)
-        keeper.watch(self.room, due_ms)
+        self.process.keeper.watch(self.room, due_ms)
 
     def hear(self, word: str, more: list[str]) -> None:
         """What a message, or a heartbeat, has to tell."""
@@ -193,7 +209,7 @@ class Acquisition(AcquisitionResult):
             # The server forgot it, or thought it dead: to the end of the line.
             if self.queued:
                 self._leave_line()
-                self.ask(wait=True, again=True)
+                self.ask(wait=self._waits, again=True)
         elif word == "closed":
             self._fail(self._refusal(b"closed", 1))
         elif word == "refused":
@@ -201,25 +217,61 @@ class Acquisition(AcquisitionResult):
 
     def _granted(self, number: int, token: int) -> None:
         process, acquisition_id = self.process, self._acquisition_id
+        self.since = since = time.monotonic()
+        late = since - max(self.alive_at, self.room.heard_at) >= self.interval
+        doubtful = late or self.doubtful or self._confirmation is not None
+        if doubtful and not self.future.done():
+            # After so long a silence the server may have given the slot to somebody else.
+            self.confirm()
+            return
         process.waiters.pop(acquisition_id, None)
         self._leave_line()
         if self.future.done():
             return  # cancelled or timed out: who waited gives it back by itself
         self._slot_number = number
         self._fencing_token = token
-        self.since = since = time.monotonic()
         process.holders[acquisition_id] = self
         self.seat.holding.setdefault(self.room, set()).add(acquisition_id)
-        if self.semaphore._ping_interval < process.keeper.interval:
-            process.keeper.hurry(self.semaphore._ping_interval)
         if self.ttl is not None:
             self.expires_at = since + self.ttl
             process.keeper.watch_ttl(self.expires_at)
         self.future.set_result(None)
 
+    def confirm(self) -> None:
+        """Ask the server what became of this request, and act on the answer.
+
+        This is a heartbeat of its own: what it finds granted is renewed.
+        """
+        if self._confirmation is not None:
+            return  # the answer is under way
+        self.doubtful = False  # until something else is heard
+        sent_at = time.monotonic()
+
+        def answered(_: Call, reply: Any) -> None:
+            self._confirmation = None
+            if self.future.done():
+                return
+            if isinstance(reply, BaseException):
+                self._fail(reply)
+                return
+            [[due_ms, *outcomes]] = reply
+            self.alive_at = sent_at
+            self._stand_in_line()  # unless the answer says otherwise
+            for outcome in outcomes:
+                self.process.hear(outcome)
+            if self.queued:
+                self.process.keeper.watch(self.room, due_ms)
+
+        keys = self.room.keys
+        args = [b"", self.seat.token, self.interval, keys.notification, 0, 1, self._acquisition_id]
+        call = self._confirmation = Call(self.room.beat, keys.all, args, answered, keys.slot)
+        call.patient = self._waits
+        self.seat.submit(call)
+
     def _stand_in_line(self) -> None:
-        self.queued = True
-        self.seat.in_line[self.room] += 1
+        if not self.queued:
+            self.queued = True
+            self.seat.in_line[self.room] += 1
 
     def _leave_line(self) -> None:
         if self.queued:
@@ -266,6 +318,8 @@ class Acquisition(AcquisitionResult):
         process.holders.pop(self._acquisition_id, None)
         self.let_go()
         self._leave_line()
+        if self._confirmation is not None:
+            self._confirmation.patient = False
         if call is not None:
             call.patient = False
             if call.script is not REQUEST_MANY and self.seat.withdraw(call):

@@ -45,7 +45,7 @@ class Heart:
         self.again = False  # asked, while it beats, to beat once more
 
     async def beat(self) -> None:
-        """Show that all live who hold or stand in line, and pass on what became of them."""
+        """Show that all live who hold, wait or have asked, and pass on what became of them."""
         while True:
             self.again = False
             started = time.monotonic()
@@ -55,7 +55,7 @@ class Heart:
                 party = parties.setdefault((holder.room, holder.interval), ([], []))
                 party[0].append(holder.acquisition_id)
             for waiter in list(process.waiters.values()):
-                if waiter.queued:
+                if waiter.needs_heartbeat:
                     party = parties.setdefault((waiter.room, waiter.interval), ([], []))
                     party[1].append(waiter.acquisition_id)
             apart = process.cluster is not None

@@ -7,7 +7,6 @@ answer is waited for, kept alive, lost or withdrawn is the same.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
@@ -101,14 +100,14 @@ class PathAcquisition(Acquisition):
         call.again_at = _AGAIN_AT
         call.alone = True
         call.eager = not self.seat.in_line
-        call.patient = again
+        call.patient = again and wait
         if wait and not again and not self.label:
             # Most of a request is always the same.
             first, middle, last = paths._template()
             own = _bulk(self._acquisition_id.encode()) + _bulk(path.encode())
             call.packed = first + own + middle + last + _bulk(due)
         self._call = call
-        self.process.waiters[self._acquisition_id] = self
+        self._begin(wait)
         self.seat.submit(call)
 
     def _take(self, reply: list[Any]) -> None:
@@ -116,7 +115,6 @@ class PathAcquisition(Acquisition):
         word = reply[0]
         unfinished, told = 0, []
         if word == b"granted":
-            self.alive_at = time.monotonic()
             self._granted(reply[1], reply[2])
             unfinished, told = reply[3], reply[4:]
         elif word == b"queued":

@@ -157,11 +157,14 @@ class Process:
             holder = self.holders.get(acquisition_id)
             if holder is not None:
                 self.keeper.lose(holder, "it was kicked")
-            return
+                return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
             # Delivered before, or given up: who gave it up also gives it back.
             return
+        if word in ("gone", "kicked"):
+            # In this thread, at once: its loop may be about to read a grant of before.
+            waiter.doubtful = True
         if word == "look":
             self.keeper.beat_soon()
             return

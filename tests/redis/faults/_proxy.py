@@ -170,6 +170,43 @@ class GoesSilent(Proxy):
         self._cut(client, server)
 
 
+class Freezes(Proxy):
+    """Replies, or everything, wait on their way until it thaws; then they go on, in order."""
+
+    def __init__(self, port: int) -> None:
+        self._requests_flow = threading.Event()
+        self._replies_flow = threading.Event()
+        self.thaw()
+        super().__init__(port)
+
+    def freeze_replies(self) -> None:
+        self._replies_flow.clear()
+
+    def freeze(self) -> None:
+        self._requests_flow.clear()
+        self._replies_flow.clear()
+
+    def thaw(self) -> None:
+        self._requests_flow.set()
+        self._replies_flow.set()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.thaw()
+        super().__exit__(*exc_info)
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(client):
+            self._requests_flow.wait()
+            _send(server, data)
+        self._cut(client, server)
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _receive(server):
+            self._replies_flow.wait()
+            _send(client, data)
+        self._cut(client, server)
+
+
 def _receive(sock: socket.socket) -> bytes:
     try:
         return sock.recv(65536)
