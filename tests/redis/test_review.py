@@ -264,17 +264,6 @@ def test_a_url_that_is_not_understood_is_not_repeated(url: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-async def test_strange_messages_on_the_channel_are_ignored(
-    config: RedisConfig, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    semaphore = RedisSemaphore(value=1, config=config)
-    held = await semaphore.acquire()
-    for message in (b"nonsense", b"\xff\xfe", b""):
-        client.publish(f"slotwise:{semaphore._process.seat().token}", message)
-    assert await semaphore.release(held)
-    assert not caplog.records
-
-
 async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     config: RedisConfig, client: redis.Redis
 ) -> None:

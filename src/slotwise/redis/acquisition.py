@@ -203,8 +203,14 @@ class Acquisition(AcquisitionResult):
         if self.future.done():
             return
         if word == "granted":
-            number, token = more
-            self._granted(int(number), int(token))
+            try:
+                number, token = map(int, more)
+            except ValueError:  # a spoilt claim; the next heartbeat asks again
+                return
+            self._granted(number, token)
+        elif word == "look":
+            if self.queued:
+                self.confirm()
         elif word == "gone":
             # The server forgot it, or thought it dead: to the end of the line.
             if self.queued:

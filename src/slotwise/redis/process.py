@@ -16,6 +16,8 @@ import os
 import secrets
 import socket
 import time
+from hashlib import sha1
+from hmac import compare_digest
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -27,7 +29,7 @@ from slotwise.redis.keys import Keys, KeySet
 from slotwise.redis.scripts import load
 from slotwise.redis.seat import Seat
 from slotwise.redis.transport import pack_half
-from slotwise.redis.weather import Unreachable
+from slotwise.redis.weather import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
@@ -88,7 +90,11 @@ class Process:
     def __init__(self, config: RedisConfig) -> None:
         self.config = config
         self.token = secrets.token_hex(6)
-        self.who = f"{socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
+        # With this, in every claim, the scripts prove that a message is theirs (lua/proof.lua).
+        secret = secrets.token_hex(8)
+        self.who = f"!{secret} {socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
+        self._secret = secret.encode()
+        self._warned_of_message = False
         self.next_number = itertools.count(1).__next__
         self.holders: dict[str, Acquisition] = {}
         self.waiters: dict[str, Acquisition] = {}
@@ -127,7 +133,7 @@ class Process:
             loop,
             token,
             self.cluster,
-            on_message=self.hear,
+            on_message=self.hear_published,
             on_reopened=self.keeper.beat_soon,
             listens=listens,
         )
@@ -147,11 +153,33 @@ class Process:
 
     # -------------------------------------------------------------- messages
 
+    def hear_published(self, message: bytes) -> None:
+        """Act on a message of the channel, if a script of ours proves that it wrote it.
+
+        Anybody may publish anything. A message without a proof, as those of the documented
+        scripts are, is only a hint that something became of a waiter: the server is asked.
+        """
+        body, _, proof = message.rpartition(b" ")
+        proved = sha1(body + b" " + self._secret, usedforsecurity=False).hexdigest().encode()
+        if compare_digest(proof, proved):
+            self.hear(body)
+            return
+        word, _, acquisition_id = message.partition(b" ")
+        if word != b"look" and not self._warned_of_message:
+            self._warned_of_message = True
+            logger.warning(
+                "ignoring messages on the channels slotwise:* of %s that were not sent by our"
+                " scripts, such as %.100r",
+                self.config.endpoint,
+                message,
+            )
+        self.hear(b"look " + acquisition_id.partition(b" ")[0])
+
     def hear(self, message: bytes) -> None:
-        """Pass on what a script tells a waiter or holder of ours, in whatever loop it is."""
+        """Pass on what a script told a waiter or holder of ours, in whatever loop it is."""
         try:
             word, acquisition_id, *more = message.decode().split(" ")
-        except ValueError:  # somebody else's: who may publish may publish anything
+        except ValueError:
             return
         if word == "kicked":
             holder = self.holders.get(acquisition_id)
@@ -165,9 +193,6 @@ class Process:
         if word in ("gone", "kicked"):
             # In this thread, at once: its loop may be about to read a grant of before.
             waiter.doubtful = True
-        if word == "look":
-            self.keeper.beat_soon()
-            return
         try:
             if asyncio._get_running_loop() is waiter.seat.loop:
                 waiter.hear(word, more)

@@ -296,17 +296,24 @@ class Link:
                 return
             if reply is False:
                 break
-            if type(reply) is PushNotification:
-                if reply[0] == b"message":
-                    self._on_message(reply[2])
-            elif pending:
-                self._answered += 1
-                self._on_reply(pending.popleft(), reply)
-                if self.closed:
-                    return
+            try:
+                if type(reply) is PushNotification:
+                    if reply[0] == b"message":
+                        self._on_message(reply[2])
+                elif pending:
+                    self._answered += 1
+                    self._on_reply(pending.popleft(), reply)
+            except Exception as error:  # a bug; those behind it wait for their replies
+                self._report(error)
+            if self.closed:
+                return
         # Decrypted bytes that wait inside the TLS layer make no socket readable.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             self._loop.call_soon(self._readable_again)
+
+    def _report(self, error: Exception) -> None:
+        message = "slotwise could not act on what Redis said"
+        self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _readable_again(self) -> None:
         if not self.closed:

@@ -12,8 +12,8 @@ end_ttls()
 bury_silent()
 redis.call('HSET', state, '.closed', whole(now_us), '.closing', '1')
 for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
+  tell(id, who_of(id), 'closed')
   redis.call('HDEL', state, id)
-  tell(id, 'closed')
 end
 redis.call('DEL', waiting, waiting_heartbeat)
 outlive(state, tonumber(ARGV[3]))

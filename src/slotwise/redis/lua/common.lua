@@ -14,6 +14,7 @@
 --                            the key does not come and go
 -- The documented keys are the truth; state and numbers only add to them, and are
 -- mended when a client that does not know them has changed the others.
+-- include proof.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
 local now, now_text, now_us
 local pattern, caller = '', nil  -- of foreign notification lists; the caller's seat
@@ -79,7 +80,12 @@ local function write_claim(id, claim, ...)
   }, ' '), ...)
 end
 
-local function tell(id, word, ...)
+local function who_of(id)
+  return string.match(redis.call('HGET', state, id) or '', '^%S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
+end
+
+-- `who` is that of its claim, or nil if it has none.
+local function tell(id, who, word, ...)
   local seat = string.match(id, '^sw%-([^-]+)%-')
   if not seat then
     if word ~= 'granted' then return end
@@ -93,7 +99,7 @@ local function tell(id, word, ...)
     if seat == caller then
       told[#told + 1] = message
     else
-      redis.call('PUBLISH', 'slotwise:' .. seat, message)
+      redis.call('PUBLISH', 'slotwise:' .. seat, proved(message, who))
     end
   end
 end
@@ -252,11 +258,11 @@ local function settle(value, interval, freed)
       freed = nil
       if claim then
         token = claim.token
-        tell(id, 'granted', whole(claim.number), whole(claim.token))
+        tell(id, claim.who, 'granted', whole(claim.number), whole(claim.token))
       elseif string.match(id, '^sw%-') then
-        tell(id, 'look')
+        tell(id, nil, 'look')
       else
-        tell(id, 'granted')
+        tell(id, nil, 'granted')
       end
       free = free - slots
     end

@@ -6,6 +6,7 @@
 -- Returns {slots it held, 1 if it stood in line, value, held, waiting} (the last three 0
 -- unless asked for), and behind these what it has to tell the caller's seat.
 -- Mirrors Ledger.release and Ledger.cancel.
+-- include proof.lua
 local given, freed = 0, nil
 if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   -- The common cases, with fewer calls: one slot, which nobody waits for, or which
@@ -51,7 +52,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
         local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token
         local seat = string.match(head, '^sw%-([^-]+)%-')
         if seat == ARGV[3] then return {1, 0, 0, 0, 0, message} end
-        redis.call('PUBLISH', 'slotwise:' .. seat, message)
+        redis.call('PUBLISH', 'slotwise:' .. seat, proved(message, who))
         return {1, 0, 0, 0, 0}
       end
     end

@@ -5,6 +5,7 @@
 --       5... the acquisition ids, none of several slots
 -- Returns {a digit for each id: 1 if it was held, else 0}, and behind it what it has to tell
 -- the caller's seat.  Mirrors Ledger.release for each, with one hand-over at the end.
+-- include proof.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
 local ids = {unpack(ARGV, 5)}
@@ -43,7 +44,7 @@ if known and #heads == #freed then
   table.sort(freed)
   local fits = held + #freed == value and not facts[3] and freed[#freed] <= value
   local token, longest = tonumber(facts[2] or 0), 0
-  local members, filed, messages = {}, {}, {}
+  local members, filed, messages, whos = {}, {}, {}, {}
   local now_text = string.format('%.6f', now_us / 1000000)
   for i, head in ipairs(heads) do
     local interval, ttl, ticket, who
@@ -62,6 +63,7 @@ if known and #heads == #freed then
     filed[#filed + 1] = head
     filed[#filed + 1] = interval .. ' - ' .. ticket .. ' ' .. now_text .. ' ' .. number .. ' '
       .. token_text .. ' ' .. who
+    whos[i] = who
     messages[i] = 'granted ' .. head .. ' ' .. number .. ' ' .. token_text
   end
   if fits then
@@ -77,7 +79,7 @@ if known and #heads == #freed then
       if seat == ARGV[2] then
         reply[#reply + 1] = messages[i]
       else
-        redis.call('PUBLISH', 'slotwise:' .. seat, messages[i])
+        redis.call('PUBLISH', 'slotwise:' .. seat, proved(messages[i], whos[i]))
       end
     end
     return reply

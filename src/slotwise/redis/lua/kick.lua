@@ -13,8 +13,9 @@ end_ttls()
 bury_silent()
 local given = 0
 if redis.call('ZSCORE', main, id) and id_of(id) == id then
+  local who = who_of(id)
   given = drop(id)
-  tell(id, 'kicked')
+  tell(id, who, 'kicked')
 end
 settle(current_value(), tonumber(ARGV[4]))
 table.insert(told, 1, given)

@@ -21,6 +21,7 @@
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
 --   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
 -- Counts are worth nothing without the claims, so all keys expire together.
+-- include proof.lua
 local state, holders, waiters, ttls, line, parked, unfinished, numbers
 local now, now_text, now_us
 local caller, told = nil, {}  -- the caller's seat, and what the reply tells it
@@ -189,14 +190,15 @@ local function write_claim(id, claim)
   }, ' '))
 end
 
--- A message to the process of an id, or into the reply if that is the caller's own.
-local function tell(id, ...)
+-- A message to the process of an id, or into the reply if that is the caller's own. `who` is
+-- that of its claim.
+local function tell(id, who, ...)
   local seat = string.match(id, '^sw%-([^-]+)%-')
   local message = table.concat({...}, ' ')
   if seat == caller then
     told[#told + 1] = message
   elseif seat then
-    redis.call('PUBLISH', 'slotwise:' .. seat, message)
+    redis.call('PUBLISH', 'slotwise:' .. seat, proved(message, who))
   end
 end
 

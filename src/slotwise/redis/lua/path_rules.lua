@@ -227,7 +227,7 @@ local function examine(path, ticket, here)
     -- A grant is no sign of life: one that died in line blocks the others for no longer
     -- than if it had stayed there.
     seat(id, claim, path_nodes, deadline)
-    tell(id, 'granted', id, whole(claim.number), whole(claim.token))
+    tell(id, claim.who, 'granted', id, whole(claim.number), whole(claim.token))
   end
   local next_head = take_out(id or '', path, ticket, path_nodes)
   if next_head then

@@ -37,8 +37,8 @@ redis.call('SET', max, value, 'KEEPTTL')
 for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
   if slots_of(id) > value then
     leave_line(id)
+    tell(id, who_of(id), 'refused', whole(value))
     redis.call('HDEL', state, id)
-    tell(id, 'refused', whole(value))
   end
 end
 settle(value, interval)
