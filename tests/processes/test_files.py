@@ -6,11 +6,13 @@ import errno
 import gc
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -227,7 +229,9 @@ def test_one_damaged_root_is_no_damage(make: Make, folder: Path) -> None:
 
 def test_a_file_of_a_newer_release_is_left_alone(make: Make, folder: Path) -> None:
     path = file_of(used(make), folder)
-    newer = path.read_bytes().replace(b"slotwise\x01", b"slotwise\x02")
+    sound = path.read_bytes()
+    roots = [b"slotwise\x02" + sound[at + 9 : at + 60] for at in (0, 64)]
+    newer = b"".join(root + struct.pack("<I", crc32(root)) for root in roots) + sound[128:]
     path.write_bytes(newer)
     told = in_another_process(folder, "s.acquire_sync()")
     assert told.startswith(f"BackendError {path}: a newer release of slotwise uses it")

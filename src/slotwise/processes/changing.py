@@ -56,6 +56,7 @@ class Changing:
         self.members = Members(process, name, self._journal.path)
         self._mutex = _fork.new_lock()
         self._busy = False
+        self._displaced = False  # whether the file is another than that ours are in
         # Ids to be ended by the next change: theirs interrupted another, or failed.
         self._orphans: deque[str] = deque()
         self._alarm = NEVER
@@ -121,7 +122,11 @@ class Changing:
                     journal = self._journal
                     self._busy = True
                     try:
-                        if since and journal.is_anothers_turn(since, time.monotonic()):
+                        if journal.fd < 0:  # it could not be opened anew before
+                            self._reopen()
+                        if since and not journal.is_in_place():
+                            self._reopen()  # whoever has the lock of the former one
+                        elif since and journal.is_anothers_turn(since, time.monotonic()):
                             pass  # not even a try: it would only be in the way
                         elif journal.try_lock():
                             deeds = Deeds(_clock.now())
@@ -176,9 +181,7 @@ class Changing:
         if journal.is_anothers_turn(since, time.monotonic()):
             return False
         if not journal.is_in_place():
-            journal.close()
-            self.process.prepare()
-            journal.open()
+            self._reopen()
             return False
         try:
             events = journal.catch_up()
@@ -186,12 +189,20 @@ class Changing:
             raise words.damaged(journal.path, damage) from damage
         if journal.state is None:
             if value is None:
-                self.members.reconcile(State(self.name, 1, ""), deeds)
+                self.members.end_all(deeds)
                 raise Missing
+            self._displaced = True
             journal.create(State(self.name, value, self.process.boot))
             # Should this be in the place of one that was deleted, its holders have to learn it.
             deeds.hints = self.process.post.neighbours()
         state = self.known()
+        if self._displaced:
+            self.members.end_all(deeds)
+            # Back in its place, it may know of some whom we have told otherwise.
+            own = self.process.owner
+            known = (*state.holders.values(), *state.waiting.values())
+            self._orphans += [entry.acquisition_id for entry in known if entry.owner == own]
+            self._displaced = False
         if events is None:
             self.members.reconcile(state, deeds)
             if state.boot != self.process.boot:
@@ -204,6 +215,13 @@ class Changing:
             self._end(self._orphans[0], deeds)
             self._orphans.popleft()
         return True
+
+    def _reopen(self) -> None:
+        """Leave a file that was deleted or moved for the one in its place."""
+        self._displaced = True
+        self._journal.close()
+        self.process.prepare()
+        self._journal.open()
 
     def known(self) -> State:
         state = self._journal.state

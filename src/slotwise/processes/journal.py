@@ -25,6 +25,7 @@ from typing import Any
 from zlib import crc32
 
 from slotwise.errors import BackendError
+from slotwise.processes._checks import check_record, check_snapshot
 from slotwise.processes.folder import trouble
 from slotwise.processes.locks import DOOR, NO_KNOCKS, LockedFile
 from slotwise.processes.state import RULES, Event, Record, State
@@ -35,7 +36,8 @@ VERSION = 1
 # magic, version, rules, sequence number, epoch, where the snapshot starts, where the records end
 _ROOT = struct.Struct("<8sHHQQQQ16x")
 _ROOT_SIZE = 64  # the checksum is in its last bytes
-_SUM = struct.Struct("<I")
+_SUM = struct.Struct("<I")  # in whatever format: a root of a newer release is known by it
+_MOST = 1 << 62
 _NO_ROOTS = bytes(2 * _ROOT_SIZE)
 
 _HEAD = DOOR + len(NO_KNOCKS)
@@ -117,19 +119,35 @@ class Journal(LockedFile):
             return None
         sequence, epoch, start, end = root
         events: list[Event] | None
-        if self.state is None or not self.sound or epoch != self._epoch:
-            snapshot, *records = self._read(start, end, epoch)
-            state = State.restore(snapshot)
-            events = None
-        else:
-            records = self._read(self._end, end, epoch)
-            state = self.state
-            events = []
-        self.sound = False  # until all is applied
-        for record in records:
-            happened = state.apply(record)
-            if events is not None:
-                events += happened
+        try:
+            if (
+                self.state is None
+                or not self.sound
+                or epoch != self._epoch
+                or sequence <= self._sequence  # the last root was spoilt, and what it told with it
+                or start != self._start
+                or end < self._end
+            ):
+                self.sound = False
+                snapshot, *records = self._read(start, end, epoch)
+                check_snapshot(snapshot)
+                state = State.restore(snapshot)
+                events = None
+            else:
+                records = self._read(self._end, end, epoch)
+                state = self.state
+                events = []
+            self.sound = False  # until all is applied
+            for record in records:
+                check_record(record)
+                happened = state.apply(record)
+                if events is not None:
+                    events += happened
+        except (Damaged, BackendError):
+            raise
+        except Exception as error:
+            # The sums are right, and the contents are not what a process of ours writes.
+            raise Damaged(f"it makes no sense: {type(error).__name__}: {error}") from error
         self._sequence, self._epoch, self._start, self._end = sequence, epoch, start, end
         self._head = roots + NO_KNOCKS
         self.state = state
@@ -149,14 +167,16 @@ class Journal(LockedFile):
             if len(root) < _ROOT_SIZE or root[:8] != _MAGIC:
                 continue
             _, version, rules, sequence, epoch, start, end = _ROOT.unpack_from(root)
-            if (version, rules) > (VERSION, RULES):  # whose checksum may be elsewhere
+            (checksum,) = _SUM.unpack_from(root, _ROOT_SIZE - _SUM.size)
+            if checksum != crc32(root[: -_SUM.size]):
+                continue
+            if (version, rules) > (VERSION, RULES):
                 raise BackendError(
                     f"{self.path}: a newer release of slotwise uses it (format {version}.{rules},"
                     f" this one has {VERSION}.{RULES}): install that here too, or set SLOTWISE_DIR"
                 )
-            (checksum,) = _SUM.unpack_from(root, _ROOT_SIZE - _SUM.size)
-            if checksum != crc32(root[: -_SUM.size]):
-                continue
+            if not (_FIRST <= start <= end < _MOST and sequence < _MOST and epoch < _MOST):
+                raise Damaged("its root makes no sense")
             if best is None or sequence > best[0]:
                 best = sequence, epoch, start, end
         # The very first root is the second of the two. Without a trace of the other,
@@ -168,6 +188,9 @@ class Journal(LockedFile):
     def _read(self, start: int, end: int, epoch: int) -> list[Any]:
         """The records between two places, if they are of this epoch."""
         try:
+            size = fstat(self.fd).st_size
+            if end > size:  # looked at before, as room for all of it is taken to read it
+                raise Damaged(f"it ends at {size}, not at {end}")
             raw = pread(self.fd, end - start, start)
         except OSError as error:
             raise trouble(error, self.path) from error

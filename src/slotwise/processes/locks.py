@@ -26,7 +26,8 @@ from slotwise.processes.folder import trouble
 DOOR = 128
 _KNOCK = struct.Struct("<dd")
 _CELLS = 16
-NO_KNOCKS = bytes(_CELLS * _KNOCK.size)
+_NO_KNOCK = bytes(_KNOCK.size)
+NO_KNOCKS = _NO_KNOCK * _CELLS
 # Who knocks does so more often than this, in seconds, unless it was killed or stopped.
 _FORGOTTEN = 0.02
 
@@ -122,15 +123,18 @@ class LockedFile:
 
         It has to be shown again and again.
         """
-        waiting, shown_at = self._knocks()[self._cell()]
-        if since <= waiting or now - shown_at > _FORGOTTEN:
+        waiting, shown_at = _KNOCK.unpack(self._knocks()[self._cell()])
+        if since <= waiting or _is_void(shown_at, now):
             self._show(self._cell(), since, now)
 
     def is_anothers_turn(self, since: float, now: float) -> bool:
         """Whether to let somebody pass, if one has waited only since then; 0 if not at all."""
         theirs = False
-        for cell, (waiting, shown_at) in enumerate(self._knocks()):
-            if waiting and now - shown_at > _FORGOTTEN:  # it was killed, or stopped
+        for cell, knock in enumerate(self._knocks()):
+            if knock == _NO_KNOCK:
+                continue
+            waiting, shown_at = _KNOCK.unpack(knock)
+            if _is_void(shown_at, now):
                 self._show(cell, 0.0, 0.0)
             elif 0 < waiting < (since or now):
                 theirs = True
@@ -139,16 +143,32 @@ class LockedFile:
     def stop_knocking(self, since: float) -> None:
         """Let nobody wait for one who has waited since then."""
         cell = self._cell()
-        if self._knocks()[cell][0] == since:
+        if _KNOCK.unpack(self._knocks()[cell])[0] == since:
             self._show(cell, 0.0, 0.0)
 
     def _cell(self) -> int:
         return (self.life or 0) % _CELLS
 
-    def _knocks(self) -> list[tuple[float, float]]:
+    def _knocks(self) -> list[bytes]:
         """For each cell, since when somebody waits, 0 if nobody, and when that was last said."""
-        raw = pread(self.fd, len(NO_KNOCKS), DOOR)
-        return [*_KNOCK.iter_unpack(raw.ljust(len(NO_KNOCKS), b"\0"))]
+        try:
+            raw = pread(self.fd, len(NO_KNOCKS), DOOR).ljust(len(NO_KNOCKS), b"\0")
+        except OSError as error:
+            raise trouble(error, self.path) from error
+        return [raw[at : at + _KNOCK.size] for at in range(0, len(raw), _KNOCK.size)]
 
     def _show(self, cell: int, since: float, now: float) -> None:
-        pwrite(self.fd, _KNOCK.pack(since, now), DOOR + cell * _KNOCK.size)
+        try:
+            pwrite(self.fd, _KNOCK.pack(since, now), DOOR + cell * _KNOCK.size)
+        except OSError as error:
+            raise trouble(error, self.path) from error
+
+
+def _is_void(shown_at: float, now: float) -> bool:
+    """Whether who knocked then was killed or stopped since; or nobody did, and it is garbage.
+
+    There is no checksum, as each cell has many writers: what says nothing about this very
+    moment is nothing. A time in the future would keep everybody waiting for it, and not
+    a number is never close.
+    """
+    return not abs(now - shown_at) <= _FORGOTTEN

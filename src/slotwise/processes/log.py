@@ -59,6 +59,10 @@ def ended(holder: Acquisition, reason: str) -> None:
     )
 
 
+def unreadable(name: str, error: Exception) -> None:
+    logger.warning("%r can't be read: %s", name, error, extra={"semaphore_name": name})
+
+
 def _ending(holder: Acquisition) -> dict[str, object]:
     return {
         "semaphore_name": holder.room.name,

@@ -68,9 +68,16 @@ class Members:
             if entry is not None:
                 self._tell(acquisition, "granted", entry, state, deeds)
             elif acquisition_id not in state.waiting:
-                word = _guess(acquisition, state, deeds.now)
-                gone = Entry(acquisition_id, acquisition.slots, acquisition.ttl, 0, None, 0)
-                self._tell(acquisition, word, gone, state, deeds)
+                self._end(acquisition, _guess(acquisition, state, deeds.now), state, deeds)
+
+    def end_all(self, deeds: Deeds) -> None:
+        """Tell all of ours that the file they were in is gone; another says nothing of them."""
+        for acquisition in list(self.all.values()):
+            self._end(acquisition, "ended" if acquisition.holds else "displaced", None, deeds)
+
+    def _end(self, acquisition: Acquisition, word: str, state: State | None, deeds: Deeds) -> None:
+        gone = Entry(acquisition.acquisition_id, acquisition.slots, acquisition.ttl, 0, None, 0)
+        self._tell(acquisition, word, gone, state, deeds)
 
     def give_up_overdue(self, state: State, deeds: Deeds) -> list[str]:
         """End the waits here whose time is up, though the file can't be told: their ids."""
@@ -80,12 +87,16 @@ class Members:
             if not acquisition.holds and (acquisition.wait_until or deeds.now) < deeds.now
         ]
         for acquisition in overdue:
-            gone = Entry(acquisition.acquisition_id, acquisition.slots, None, 0, None, 0)
-            self._tell(acquisition, "timed out", gone, state, deeds)
+            self._end(acquisition, "timed out", state, deeds)
         return [acquisition.acquisition_id for acquisition in overdue]
 
     def _tell(
-        self, acquisition: Acquisition, word: str, entry: Entry, state: State, deeds: Deeds
+        self,
+        acquisition: Acquisition,
+        word: str,
+        entry: Entry,
+        state: State | None,
+        deeds: Deeds,
     ) -> None:
         if word == "granted":
             if not acquisition.holds:
@@ -108,12 +119,12 @@ class Members:
                 deeds.wake = deque()
             deeds.wake.append(acquisition)
 
-    def _failure(self, acquisition: Acquisition, word: str, state: State) -> Exception:
-        if word == "timed out":
-            return words.timed_out(self._name, acquisition.timeout or 0.0, state)
+    def _failure(self, acquisition: Acquisition, word: str, state: State | None) -> Exception:
         if word == "closed":
             return words.closed(self._name)
-        if word == "too many":
+        if state is not None and word == "timed out":
+            return words.timed_out(self._name, acquisition.timeout or 0.0, state)
+        if state is not None and word == "too many":
             return words.too_many(self._name, acquisition.slots, state.value)
         return words.place_lost(self._path)
 

@@ -20,7 +20,7 @@ from typing import cast
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
 from slotwise._labels import Labelled, check_label
-from slotwise.errors import UnknownSemaphore
+from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import log, people, words
 from slotwise.processes import process as processes
 from slotwise.processes.acquisition import Acquisition, MakeWaker, closed_door
@@ -368,7 +368,8 @@ class ProcessSemaphore(Looking):
     ) -> dict[str, SemaphoreStats]:
         """The statistics of the semaphores in a folder, fullest first.
 
-        Idle ones are left out unless they are asked for by name.
+        Idle ones are left out unless they are asked for by name, and so are those whose
+        file can't be read: a WARNING names them.
 
         Args:
             names: only these; unknown ones are left out.
@@ -393,6 +394,9 @@ class ProcessSemaphore(Looking):
             try:
                 stats = cls.existing(name, directory=directory).stats_sync()
             except UnknownSemaphore:
+                continue
+            except BackendError as error:  # one bad file is not the end
+                log.unreadable(name, error)
                 continue
             if names is not None or stats.acquired_slots or stats.waiting:
                 found[name] = stats

@@ -1,0 +1,246 @@
+"""Whatever stands in a file: correct service, or an error that says what to do. Never a hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from tests.processes.test_stuck_lock import stuck
+
+from slotwise import BackendError, SlotwiseError
+from slotwise.processes import ProcessSemaphore
+from slotwise.processes.folder import file_name
+from slotwise.processes.journal import Journal
+from slotwise.processes.state import State
+
+Make = Callable[..., ProcessSemaphore]
+
+HEAD = 384  # two roots, and those who wait for the lock
+LONG = 20.0  # seconds; nothing here waits for anybody
+
+WEIRD: list[Any] = [
+    *(None, True, -1, 0, 3, 10**12, 10**30, 1.5, -1e300, float("nan"), float("inf")),
+    *("", "x", "p1-1", "pzz-1", "p" + "f" * 40 + "-1", [], [1], [[]], {}, {"a": 1}),
+]
+
+
+def a_history(path: Path) -> None:
+    """A file as dead processes leave it: holders, waiters, deadlines, a snapshot and records."""
+    state = State("s", 2, "another boot")
+    for number, ttl in enumerate((None, 5.0, None)):
+        state.apply(["ask", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
+    journal = Journal(path, 77)
+    journal.create(state)
+    journal.write(["ask", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
+    journal.write(["release", 102.0, 9, "pabc-0"])
+    journal.write(["resize", 103.0, 9, 3, 2])
+    journal.write(["bury", 104.0, 9, ["pdef"]])
+    journal.close()
+
+
+def contents(raw: bytes) -> tuple[list[Any], int, int]:
+    """The snapshot and the records of a file, where they start, and their epoch."""
+    roots = [struct.unpack_from("<8sHHQQQQ", raw, at) for at in (0, 64)]
+    _, _, _, _, epoch, start, end = max(roots, key=lambda root: root[3])
+    found, at = [], start
+    while at < end:
+        length, _ = struct.unpack_from("<II", raw, at)
+        found.append(json.loads(raw[at + 8 : at + 8 + length]))
+        at += 8 + length
+    return found, start, epoch
+
+
+def with_contents(raw: bytes, records: list[Any], start: int, epoch: int) -> bytes:
+    """The file with these in it, and all sums right."""
+    bodies = [json.dumps(record).encode() for record in records]
+    area = b"".join(struct.pack("<II", len(body), crc32(body, epoch)) + body for body in bodies)
+    root = struct.pack("<8sHHQQQQ16x", b"slotwise", 1, 1, 99, epoch, start, start + len(area))
+    root += struct.pack("<I", crc32(root))
+    return root + raw[64:start] + area + bytes(40_000)
+
+
+def somewhere(dice: random.Random, tree: Any) -> tuple[Any, Any]:
+    """A container in ``tree`` and a place in it."""
+    while True:
+        places = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+        place = dice.choice(places)
+        inner = tree[place]
+        if not isinstance(inner, list | dict) or not inner or dice.random() < 0.2:
+            return tree, place
+        tree = inner
+
+
+def garble_anywhere(dice: random.Random, raw: bytes) -> bytes:
+    spoilt = bytearray(raw)
+    # The most where it matters: the head, and right behind it.
+    limit = dice.choice([128, HEAD, HEAD, 2000])
+    match dice.randrange(4):
+        case 0:
+            for _ in range(dice.randint(1, 4)):
+                spoilt[dice.randrange(limit)] ^= 1 << dice.randrange(8)
+        case 1:
+            at = dice.randrange(limit)
+            spoilt[at : at + 16] = dice.randbytes(16)
+        case 2:
+            at = dice.randrange(limit)
+            spoilt[at : at + 256] = dice.choice([b"\0", b"\xff"]) * 256
+        case _:
+            del spoilt[limit + dice.randrange(600) :]
+    return bytes(spoilt)
+
+
+def garble_contents(dice: random.Random, raw: bytes) -> bytes:
+    """Valid sums over what no process would have written."""
+    records, start, epoch = contents(raw)
+    for _ in range(dice.choice([1, 1, 2])):
+        tree, place = somewhere(dice, records)
+        if dice.random() < 0.2:
+            del tree[place]
+        else:
+            tree[place] = dice.choice(WEIRD)
+        if not records:
+            break
+    return with_contents(raw, records, start, epoch)
+
+
+def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
+    """Call every verb: True if all was well, False if the file was refused as it should be."""
+    calls: list[Callable[[], object]] = [
+        lambda: semaphore.release_sync("pabc-1"),
+        semaphore.stats_sync,
+        semaphore.holders_sync,
+        semaphore.waiters_sync,
+        semaphore.locked_sync,
+        semaphore.try_acquire_sync,
+        lambda: semaphore.acquire_sync(timeout=0),
+    ]
+    sound = True
+    for call in calls:
+        since = time.monotonic()
+        try:
+            call()
+        except BackendError as error:
+            told = str(error)
+            sound = sound and not told.startswith(str(path))
+            if sound or not re.search("damaged .* remove it|a newer release", told):
+                raise
+        except SlotwiseError:
+            pass  # closed, in use with another value, nothing free: it may well be so
+        assert time.monotonic() - since < LONG
+    ProcessSemaphore.get_acquired_stats_sync(directory=path.parent)  # without it, at worst
+    return sound
+
+
+@pytest.mark.parametrize("garble", [garble_anywhere, garble_contents])
+def test_a_garbled_file_serves_or_is_refused(
+    make: Make, folder: Path, garble: Callable[[random.Random, bytes], bytes]
+) -> None:
+    folder.mkdir(mode=0o700)
+    a_history(folder / "template")
+    template = (folder / "template").read_bytes()
+    refused = 0
+    for seed in range(200):
+        name = f"n{seed}"
+        path = folder / file_name(name)
+        path.write_bytes(garble(random.Random(seed), template))
+        try:
+            sound = serves(make(2, name=name), path)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        refused += not sound
+        path.unlink(missing_ok=True)
+        if not sound:  # as the message says
+            with make(2, name=name).cm(timeout=LONG):
+                pass
+            path.unlink()
+    assert 0 < refused < 200
+
+
+def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, folder: Path) -> None:
+    for seed in range(100):
+        dice = random.Random(seed)
+        name = f"n{seed}"
+        path = folder / file_name(name)
+        semaphore = make(2, name=name, ttl=60.0)
+        acquired = semaphore.acquire_sync()
+        for _ in range(dice.randrange(3)):
+            semaphore.release_sync(semaphore.acquire_sync())
+        # Not with write_bytes, which would close it and drop the lock of who holds.
+        room = semaphore._room
+        assert room is not None
+        spoilt = garble_anywhere(dice, path.read_bytes())
+        os.pwrite(room._journal.fd, spoilt, 0)
+        os.ftruncate(room._journal.fd, len(spoilt))
+        try:
+            serves(semaphore, path)
+            semaphore.release_sync(acquired)
+        except BackendError:
+            path.unlink()
+            with semaphore.cm(timeout=LONG):
+                assert acquired.lost.wait(LONG)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        path.unlink()
+
+
+def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, folder: Path) -> None:
+    """It has no checksum; a time in the future once kept everybody waiting for ever."""
+    semaphore = make()
+    semaphore.release_sync(semaphore.acquire_sync())
+    path = folder / file_name("s")
+    inf, nan = float("inf"), float("nan")
+    for since, shown_at in [(1.0, 1e300), (1.0, nan), (1.0, inf), (-0.0, 1e9), (nan, nan)]:
+        with path.open("r+b") as file:
+            file.seek(128)
+            file.write(struct.pack("<dd", since, shown_at) * 16)
+        with semaphore.cm(timeout=LONG):
+            pass
+        assert path.read_bytes()[128:HEAD] == bytes(HEAD - 128), "it was repaired"
+
+
+def test_who_waits_for_the_lock_of_a_file_notices_that_it_was_removed(
+    make: Make, folder: Path
+) -> None:
+    semaphore = make()
+    semaphore.release_sync(semaphore.acquire_sync())
+    with stuck(folder):
+        (folder / file_name("s")).unlink()
+        with semaphore.cm(timeout=LONG):
+            pass
+
+
+def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(make: Make, folder: Path) -> None:
+    """And not that there are too few."""
+    semaphore = make(4)
+    held = semaphore.acquire_sync(4)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            semaphore.acquire_sync(2)
+        except BaseException as error:
+            told.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until = time.monotonic() + LONG
+    while not semaphore.stats_sync().waiting:
+        assert time.monotonic() < until
+    (folder / file_name("s")).rename(folder / "elsewhere")
+    thread.join(LONG)
+    assert [type(error) for error in told] == [BackendError]
+    assert "the place in the queue was lost" in str(told[0])
+    assert held.lost.wait(LONG)
+    assert semaphore.acquire_sync(2, timeout=LONG).slot_number == 1
