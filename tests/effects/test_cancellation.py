@@ -19,6 +19,7 @@ from slotwise.effects import (
     Spawn,
     TaskCancelledError,
     Try,
+    TryAcquire,
     UnretrievedTaskError,
     Wait,
     WithPermit,
@@ -486,18 +487,43 @@ def test_a_task_that_has_kept_its_cancellation_and_gone_on_can_be_cancelled_agai
     assert run(main()) == (True, 1.0)
 
 
-def test_an_ownerless_permit_handed_to_a_cancelled_task_is_not_lost_after_other_releases():
+def test_a_permit_handed_to_a_cancelled_task_is_not_lost_after_releases_by_others():
+    @do
+    def other(sem):
+        yield ReleaseSemaphore(sem)
+
     @do
     def main():
-        sem = yield CreateSemaphore(2, owned=False)
+        sem = yield CreateSemaphore(2)
         yield AcquireSemaphore(sem, 2)
         waiting = yield Spawn(AcquireSemaphore(sem))
         yield Checkpoint()
         yield ReleaseSemaphore(sem, 2)  # one is handed over, and not yet seen
         yield AcquireSemaphore(sem)
-        yield ReleaseSemaphore(sem)  # counts as the answer to the older acquire
+        yield Cancel(waiting)
+        yield other(sem)
+        yield Try(Wait(waiting))
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(main()) == 2
+
+
+def test_what_was_charged_to_an_acquire_that_never_was_is_charged_to_another():
+    @do
+    def main():
+        sem = yield CreateSemaphore(2)
+        holder = yield Spawn(AcquireSemaphore(sem, 2))
+        yield Checkpoint()
+        waiting = yield Spawn(AcquireSemaphore(sem, 2))
+        yield Checkpoint()
+        yield ReleaseSemaphore(sem, 2)  # the holder's: handed over, and not yet seen
+        yield ReleaseSemaphore(sem)  # charged to the acquire that nobody has seen
+        assert (yield TryAcquire(sem))
         yield Cancel(waiting)
         yield Try(Wait(waiting))
+        with pytest.raises(RuntimeError, match="none of 2 held"):
+            yield ReleaseSemaphore(sem)
+        yield Wait(holder)
         return (yield SemaphoreInfo(sem)).available
 
     assert run(main()) == 2

@@ -125,8 +125,11 @@ def test_a_handler_also_answers_subclasses():
 
 
 def test_an_effect_may_have_slots_and_a_readable_repr():
-    assert repr(Log("x")) == "Log('x')"
-    assert repr(Fetch("x")) == "Fetch(url='x')"
+    shown = []
+    handlers = {Log: lambda effect: None, Fetch: lambda effect: None}
+    for effect in (Log("x"), Fetch("x")):
+        run(effect, handlers=handlers, trace=lambda _step, _task, given: shown.append(repr(given)))
+    assert shown == ["Log('x')", "Fetch(url='x')"]
 
 
 def test_handlers_are_checked():

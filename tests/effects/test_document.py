@@ -68,6 +68,38 @@ def test_the_pool_example_runs_with_a_for_loop_and_is_bounded():
     assert most == 8
 
 
+def test_any_task_may_release_what_is_outstanding_and_over_release_raises():
+    """'Semaphores do not track permit ownership', and 'more times than acquired raises'."""
+
+    @do
+    def releaser(sem):
+        yield ReleaseSemaphore(sem)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        for _ in range(3):
+            yield AcquireSemaphore(sem)
+            yield Wait((yield Spawn(releaser(sem))))
+        with pytest.raises(RuntimeError):
+            yield ReleaseSemaphore(sem)
+        assert sem.owned is False
+
+    run(program())
+
+
+def test_an_async_def_is_refused_when_it_is_decorated():
+    async def coroutine():
+        pass
+
+    async def stream():
+        yield
+
+    for function in (coroutine, stream):
+        with pytest.raises(TypeError, match=rf"{function.__name__} is an async def.*Await"):
+            do(function)
+
+
 def test_a_program_can_be_run_again():
     @do
     def program(start):

@@ -164,13 +164,32 @@ def test_what_was_partly_released_is_reported_for_the_rest():
     assert "2 permits" in str(warning.message)
 
 
-def test_ownerless_permits_are_nobodys_and_so_nobodys_leak():
+@pytest.mark.parametrize("owned", [True, False])
+def test_leaks_are_found_whether_permits_are_owned_or_not(owned):
     @do
     def program():
-        signal = yield CreateSemaphore(1, owned=False)
-        yield AcquireSemaphore(signal)
+        sem = yield CreateSemaphore(1, owned=owned)
+        yield AcquireSemaphore(sem)  # never answered
 
-    assert leaks_of(program()) == []
+    (warning,) = leaks_of(program())
+    assert warning.lineno == line_of(program, "# never answered")
+
+
+def test_a_release_by_another_task_is_charged_to_the_oldest_acquire_and_the_rest_is_the_leak():
+    @do
+    def taker(sem):
+        yield AcquireSemaphore(sem)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(3)
+        for name in ("first", "second", "third"):
+            yield Wait((yield Spawn(taker(sem), name=name)))
+        yield ReleaseSemaphore(sem)
+        yield ReleaseSemaphore(sem)
+
+    (warning,) = leaks_of(program())
+    assert "acquired by 'third'" in str(warning.message)
 
 
 def test_brackets_and_finally_blocks_leak_nothing():

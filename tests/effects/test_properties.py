@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from slotwise.effects import (
     ReleaseSemaphore,
     Sleep,
     Spawn,
+    TransferPermit,
     Try,
     TryAcquire,
     Wait,
@@ -302,3 +304,119 @@ def test_waiters_are_served_in_the_order_in_which_they_asked(permits, tasks, see
     # With a seed a task that was served may be drawn late: with one permit it can't show.
     run(program(), seed=seed if permits == 1 else None)
     assert served == asked
+
+
+# ------------------------------------------------------- who has acquired what is left
+
+
+class Permit:
+    """When it was acquired, who has it, and since when."""
+
+    def __init__(self, acquired, task):
+        self.acquired = acquired
+        self.task = task
+        self.received = acquired
+
+
+class Accounts:
+    """Who has acquired what: a list of single permits, oldest acquire first."""
+
+    def __init__(self, permits, owned):
+        self.permits = permits
+        self.owned = owned
+        self.acquired = []
+        self.moment = 0
+        self.ended = []  # in this order
+
+    def of(self, task):
+        """A task's permits, those that it has had longest first."""
+        own = [permit for permit in self.acquired if permit.task is task]
+        return sorted(own, key=lambda permit: permit.received)
+
+    def of_others(self, task):
+        """What it may release beyond its own, in the order in which that is charged."""
+        if not self.owned:
+            return [permit for permit in self.acquired if permit.task is not task]
+        return [permit for ended in self.ended for permit in self.of(ended)]
+
+    def try_acquire(self, task, n):
+        if len(self.acquired) + n > self.permits:
+            return False
+        self.moment += 1
+        self.acquired += [Permit(self.moment, task) for _ in range(n)]
+        return True
+
+    def release(self, task, n):
+        own = self.of(task)[-n:]
+        others = self.of_others(task)
+        if n > len(own) + len(others):
+            return False
+        for permit in [*own, *others[: n - len(own)]]:
+            self.acquired.remove(permit)
+        return True
+
+    def transfer_all(self, task, other):
+        for permit in reversed(self.of(task)):
+            self.moment += 1
+            permit.task, permit.received = other, self.moment
+
+    def counts(self):
+        return Counter(permit.task for permit in self.acquired)
+
+
+accounting = st.lists(
+    st.tuples(
+        st.sampled_from(["try", "release", "release", "checkpoint", "transfer"]),
+        st.integers(1, 3),
+        st.integers(0, 3),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.filterwarnings("ignore::slotwise.effects.PermitLeakWarning")
+@pytest.mark.parametrize("owned", [False, True])
+@settings(max_examples=150, deadline=None)
+@given(st.lists(accounting, min_size=1, max_size=4), st.integers(0, 1000))
+def test_who_has_acquired_what_is_as_in_a_naive_model(owned, scripts, seed):
+    """Only steps that never wait, so that each is done in the model at the same moment."""
+    tasks = []
+
+    def compare(sem, accounts):
+        left = Counter()
+        for holding in sem._left:
+            left[holding.task] += len(holding.numbers)
+        live = {task: held_by(task, sem) for task in sem._scheduler.live}
+        assert +(left + Counter(live)) == accounts.counts()
+        assert sem._ledger.in_use == len(accounts.acquired)
+
+    @do
+    def actor(sem, accounts, number, script):
+        yield Checkpoint()
+        me = tasks[number]
+        for action, n, other in script:
+            if action == "checkpoint":
+                yield Checkpoint()
+            elif action == "try":
+                assert (yield TryAcquire(sem, n)) is accounts.try_acquire(me, n)
+            elif action == "release":
+                outcome = yield Try(ReleaseSemaphore(sem, n))
+                assert outcome.ok is accounts.release(me, n)
+            elif other < len(tasks) and not tasks[other].done and accounts.of(me):
+                yield TransferPermit(sem, tasks[other], len(accounts.of(me)))
+                if other != number:
+                    accounts.transfer_all(me, tasks[other])
+            compare(sem, accounts)
+        accounts.ended.append(me)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(4, owned=owned)
+        accounts = Accounts(4, owned)
+        for number, script in enumerate(scripts):
+            tasks.append((yield Spawn(actor(sem, accounts, number, script))))
+        for task in tasks:
+            yield Wait(task)
+        compare(sem, accounts)
+
+    run(program(), seed=seed)

@@ -179,7 +179,7 @@ def test_those_who_left_the_line_are_passed_over_also_when_a_claim_waits_behind(
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-def test_over_release_raises_and_changes_nothing(others_wait):
+def test_releasing_what_others_own_raises_and_changes_nothing(others_wait):
     inside = 0
 
     @do
@@ -194,7 +194,7 @@ def test_over_release_raises_and_changes_nothing(others_wait):
 
     @do
     def program():
-        sem = yield CreateSemaphore(1, "mutex")
+        sem = yield CreateSemaphore(1, "mutex", owned=True)
         tasks = [(yield Spawn(worker(sem), name="holder"))]
         yield Checkpoint()
         if others_wait:
@@ -259,7 +259,7 @@ def test_transferred_permits_are_the_other_tasks():
     @do
     def program():
         log = []
-        sem = yield CreateSemaphore(2)
+        sem = yield CreateSemaphore(2, owned=True)
         yield AcquireSemaphore(sem)
         task = yield Spawn(receiver(sem, log))
         yield TransferPermit(sem, task)
@@ -305,7 +305,7 @@ def test_part_of_what_is_held_can_be_transferred():
 
     @do
     def program():
-        sem = yield CreateSemaphore(3)
+        sem = yield CreateSemaphore(3, owned=True)
         yield AcquireSemaphore(sem, 3)
         task = yield Spawn(receiver(sem))
         yield TransferPermit(sem, task, 2)
@@ -317,7 +317,7 @@ def test_part_of_what_is_held_can_be_transferred():
     assert run(program()) == 3
 
 
-def test_ownerless_permits_signal_between_tasks():
+def test_tasks_signal_each_other_by_releasing_what_another_has_acquired():
     log = []
 
     @do
@@ -327,22 +327,120 @@ def test_ownerless_permits_signal_between_tasks():
 
     @do
     def program():
-        signal = yield CreateSemaphore(1, owned=False)
+        signal = yield CreateSemaphore(1, "signal")
         yield AcquireSemaphore(signal)
         task = yield Spawn(waiter(signal))
         yield Checkpoint()
         log.append("signals")
         yield ReleaseSemaphore(signal)
         yield Wait(task)
-        yield ReleaseSemaphore(signal)  # what the waiter consumed
-        with pytest.raises(RuntimeError):
+        yield ReleaseSemaphore(signal)  # what the waiter has acquired
+        with pytest.raises(RuntimeError, match="released by 'program', but none of 1 held"):
             yield ReleaseSemaphore(signal)
-        with pytest.raises(RuntimeError, match="belong to nobody"):
-            yield TransferPermit(signal, task)
         return (yield SemaphoreInfo(signal)).available
 
     assert run(program()) == 1
     assert log == ["signals", "signalled"]
+
+
+def test_a_release_counts_first_as_the_tasks_own_and_then_as_the_oldest_of_others():
+    @do
+    def taker(sem, n):
+        yield AcquireSemaphore(sem, n)
+        yield Sleep(1)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(6)
+        tasks = []
+        for n in (1, 2):
+            tasks.append((yield Spawn(taker(sem, n))))
+            yield Checkpoint()
+        first, second = tasks
+        root = yield this_task()
+        yield AcquireSemaphore(sem)
+        seen = []
+        for n in (1, 1, 1):
+            yield ReleaseSemaphore(sem, n)
+            seen.append((yield SemaphoreInfo(sem)).holders)
+        yield ReleaseSemaphore(sem)
+        assert root not in seen[0]
+        assert seen == [(first, second), (second,), (second,)]
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 6
+
+
+def test_too_large_a_release_changes_nothing_though_part_of_it_is_outstanding():
+    @do
+    def program():
+        sem = yield CreateSemaphore(3)
+        yield AcquireSemaphore(sem, 2)
+        with pytest.raises(RuntimeError, match=r"3 permits .* but 2 of 3 held"):
+            yield ReleaseSemaphore(sem, 3)
+        state = yield SemaphoreInfo(sem)
+        yield ReleaseSemaphore(sem, 2)
+        return state.available
+
+    assert run(program()) == 1
+
+
+def test_what_is_handed_on_keeps_its_age_when_others_release():
+    @do
+    def idle():
+        yield Sleep(1)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(3)
+        younger, taker = (yield Spawn(hold_for_long(sem))), (yield Spawn(idle()))
+        yield AcquireSemaphore(sem)
+        yield Checkpoint()
+        yield TransferPermit(sem, taker)
+        yield ReleaseSemaphore(sem)  # of the taker: that was acquired first
+        assert (yield SemaphoreInfo(sem)).holders == (younger,)
+        yield ReleaseSemaphore(sem)
+        return (yield SemaphoreInfo(sem)).available
+
+    @do
+    def hold_for_long(sem):
+        yield AcquireSemaphore(sem)
+        yield Sleep(1)
+
+    assert run(program()) == 3
+
+
+def test_a_crowd_of_signals_costs_the_same_each(monkeypatch):
+    """Which acquire is the oldest is not looked for among all tasks every time."""
+    looked = 0
+
+    @do
+    def consumer(signal):
+        yield AcquireSemaphore(signal)
+        yield Sleep(1)
+
+    class Live(dict):
+        def __iter__(self):
+            nonlocal looked
+            looked += 1
+            return super().__iter__()
+
+    @do
+    def program():
+        signal = yield CreateSemaphore(500)
+        for _ in range(500):
+            yield Spawn(consumer(signal))
+        yield Checkpoint()
+        scheduler = signal._scheduler
+        monkeypatch.setattr(scheduler, "live", Live(scheduler.live))
+        for _ in range(500):
+            yield ReleaseSemaphore(signal)
+            yield AcquireSemaphore(signal)
+            yield ReleaseSemaphore(signal)
+        return (yield SemaphoreInfo(signal)).available
+
+    run(program())
+    assert looked < 10
 
 
 def test_try_acquire_never_parks():
@@ -560,17 +658,52 @@ def test_with_permit_says_when_its_permit_was_released_inside():
     @do
     def program():
         sem = yield CreateSemaphore(1)
-        with pytest.raises(RuntimeError, match="before the end of its WithPermit"):
+        with pytest.raises(
+            RuntimeError,
+            match="released by 'program' before the end of the WithPermit of 'program'",
+        ):
             yield WithPermit(sem, work(sem))
         return (yield SemaphoreInfo(sem)).available
 
     assert run(program()) == 1
 
 
-def test_with_permit_works_without_owners():
+def test_with_permit_releases_something_else_for_what_another_task_released_of_it():
+    @do
+    def swap(sem):
+        yield ReleaseSemaphore(sem)  # the bracket's
+        yield AcquireSemaphore(sem)  # which the bracket's end gives back
+
     @do
     def program():
-        sem = yield CreateSemaphore(1, owned=False)
+        sem = yield CreateSemaphore(1)
+        yield WithPermit(sem, Wait((yield Spawn(swap(sem)))))
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+def test_with_permit_names_the_task_that_released_its_permit():
+    @do
+    def thief(sem):
+        yield ReleaseSemaphore(sem)
+
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(thief(sem), name="thief")
+        with pytest.raises(RuntimeError, match="had been released by 'thief'"):
+            yield WithPermit(sem, Wait(task))
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_with_permit_works_with_and_without_owners(owned):
+    @do
+    def program():
+        sem = yield CreateSemaphore(1, owned=owned)
         yield Gather(*[WithPermit(sem, Checkpoint()) for _ in range(5)])
         return (yield SemaphoreInfo(sem)).available
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from slotwise.effects.errors import UnhandledEffectError
 from slotwise.effects.program import Program
 from slotwise.effects.tasks import Task
-from slotwise.effects.vocabulary import Await, Effect
+from slotwise.effects.vocabulary import Await, Effect, use
 
 if TYPE_CHECKING:
     from slotwise.effects.scheduler import Scheduler
@@ -39,6 +39,7 @@ def answer_custom(
     """Have an effect answered by the handler of its class, or of the nearest class above."""
     if not isinstance(effect, Effect):
         _refuse(effect)
+    use(effect)
     for kind in type(effect).__mro__:
         if kind in scheduler.custom:
             answer = scheduler.custom[kind](effect)

@@ -1,6 +1,6 @@
-"""Why nothing can run any more: who waits for what, held by whom.
+"""Why tasks can never run again: who waits for what, held by whom.
 
-Only looking: the scheduler decides that it is a deadlock, and ends the tasks.
+Only looking: who calls this has decided that it is a deadlock, and ends the tasks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from slotwise.effects.errors import DeadlockError
-from slotwise.effects.permits import holders_of, leaks_of, place_of
+from slotwise.effects.permits import leaks_of, place_of
 from slotwise.effects.semaphores import Semaphore
 from slotwise.effects.tasks import Future, Task
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def diagnose(scheduler: Scheduler) -> DeadlockError:
-    """Describe the parked tasks of a scheduler that has nothing left to run."""
+def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> DeadlockError:
+    """Describe the tasks that are stuck: all, unless only some of them are given."""
     waiters: dict[Task[Any], object] = {}
-    for task in scheduler.live:
+    for task in scheduler.live if stuck is None else stuck:
         if task._obstacle is not None:
             waiters[task] = task._obstacle._awaited()
     wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
@@ -32,7 +32,11 @@ def diagnose(scheduler: Scheduler) -> DeadlockError:
     needs = {task: _needed(what, holders) for task, what in waiters.items()}
     cycles = tuple(find_cycles(needs))
 
-    lines = ["nothing can ever run again"]
+    lines = [
+        "nothing can ever run again"
+        if stuck is None
+        else f"{len(waiters)} of {len(scheduler.live)} tasks can never run again"
+    ]
     lines += _listed([_describe_waiter(scheduler, *item, holders) for item in waiters.items()])
     lines += _listed([f"  cycle: {_describe_cycle(cycle, waiters)}" for cycle in cycles])
     lines += _listed([f"  left behind by a task that has ended: {leak}" for leak in leaked])
@@ -53,10 +57,7 @@ def _holders(
         for semaphore in held:
             if semaphore in found:
                 found[semaphore].append(task)
-    return {
-        semaphore: tuple(tasks) if semaphore.owned else holders_of(scheduler, semaphore)
-        for semaphore, tasks in found.items()
-    }
+    return {semaphore: tuple(tasks) for semaphore, tasks in found.items()}
 
 
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:

@@ -1,14 +1,16 @@
-"""Whose every permit is: filed with the task that owns it, until it is given back.
+"""Who acquired every permit: filed with that task, until it is given back.
 
 Permits are known by their numbers, which come from the ledger and go back to it.
 They can be given back one by one, handed on, and outlive their task; so they are
-filed here, by acquire, and not in the ledger. Nothing here queues or wakes anyone.
+filed here, by acquire, and not in the ledger. Who may release them is decided in
+`semaphore_effects`. Nothing here queues or wakes anyone.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from types import CodeType, GeneratorType
+from collections import OrderedDict
+from collections.abc import Iterable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from slotwise.effects.errors import LeakedPermits
@@ -27,23 +29,33 @@ class Holding:
     is looked up when somebody asks; of most acquires nobody ever does.
     """
 
-    __slots__ = ("handed_on", "instruction", "numbers", "steps", "task")
+    __slots__ = (
+        "charged",
+        "charged_by",
+        "handed_on",
+        "instruction",
+        "numbers",
+        "order",
+        "steps",
+        "task",
+    )
 
     def __init__(
-        self, task: Task[Any], numbers: list[int], steps: Steps[Any], instruction: int
+        self, task: Task[Any], numbers: list[int], steps: Steps[Any], instruction: int, order: int
     ) -> None:
         self.task = task
         self.numbers = numbers
         self.steps = steps
         self.instruction = instruction
+        self.order = order  # the smaller, the older
         self.handed_on = 0  # how many of them were transferred to other tasks
+        self.charged = 0  # how many of them other tasks have released
+        self.charged_by: Task[Any] | None = None  # the last of those
 
 
-def innermost(steps: Any) -> Any:
-    """The generator that has yielded: ``yield from`` may be in between."""
-    while isinstance(inner := steps.gi_yieldfrom, GeneratorType):
-        steps = inner
-    return steps
+# Acquires of which something is left, oldest first. A plain dict is slow to take
+# the first of again and again: it passes over all that were taken before.
+Holdings = OrderedDict[Holding, None]
 
 
 def place_of(steps: Steps[Any], instruction: int) -> tuple[str, int]:
@@ -63,11 +75,10 @@ def file(
     instruction: int,
 ) -> Holding:
     """Take note of an acquire."""
-    holding = Holding(task, numbers, steps, instruction)
-    if semaphore.owned:
-        holdings_of(task, semaphore).append(holding)
-    else:
-        semaphore._loose.append(holding)
+    holding = Holding(task, numbers, steps, instruction, semaphore._scheduler.next_order())
+    holdings_of(task, semaphore).append(holding)
+    if semaphore._outstanding is not None:
+        semaphore._outstanding[holding] = None
     return holding
 
 
@@ -86,11 +97,12 @@ def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[Holding]:
 def put_away(task: Task[Any]) -> None:
     """File the permit that a task took last with the others, to make room for the next."""
     assert task._permit is not None
-    semaphore, number, steps, instruction = task._permit
+    semaphore, number, steps, instruction, order = task._permit
     task._permit = None
     if task._held is None:
         task._held = {}
-    task._held.setdefault(semaphore, []).append(Holding(task, [number], steps, instruction))
+    holding = Holding(task, [number], steps, instruction, order)
+    task._held.setdefault(semaphore, []).append(holding)
 
 
 def held_by(task: Task[Any], semaphore: Semaphore) -> int:
@@ -114,11 +126,11 @@ def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
     return n <= 0
 
 
-def count(holdings: list[Holding] | deque[Holding]) -> int:
+def count(holdings: Iterable[Holding]) -> int:
     return sum(len(holding.numbers) for holding in holdings)
 
 
-def enough(holdings: deque[Holding], n: int) -> bool:
+def enough(holdings: Iterable[Holding], n: int) -> bool:
     """Whether there are ``n`` permits, without counting them all."""
     for holding in holdings:
         if n <= 0:
@@ -127,18 +139,51 @@ def enough(holdings: deque[Holding], n: int) -> bool:
     return n <= 0
 
 
-def tidy(task: Task[Any], semaphore: Semaphore) -> None:
-    """Forget acquires of which nothing is left."""
-    holdings = [holding for holding in holdings_of(task, semaphore) if holding.numbers]
-    assert task._held is not None
-    if holdings:
-        task._held[semaphore] = holdings
+def outstanding_of(semaphore: Semaphore) -> Holdings:
+    """All acquires of which something is left, by whomever.
+
+    Only who releases what others have acquired needs to know which is the oldest.
+    So the list is made when that happens first, and kept up to date from then on,
+    which closes the scheduler's short way for this semaphore.
+    """
+    if semaphore._outstanding is None:
+        semaphore._lane = None
+        found = list(semaphore._left)
+        for task in semaphore._scheduler.live:
+            permit = task._permit
+            if permit is not None and permit[0] is semaphore:
+                put_away(task)
+            if task._held:
+                found += task._held.get(semaphore, ())
+        found.sort(key=lambda holding: holding.order)
+        semaphore._outstanding = OrderedDict.fromkeys(found)
+    return semaphore._outstanding
+
+
+def forget(semaphore: Semaphore, holding: Holding) -> None:
+    """Strike out an acquire of which nothing is left."""
+    if semaphore._outstanding is not None:
+        del semaphore._outstanding[holding]
+    if holding in semaphore._left:
+        del semaphore._left[holding]
+        if not semaphore._left:
+            del semaphore._scheduler.left_behind[semaphore]
+        return
+    held = holding.task._held
+    assert held is not None
+    holdings = held[semaphore]
+    if holdings[-1] is holding:
+        holdings.pop()  # brackets nest: there may be thousands before it
     else:
-        del task._held[semaphore]
+        holdings.remove(holding)
+    if not holdings:
+        del held[semaphore]
 
 
 def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     """The numbers of ``n`` of a task's permits, out of its latest acquires."""
+    if not n:
+        return []
     holdings = holdings_of(task, semaphore)
     numbers: list[int] = []
     while n:
@@ -148,42 +193,37 @@ def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
         numbers += taken
         n -= len(taken)
         if not holding.numbers:
-            holdings.pop()
-    if not holdings:
-        assert task._held is not None
-        del task._held[semaphore]
+            forget(semaphore, holding)
     return numbers
 
 
-def take_oldest(holdings: deque[Holding], n: int) -> list[int]:
+def take_oldest(
+    semaphore: Semaphore, holdings: Holdings, n: int, charged_by: Task[Any]
+) -> list[int]:
     """The numbers of ``n`` permits, out of the oldest acquires."""
     numbers: list[int] = []
     while n:
-        holding = holdings[0]
+        holding = next(iter(holdings))
         taken = holding.numbers[:n]
         del holding.numbers[:n]
+        holding.charged += len(taken)
+        holding.charged_by = charged_by
         numbers += taken
         n -= len(taken)
         if not holding.numbers:
-            del holdings[0]
+            forget(semaphore, holding)
     return numbers
 
 
 def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     """The numbers of the acquire that a task was just granted, and never saw."""
-    if semaphore.owned:
-        return take_latest(task, semaphore, min(n, held_by(task, semaphore)))
-    loose = semaphore._loose
-    numbers: list[int] = []
-    for holding in reversed(loose):
-        if holding.task is task:
-            loose.remove(holding)
-            numbers = holding.numbers
-            break
-    # Nobody's permits: the releases of others may have counted as the answer to
-    # this acquire. Theirs are then what it has to give back.
-    missing = min(n - len(numbers), count(loose))
-    return numbers + take_oldest(loose, missing)
+    numbers = take_latest(task, semaphore, min(n, held_by(task, semaphore)))
+    missing = min(n - len(numbers), semaphore._ledger.in_use - len(numbers))
+    if missing > 0:
+        # Releases of others were charged to this acquire, which now never was:
+        # so they are charged to the next oldest.
+        numbers += take_oldest(semaphore, outstanding_of(semaphore), missing, task)
+    return numbers
 
 
 def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) -> None:
@@ -195,10 +235,11 @@ def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) ->
         del holding.numbers[-n:]
         holding.handed_on += len(moved)
         n -= len(moved)
-        theirs.append(Holding(taker, moved, holding.steps, holding.instruction))
+        theirs.append(Holding(taker, moved, holding.steps, holding.instruction, holding.order))
         if not holding.numbers:
-            own.pop()
-    tidy(giver, semaphore)
+            forget(semaphore, holding)
+    # What was moved is as old as before: made anew, the list has it in its place.
+    semaphore._outstanding = None
 
 
 def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
@@ -206,19 +247,14 @@ def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
     if task._permit is not None:
         put_away(task)
     for semaphore, holdings in (task._held or {}).items():
-        semaphore._left.extend(holdings)
+        semaphore._left.update(OrderedDict.fromkeys(holdings))
         scheduler.left_behind[semaphore] = None
     task._held = None
 
 
-def holders_of(
-    scheduler: Scheduler, semaphore: Semaphore, *, alive: bool = False
-) -> tuple[Task[Any], ...]:
-    """The tasks that have permits, each once; only those that have not ended, with ``alive``."""
-    if not semaphore.owned:
-        tasks = dict.fromkeys(holding.task for holding in semaphore._loose)
-        return tuple(task for task in tasks if not (alive and task._done))
-    tasks = {} if alive else dict.fromkeys(holding.task for holding in semaphore._left)
+def holders_of(scheduler: Scheduler, semaphore: Semaphore) -> tuple[Task[Any], ...]:
+    """The tasks that have permits, each once; ended ones first."""
+    tasks = dict.fromkeys(holding.task for holding in semaphore._left)
     missing = semaphore._ledger.in_use - count(semaphore._left)
     for task in scheduler.live:
         if not missing:
@@ -239,6 +275,5 @@ def leaks_of(semaphore: Semaphore) -> list[LeakedPermits]:
             len(holding.numbers),
             *place_of(holding.steps, holding.instruction),
         )
-        for holding in (semaphore._left if semaphore.owned else semaphore._loose)
-        if holding.task._done
+        for holding in semaphore._left
     ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import cache, wraps
-from inspect import isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from slotwise.effects.vocabulary import Effect
+from slotwise.effects.vocabulary import Effect, use
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,9 +52,17 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
 
     Inside it, ``yield`` an effect or a program to have its answer. A function
     without any ``yield`` is a program too: one that only computes its value.
+
+    Raises:
+        TypeError: it is an ``async def``, or can't be called.
     """
     if not callable(function):
         raise TypeError(f"@do takes a generator function, not {function!r}")
+    if iscoroutinefunction(function) or isasyncgenfunction(function):
+        raise TypeError(
+            f"@do takes a generator function, and {name_of(function)} is an async def:"
+            " write def, and `yield Await(...)` for `await ...`"
+        )
     steps = function if isgeneratorfunction(function) else _as_steps(function)
 
     @wraps(function)
@@ -70,6 +78,7 @@ def as_program(given: object, wanted_by: str) -> Program[Any]:
     if type(given) is Program:
         return given
     if isinstance(given, Effect):
+        use(given)
         return Program(_performer_of(given._kind), (given,), {})
     if getattr(given, "_makes_programs", False):
         raise TypeError(f"{wanted_by} takes a program: call {name_of(given)}(...) to make one")

@@ -52,6 +52,7 @@ def run(
         DeadlockError: nothing could ever run again.
         StepLimitExceeded: there were more steps than ``max_steps``.
     """
+    root = as_program(program, "run")
     if max_steps is not None:
         check_count("max_steps", max_steps)
     if trace is not None and not callable(trace):
@@ -63,7 +64,7 @@ def run(
     else:
         ready: list[Task[Any]] = []
         scheduler = Scheduler(ready, drawn(ready, seed), handlers, watch=watch)
-    complete(scheduler, as_program(program, "run"))
+    complete(scheduler, root)
     return conclude(scheduler)  # type: ignore[no-any-return]
 
 

@@ -13,12 +13,17 @@ from typing import Any, TypeVar
 
 from slotwise.effects.conduct import conclude, conduct
 from slotwise.effects.custom import Handler
+from slotwise.effects.deadlock import diagnose
 from slotwise.effects.program import Program, as_program
 from slotwise.effects.scheduler import Scheduler
+from slotwise.effects.stuck import find_stuck
 from slotwise.effects.tasks import Task
 from slotwise.effects.vocabulary import Effect
 
 T = TypeVar("T")
+
+# Every look for deadlocks passes all tasks. Looking may take this share of the time.
+_SHARE_OF_LOOKING = 0.01
 
 
 async def run_async(
@@ -31,13 +36,18 @@ async def run_async(
     their ``finally`` blocks have.
 
     Raises:
-        DeadlockError: nothing could ever run again, and nothing is awaited.
+        DeadlockError: nothing could ever run again; or some tasks can't, because they
+            wait for each other or for permits of ``owned`` semaphores that they hold,
+            while all others wait for awaitables.
     """
+    root = as_program(program, "run_async")
     ready: deque[Task[Any]] = deque()
     bridge = Bridge(ready)
     scheduler = Scheduler(ready, bridge.take, handlers, clock=bridge.loop.time)
     bridge.attach(scheduler)
-    for _ in conduct(scheduler, as_program(program, "run_async")):
+    for _ in conduct(scheduler, root):
+        if bridge.finds_deadlock():
+            continue
         try:
             await bridge.pause()
         except asyncio.CancelledError as cancelled:
@@ -57,6 +67,8 @@ class Bridge:
         self.ready = ready
         self.turns = 1  # the root's
         self.alarm: asyncio.Future[None] | None = None
+        self.looked = False  # for a deadlock, since a task has run
+        self.next_look = 0.0
 
     def attach(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -67,7 +79,28 @@ class Bridge:
         if not self.turns:
             raise IndexError
         self.turns -= 1
+        self.looked = False
         return self.ready.popleft()
+
+    def finds_deadlock(self) -> bool:
+        """Stop the run if some of its tasks are stuck while the others await something.
+
+        A timer may be there to end it, as under `run`, so nothing is said while one runs.
+        """
+        scheduler = self.scheduler
+        if self.ready or self.looked or scheduler.stopping():
+            return False
+        if scheduler.timers.earliest() is not None:
+            return False
+        now = self.loop.time()
+        if now < self.next_look:
+            return False
+        stuck = find_stuck(scheduler)
+        self.looked = True
+        self.next_look = now + (self.loop.time() - now) / _SHARE_OF_LOOKING
+        if stuck:
+            scheduler.abort = diagnose(scheduler, stuck)
+        return bool(stuck)
 
     async def pause(self) -> None:
         """Let the event loop run until some task is ready or its time has come."""
@@ -78,6 +111,8 @@ class Bridge:
         self.alarm = self.loop.create_future()
         try:
             when = self.scheduler.timers.earliest()
+            if when is None and not self.looked:
+                when = self.next_look
             if when is not None:
                 timer = self.loop.call_at(when, self.ring)
             await self.alarm

@@ -15,22 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableSequence
 from enum import Enum
 from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from slotwise.effects.custom import NONE, Handler, answer_custom, installed
 from slotwise.effects.errors import ForeignTaskError, TaskCancelledError
-from slotwise.effects.permits import abandon, innermost, put_away
+from slotwise.effects.permits import abandon, put_away
 from slotwise.effects.program import Program, Steps, as_program
 from slotwise.effects.semaphore_effects import AcquireHere
 from slotwise.effects.semaphores import Semaphore, Ticket, give_number
 from slotwise.effects.tasks import Future, Task
 from slotwise.effects.timers import Timers
-from slotwise.effects.tracebacks import is_handling, is_internal, trim
+from slotwise.effects.tracebacks import innermost, is_handling, is_internal, trim
 from slotwise.effects.vocabulary import (
     AcquireSemaphore,
     Checkpoint,
     ReleaseSemaphore,
     Spawn,
+    use,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class Scheduler:
         self.awaiting = 0  # how many tasks are parked on those
         self.abort: BaseException | None = None  # why the run is stopped early
         self.spawned = self.promises = self.unnamed_semaphores = self.tickets = self.ends = 0
+        self.next_order = count().__next__  # which acquire is the older
         # For those who show what happened:
         self.made_semaphores: list[Semaphore] | None = None
         self.before_unwinding: Callable[[], None] | None = None
@@ -112,6 +115,7 @@ class Scheduler:
     def drain(self) -> None:
         """Run tasks until ``take`` has none, the root has ended or the run is stopped."""
         take, append, watch, live = self.take, self.ready.append, self.watch, self.live
+        next_order = self.next_order
         one = 1  # compared by identity: True is not a count
         builtin, parked = BUILTIN, PARKED
         while True:
@@ -162,11 +166,14 @@ class Scheduler:
                     try:
                         watch(task, effect)
                     except BaseException as raised:
+                        use(effect)
                         self._interrupt(task, raised)
                         return
 
                 kind = type(effect)
+                # What is yielded is used; see `use`.
                 if kind is AcquireSemaphore:
+                    effect._used = True
                     semaphore = effect.semaphore
                     # The ledger's quick lane: nobody waits, so a number that is
                     # free may be taken.
@@ -182,15 +189,17 @@ class Scheduler:
                                 put_away(task)
                             number = heappop(ledger.free)
                             where = steps if steps.gi_yieldfrom is None else innermost(steps)
-                            task._permit = (semaphore, number, where, where.gi_frame.f_lasti)
+                            at = where.gi_frame.f_lasti
+                            task._permit = (semaphore, number, where, at, next_order())
                             value = semaphore = None  # not to keep it alive
                             continue
                     semaphore = None
                 elif kind is ReleaseSemaphore:
+                    effect._used = True
                     permit = task._permit
                     if permit is not None and permit[0] is effect.semaphore and effect.n is one:
                         task._permit = None
-                        semaphore, number, _, _ = permit
+                        semaphore, number, _, _, _ = permit
                         ledger = semaphore._ledger
                         if ledger.line or ledger.attention:
                             give_number(semaphore, number)
@@ -199,10 +208,12 @@ class Scheduler:
                         value = permit = semaphore = None
                         continue
                 elif kind is Checkpoint:
+                    effect._used = True
                     if task._pending is None:
                         append(task)
                         break
                 elif kind is Spawn:
+                    effect._used = True
                     program = effect.program
                     if type(program) is Program and effect.name is None:
                         try:
@@ -228,6 +239,7 @@ class Scheduler:
                 try:
                     handler = builtin.get(kind)
                     if handler is not None:
+                        effect._used = True
                         value = handler(self, task, effect)
                     else:
                         value = answer_custom(self, task, effect, builtin)
@@ -440,6 +452,7 @@ class Scheduler:
 
     def sited(self, task: Task[Any], given: object) -> object:
         """An acquire that will be made by a generator of ours, as if by the user's own."""
+        use(given)
         if type(given) is AcquireSemaphore:
             return AcquireHere(given.semaphore, given.n, given.timeout, self.site_of(task))
         return given

@@ -1,6 +1,6 @@
 """What programs may ask of semaphores: the checks, and which of the rules applies.
 
-How permits are queued for is in `semaphores`, whose they are in `permits`. The
+How permits are queued for is in `semaphores`, who has them in `permits`. The
 scheduler takes and gives single permits that nobody waits for by itself.
 """
 
@@ -17,15 +17,14 @@ from slotwise.effects.permits import (
     count,
     enough,
     file,
+    forget,
     hand_on,
     held_by,
     holders_of,
-    holdings_of,
     holds,
-    innermost,
+    outstanding_of,
     take_latest,
     take_oldest,
-    tidy,
 )
 from slotwise.effects.semaphores import (
     Semaphore,
@@ -37,6 +36,7 @@ from slotwise.effects.semaphores import (
     timeout_error,
 )
 from slotwise.effects.tasks import Task
+from slotwise.effects.tracebacks import innermost
 from slotwise.effects.vocabulary import (
     AcquireSemaphore,
     CreateSemaphore,
@@ -45,6 +45,7 @@ from slotwise.effects.vocabulary import (
     SemaphoreState,
     TransferPermit,
     TryAcquire,
+    use,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class AcquireHere(AcquireSemaphore):
         self.timeout = timeout
         self.site = site
         self.bracket = False
+        use(self)
 
     @property
     def _kind(self) -> str:
@@ -159,50 +161,50 @@ def try_acquire(scheduler: Scheduler, task: Task[Any], effect: TryAcquire) -> bo
 def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> None:
     semaphore = _ours(scheduler, effect.semaphore)
     n = check_count("n", effect.n)
-    if not semaphore.owned:
-        loose = semaphore._ledger.in_use
-        if n > loose:
-            raise RuntimeError(
-                f"{_permits(n)} of {semaphore.name!r} released, but {loose} held in all"
-            )
-        # Nobody's: the oldest acquire counts as answered.
-        give(semaphore, take_oldest(semaphore._loose, n))
-        return
     if holds(task, semaphore, n):
         give(semaphore, take_latest(task, semaphore, n))
         return
     held = held_by(task, semaphore)
-    if not enough(semaphore._left, n - held):
-        left = count(semaphore._left)
-        raise RuntimeError(
-            f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
-            f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"
-        )
-    numbers = take_latest(task, semaphore, held) if held else []
-    numbers += take_oldest(semaphore._left, n - held)
-    if not semaphore._left:
-        scheduler.left_behind.pop(semaphore, None)
+    if semaphore.owned:
+        if not enough(semaphore._left, n - held):
+            left = count(semaphore._left)
+            raise RuntimeError(
+                f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
+                f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"
+            )
+        others = semaphore._left
+    else:
+        in_use = semaphore._ledger.in_use
+        if n > in_use:
+            raise RuntimeError(
+                f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, but"
+                f" {in_use or 'none'} of {semaphore.permits} held"
+            )
+        others = outstanding_of(semaphore)
+    numbers = take_latest(task, semaphore, held)
+    numbers += take_oldest(semaphore, others, n - held, task)
     give(semaphore, numbers)
 
 
-def release_holding(scheduler: Scheduler, task: Task[Any], effect: ReleaseHolding) -> None:
+def release_holding(_scheduler: Scheduler, task: Task[Any], effect: ReleaseHolding) -> None:
     """The end of a bracket: what it took goes back, and nothing else."""
     semaphore, holding = effect.semaphore, effect.holding
-    if not semaphore.owned:
-        release(scheduler, task, ReleaseSemaphore(semaphore, effect.n))
-        return
     numbers, holding.numbers = holding.numbers, []
-    holdings = holdings_of(task, semaphore)
-    if len(holdings) > 1 and holdings[-1] is holding:
-        holdings.pop()  # brackets nest: there may be thousands before it
-    else:
-        tidy(task, semaphore)
-    give(semaphore, numbers)
+    if numbers:
+        forget(semaphore, holding)
     missing = effect.n - len(numbers) - holding.handed_on
+    # What others have released of it, the bracket releases of what is outstanding
+    # otherwise: as many releases as acquires. What its own task did is a mistake.
+    charged = holding.charged
+    if charged and charged <= semaphore._ledger.in_use - len(numbers):
+        numbers += take_oldest(semaphore, outstanding_of(semaphore), charged, task)
+        missing -= charged
+    give(semaphore, numbers)
     if missing:
+        by = holding.charged_by or task
         raise RuntimeError(
-            f"{_permits(missing)} of {semaphore.name!r} had been released by {task.name!r}"
-            f" before the end of its WithPermit"
+            f"{_permits(missing)} of {semaphore.name!r} had been released by {by.name!r}"
+            f" before the end of the WithPermit of {task.name!r}"
         )
 
 
@@ -213,10 +215,6 @@ def transfer(scheduler: Scheduler, task: Task[Any], effect: TransferPermit) -> N
     if not isinstance(taker, Task):
         raise TypeError(f"TransferPermit takes a task to hand the permits to, not {taker!r}")
     scheduler.check_ours(taker)
-    if not semaphore.owned:
-        raise RuntimeError(
-            f"the permits of {semaphore.name!r} belong to nobody: none can be handed on"
-        )
     held = held_by(task, semaphore)
     if n > held:
         raise RuntimeError(

@@ -2,18 +2,18 @@
 
 Who gets a permit is decided by the ledger that all drivers share. Those who want
 one permit for as long as it takes stand in its line, all others in its queue of
-claims. Whose a granted permit is, is written down in `permits`; what programs
+claims. Who was granted which permit is written down in `permits`; what programs
 may ask for is in `semaphore_effects`.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from slotwise._ledger import Claim, Ledger
-from slotwise.effects.permits import Holding, file, put_away, take_unseen
+from slotwise.effects.permits import Holding, Holdings, file, put_away, take_unseen
 from slotwise.effects.tasks import Task
 from slotwise.errors import AcquireTimeout
 
@@ -34,7 +34,7 @@ class Semaphore:
         "_lane",
         "_ledger",
         "_left",
-        "_loose",
+        "_outstanding",
         "_places_left",
         "_scheduler",
         "name",
@@ -46,18 +46,19 @@ class Semaphore:
     permits: int
     owned: bool
     _scheduler: Scheduler
-    _lane: Scheduler | None  # the scheduler that may take the short way: none, if ownerless
+    _lane: Scheduler | None  # the scheduler, while it may take the short way
     _ledger: Ledger[Ticket]
-    _left: deque[Holding]  # permits of tasks that have ended, oldest first
-    _loose: deque[Holding]  # permits of an ownerless semaphore, oldest first
+    _left: Holdings  # permits of tasks that have ended
+    _outstanding: Holdings | None  # all of them; see outstanding_of
     _places_left: int  # how many places in the line nobody stands in any more
 
     # Between any two effects:
-    #   S1  the numbers that are not free are those of the tasks, of _left and of _loose
+    #   S1  the numbers that are not free are those of the tasks and of _left
     #   S2  nobody's permits are filed in the ledger's holders
     #   S3  while anybody stands in the line, left places included, no number is free
     #   S4  whoever has permits here has a reference to the semaphore; the scheduler has
     #       one only while _left is not empty
+    #   S5  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError("a Semaphore is made by `yield CreateSemaphore(permits)`")
@@ -91,10 +92,10 @@ def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -
     semaphore.permits = permits
     semaphore.owned = owned
     semaphore._scheduler = scheduler
-    semaphore._lane = scheduler if owned else None
+    semaphore._lane = scheduler
     semaphore._ledger = Ledger(permits)
-    semaphore._left = deque()
-    semaphore._loose = deque()
+    semaphore._left = OrderedDict()
+    semaphore._outstanding = None
     semaphore._places_left = 0
     return semaphore
 
@@ -215,9 +216,10 @@ def _call(semaphore: Semaphore, place: Place, number: int) -> None:
     if not bracket and semaphore._lane is not None:
         if task._permit is not None:
             put_away(task)
-        task._permit = (semaphore, number, steps, instruction)
+        scheduler = semaphore._scheduler
+        task._permit = (semaphore, number, steps, instruction, scheduler.next_order())
         task._parked = False
-        semaphore._scheduler.ready.append(task)
+        scheduler.ready.append(task)
         return
     holding = file(semaphore, task, [number], steps, instruction)
     semaphore._scheduler.wake(task, holding if bracket else None)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One permit: of what, its number, and where it was acquired, as the generator and
-# the instruction it had come to. The most common record, so the cheapest to make.
-QuickPermit = tuple["Semaphore", int, Any, int]
+# One permit: of what, its number, where it was acquired, as the generator and the
+# instruction it had come to, and when, as a number that counts up. The most common
+# record, so the cheapest to make.
+QuickPermit = tuple["Semaphore", int, Any, int, int]
 
 # When, in which order, whom to wake; see `timers`.
 Timer = tuple[float, int, "Task[Any]"]

@@ -23,6 +23,13 @@ def is_internal(code: CodeType) -> bool:
     return code.co_filename.startswith(_EFFECTS)
 
 
+def innermost(steps: Any) -> Any:
+    """The generator that has yielded: ``yield from`` may be in between."""
+    while isinstance(inner := steps.gi_yieldfrom, GeneratorType):
+        steps = inner
+    return steps
+
+
 def trim(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without slotwise's own frames at its outer end.
 

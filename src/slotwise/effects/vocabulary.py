@@ -1,7 +1,8 @@
 """The effects a program can yield: plain descriptions of what it wants.
 
-Nothing here does anything. Arguments are kept as given and checked where the
-effect is yielded, so that a program can catch what is wrong with them.
+Nothing here does anything, except to warn of effects that nobody yields. Arguments
+are kept as given and checked where the effect is yielded, so that a program can
+catch what is wrong with them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from slotwise.effects.unused import warn_unused
 
 if TYPE_CHECKING:
     from slotwise.effects.program import Program
@@ -21,10 +24,24 @@ T = TypeVar("T")
 class Effect(Generic[T]):
     """Something a program asks for by yielding it; ``T`` is the type of the answer.
 
-    Subclass it for effects of your own, and give `run` a handler for them.
+    Subclass it for effects of your own, and give `run` a handler for them. One that
+    is dropped before it was yielded is a RuntimeWarning: most likely a ``yield`` is
+    missing.
     """
 
-    __slots__ = ()
+    __slots__ = ("_used",)
+
+    _used: bool  # set when it was yielded, or something took it that will be
+
+    def __del__(self) -> None:
+        try:
+            self._used  # noqa: B018
+        except AttributeError:
+            pass
+        else:
+            return
+        _use_what_is_inside(self)  # one warning is enough
+        warn_unused(self)
 
     @property
     def _kind(self) -> str:
@@ -32,12 +49,36 @@ class Effect(Generic[T]):
         return type(self).__name__
 
     def __repr__(self) -> str:
-        names = [name for kind in reversed(type(self).__mro__) for name in _slots_of(kind)]
-        names += getattr(self, "__dict__", ())
-        shown = [_short(getattr(self, name, None)) for name in names]
+        shown = [_short(value) for value in _values_of(self)]
         while shown and shown[-1] == "None":  # what was most likely left out
             shown.pop()
         return f"{self._kind}({', '.join(shown)})"
+
+
+def use(given: object) -> None:
+    """Take note that an effect was yielded, or is a part of what was; others are passed over."""
+    if isinstance(given, Effect):
+        _mark(given, True)
+
+
+# Not as an attribute: an effect may be a frozen dataclass.
+_mark = Effect.__dict__["_used"].__set__
+
+
+def _use_what_is_inside(effect: Effect[Any]) -> None:
+    to_do: list[object] = [effect]
+    for one in to_do:
+        if isinstance(one, Effect) and not hasattr(one, "_used"):
+            use(one)
+            to_do += _values_of(one)
+        elif isinstance(one, tuple):
+            to_do += one
+
+
+def _values_of(effect: Effect[Any]) -> list[object]:
+    names = [name for kind in reversed(type(effect).__mro__) for name in _slots_of(kind)]
+    names += getattr(effect, "__dict__", ())
+    return [getattr(effect, name, None) for name in names]
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
@@ -65,12 +106,13 @@ class CreateSemaphore(Effect["Semaphore"]):
     Args:
         permits: an int of at least 1.
         name: for messages; ``semaphore-1``, ``semaphore-2``... unless given.
-        owned: False makes permits that belong to nobody, for signalling.
+        owned: only the task that acquired a permit may release it. Without this
+            any task may, as long as one is outstanding, which is how tasks signal.
     """
 
     __slots__ = ("name", "owned", "permits")
 
-    def __init__(self, permits: int, name: str | None = None, owned: bool = True) -> None:
+    def __init__(self, permits: int, name: str | None = None, owned: bool = False) -> None:
         self.permits = permits
         self.name = name
         self.owned = owned
@@ -116,8 +158,12 @@ class TryAcquire(Effect[bool]):
 class ReleaseSemaphore(Effect[None]):
     """Give ``n`` permits back; the oldest waiters get them at once.
 
+    They count as those the task acquired last, and if it has too few, as those
+    of the oldest acquires of others.
+
     Raises:
-        RuntimeError: the task holds fewer; nothing is changed.
+        RuntimeError: fewer are outstanding, or the semaphore is ``owned`` and the
+            task holds fewer; nothing is changed.
     """
 
     __slots__ = ("n", "semaphore")

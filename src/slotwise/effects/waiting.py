@@ -19,6 +19,7 @@ from slotwise.effects.vocabulary import (
     Gather,
     Race,
     Wait,
+    use,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Crowd:
         self.targets: list[Future[Any]] = []
         # Nobody else has a handle of these, so they end with the task that waits.
         self.offspring: list[Task[Any]] = []
+        for item in given:
+            use(item)
         for item in given:
             self._check(item, wanted_by)
         for item in given:
