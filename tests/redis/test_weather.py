@@ -87,19 +87,6 @@ async def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None
     assert "host name that nobody knows" in await complaint_of(impatient("redis://no.invalid"))
 
 
-async def test_a_server_that_freezes_is_the_connection_error_too(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        config = RedisConfig(server.url, cleanup_timeout=0.2)
-        semaphore = RedisSemaphore(name="s", value=1, config=config)
-        held = await semaphore.acquire()
-        server.pause()
-        try:
-            assert "did not answer" in await complaint_of(semaphore, timeout=0.2)
-        finally:
-            server.resume()
-        await semaphore.release(held)
-
-
 async def test_a_wrong_password_and_a_missing_one(tmp_path: Path) -> None:
     server = Server(tmp_path, "--requirepass", "right")
     server.password = "right"

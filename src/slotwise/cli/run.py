@@ -23,7 +23,7 @@ from slotwise.cli.child import CannotStart, Child
 from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage
 from slotwise.cli.signals import Arrival, Inbox
 from slotwise.cli.status import shown_while_waiting
-from slotwise.errors import AcquireTimeout, SemaphoreClosed, SlotwiseError
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.values import AcquisitionResult
 
 NO_SLOT, ENDED_BY_US, OWN_FAILURE = 75, 124, 125
@@ -184,6 +184,9 @@ def main(words: Sequence[str]) -> int:
     except _Interrupted as interrupted:
         complain("run", f"interrupted while waiting for {given.name!r}")
         return 128 + interrupted.number
+    except BackendError as error:  # also if it is a time-out: nobody knows whether there was a slot
+        complain("run", error)
+        return OWN_FAILURE
     except (AcquireTimeout, SemaphoreClosed) as error:
         complain("run", error)
         return NO_SLOT

@@ -163,6 +163,12 @@ class MemoryPaths:
     async def release(self, acquisition_id: str) -> bool:
         return self.release_sync(acquisition_id)
 
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        self.release_sync(acquisition_id)
+
+    def release_on_exit_sync(self, acquisition_id: str) -> None:
+        self.release_sync(acquisition_id)
+
     def release_sync(self, acquisition_id: str) -> bool:
         key = key_of(acquisition_id)
         if key is None:

@@ -311,13 +311,13 @@ class Acquisition(AcquisitionResult):
         """Release, or leave the line, through any seat; the reply counts who is there."""
         return give(self.process, self.room, seat, self._acquisition_id, self.interval, count=True)
 
-    async def withdraw(self) -> Any:
+    async def withdraw(self, seconds: float) -> Any:
         """End a wait whose outcome nobody will see: leave the line, or hand the grant on.
 
-        Runs to its end, or to its time limit, even when it is cancelled again.
-        Gives the reply; None if nothing was asked; raises BackendError if
-        nobody knows. Then the heartbeat's silence frees it. A cancellation that
-        came meanwhile is raised at the end, not swallowed.
+        Runs to its end, or for so many seconds, even when it is cancelled again.
+        Gives the reply; None if nothing was asked, or nothing answered in time. Then it
+        goes on in the background, and at the latest the heartbeat's silence frees it. A
+        cancellation that came meanwhile is raised at the end, not swallowed.
         """
         process, call = self.process, self._call
         process.waiters.pop(self._acquisition_id, None)
@@ -330,30 +330,23 @@ class Acquisition(AcquisitionResult):
             call.patient = False
             if call.script is not REQUEST_MANY and self.seat.withdraw(call):
                 return None
+        # Through the seat that asked: over another connection it could overtake the request.
         given = self.give(self.seat)
-        limit = self.semaphore._config.cleanup_timeout
-        deadline = time.monotonic() + limit
+        given.add_done_callback(self._withdrawn)
+        deadline = time.monotonic() + seconds
         interrupted: asyncio.CancelledError | None = None
-        while not given.done():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                given.cancel()
-                raise (
-                    interrupted
-                    or self.seat.trouble(self.room.keys.slot)
-                    or Unreachable(
-                        f"{self.semaphore._config.endpoint} did not answer in time;"
-                        f" is it overloaded or stopped?"
-                    )
-                )
+        while not given.done() and (left := deadline - time.monotonic()) > 0:
             try:
                 await asyncio.wait([given], timeout=left)
             except asyncio.CancelledError as cancelled:
                 interrupted = cancelled
         if interrupted is not None:
-            given.exception()  # looked at
             raise interrupted
-        return given.result()
+        return given.result() if given.done() else None
+
+    def _withdrawn(self, given: asyncio.Future[Any]) -> None:
+        if not given.cancelled() and isinstance(given.exception(), Unreachable):
+            self.process.keeper.deliver(self.give, self.room, self.interval)
 
     async def give_back(self) -> None:
         """Give it back for somebody who can't; a failure is left to the heartbeat's silence."""
@@ -363,6 +356,15 @@ class Acquisition(AcquisitionResult):
             pass
 
     # ---------------------------------------------------------------- errors
+
+    @property
+    def title(self) -> str:
+        """What it was asked of, as messages name it."""
+        return repr(self.room.name)
+
+    def was_granted(self, reply: list[Any]) -> bool:
+        """Whether give.lua found it among the holders."""
+        return bool(reply[0])
 
     def vain_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
         """Why a wait was in vain, by what give.lua counted."""

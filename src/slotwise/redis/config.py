@@ -54,6 +54,12 @@ class Endpoint:
             return f"{self.service!r} of the Redis Sentinels at {where}"
         return f"Redis at {where}" + (f" (database {self.database})" if self.database else "")
 
+    def server(self, node: tuple[str, int] | None = None) -> str:
+        """How messages name the server itself, whatever the database; or one node of a cluster."""
+        if node is not None:
+            return f"Redis at {show_address(node)}"
+        return str(replace(self, database=0)) if self.database else str(self)
+
 
 def show_address(address: tuple[str, int]) -> str:
     host, port = address
@@ -78,8 +84,9 @@ class RedisConfig:
             server to come back for as long as their own time-out allows.
         backoff: the pause after the first failed attempt; it doubles each time, with jitter.
         max_backoff: the longest pause between attempts.
-        cleanup_timeout: the longest that a cancelled or timed out acquire waits
-            until it has left the line.
+        cleanup_timeout: the longest that ``release()``, and an acquire that was
+            cancelled, wait for the server to confirm that they are done. What is not
+            confirmed by then continues in the background.
     """
 
     url: str = field(default="redis://localhost:6379", repr=False)

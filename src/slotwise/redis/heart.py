@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
-from slotwise.redis.weather import logger
+from slotwise.redis.weather import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
@@ -74,6 +74,8 @@ class Heart:
     async def _deliver(self, batch: Batch, started: float) -> None:
         try:
             await self._send(batch)
+        except Unreachable:
+            pass  # the outage was logged when it began
         except BackendError as error:
             logger.warning("no heartbeat got through: %s", error)
         else:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.redis import log
+from slotwise.redis._reply_limits import Send, reply_within
 from slotwise.redis.heart import Heart
-from slotwise.redis.weather import logger
+from slotwise.redis.weather import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
@@ -131,6 +132,23 @@ class Keeper:
                 self._spawn(each.give_back())
 
         self._started().call_soon_threadsafe(give_back)
+
+    def deliver(self, send: Send, room: Room, seconds: float) -> None:
+        """Go on with a release that was not confirmed, from any thread, at most so long.
+
+        By then this process's silence has freed the slots.
+        """
+        self._soon(self._deliver(send, room, time.monotonic() + seconds))
+
+    async def _deliver(self, send: Send, room: Room, until: float) -> None:
+        while (left := until - time.monotonic()) > 0:
+            seat = self._process.seat()
+            try:
+                await reply_within(left, send(seat), seat, room.keys.slot)
+            except Unreachable:
+                await asyncio.sleep(min(self._process.config.max_backoff, left))
+            else:
+                return
 
     def _soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the keeper's loop; a failure is left to the heartbeat's silence."""

@@ -17,7 +17,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from slotwise.errors import BackendError
-from slotwise.redis import weather
+from slotwise.redis import _outages, weather
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.opening import Address, Talk, open_line
 from slotwise.redis.scripts import OURS, load
@@ -54,6 +54,7 @@ class Line:
         self.loop = loop
         self.address = address
         self.channel = channel
+        self._server = config.endpoint.server(address)
         self.link: Link | None = None
         self.trouble: BackendError | None = None  # why there is no link
         self._on_message = on_message
@@ -142,6 +143,7 @@ class Line:
             result.sock.close()
             return
         self.trouble = None
+        _outages.end(self._server)
         self.link = Link(
             result,
             self.loop,
@@ -162,6 +164,8 @@ class Line:
         """Let those give up that have tried for long enough."""
         self.trouble = error
         self._failures += 1
+        if isinstance(error, weather.Unreachable):
+            _outages.begin(self._server, error, broken=True)
         hopeless = isinstance(error, weather.Refused)
         staying: list[Call] = []
         leaving: list[Call] = []
@@ -192,7 +196,7 @@ class Line:
         if self._ended:
             return
         if self._backlog:
-            weather.logger.warning("%s; trying again", self.trouble)
+            _outages.begin(self._server, self.trouble, broken=True)
         # A connection that breaks on every call must not be retried for ever.
         for call in pending:
             call.tries += 1
@@ -208,6 +212,8 @@ class Line:
 
     def _answered(self, call: Call, reply: Any) -> None:
         self._failures = 0
+        if _outages.ongoing:
+            _outages.answered(self._server)
         if isinstance(reply, ReplyError):
             self._answered_with_error(call, reply)
         else:

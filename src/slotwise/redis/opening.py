@@ -10,11 +10,12 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from slotwise.redis import weather
 from slotwise.redis.config import Endpoint, RedisConfig, show_address
-from slotwise.redis.scripts import OURS, load
+from slotwise.redis.scripts import OURS, Script, load
 
 try:
     import hiredis
@@ -35,8 +36,21 @@ class Talk:
 
     def ask(self, *words: Any) -> Any:
         """Send one command and give its reply; errors are given, not raised."""
-        self.sock.sendall(pack_command(words))
-        while (reply := self.reader.gets()) is False:
+        self.send([words])
+        return self.reply()
+
+    def send(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Send commands in one write: their replies cost one round trip together."""
+        self.sock.sendall(b"".join(pack_command(tuple(words)) for words in commands))
+
+    def reply(self) -> Any:
+        """The next reply; messages that stand before it are skipped.
+
+        Whoever waits for messages asks what it missed once the connection is in use.
+        """
+        while (reply := self.reader.gets()) is False or _is_message(reply):
+            if reply is not False:
+                continue
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -48,8 +62,15 @@ class Talk:
         return reply
 
 
-def dial(config: RedisConfig, address: Address) -> Talk:
-    """A greeted connection to ``address``."""
+def _is_message(reply: Any) -> bool:
+    return isinstance(reply, hiredis.PushNotification) and reply[0] == b"message"
+
+
+def dial(config: RedisConfig, address: Address, questions: Sequence[Sequence[Any]] = ()) -> Talk:
+    """A greeted connection to ``address``; the replies to ``questions`` come next.
+
+    They travel with the greeting: a server that is far away is asked everything at once.
+    """
     endpoint = config.endpoint
     deadline = time.monotonic() + config.connect_timeout
     talk = _connect(endpoint, address, config.connect_timeout, deadline)
@@ -57,14 +78,17 @@ def dial(config: RedisConfig, address: Address) -> Talk:
         greeting = ["HELLO", "3"]
         if endpoint.password is not None:
             greeting += ["AUTH", endpoint.username or "default", endpoint.password]
-        hello = talk.ask(*greeting, "SETNAME", "slotwise")
+        greeting += ["SETNAME", "slotwise"]
+        select = [["SELECT", endpoint.database]] if endpoint.database else []
+        talk.send([greeting, *select, *questions])
+        hello = talk.reply()
         if isinstance(hello, hiredis.ReplyError):
             raise hello
         version = hello[b"version"].decode()
         if tuple(int(part) for part in version.split(".")[:2]) < (6, 2):
             raise weather.too_old(endpoint, version)
-        if endpoint.database:
-            selected = talk.ask("SELECT", endpoint.database)
+        if select:
+            selected = talk.reply()
             if isinstance(selected, hiredis.ReplyError):
                 raise selected
     except BaseException:
@@ -86,22 +110,32 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
     try:
         if address is None:
             address = ask_sentinels(config) if endpoint.service else endpoint.addresses[0]
-        talk = dial(config, address)
+        scripts = [load(name) for name in OURS]
+        questions: list[Sequence[Any]] = [["ROLE"]] if endpoint.service else []
+        questions += [
+            ["INFO", "memory"],
+            ["EXISTS", f"{config.namespace}:semaphore_state:"],
+            ["SCRIPT", "EXISTS", *(script.sha for script in scripts)],
+        ]
+        if channel is not None:
+            questions.append(["SUBSCRIBE", channel])
+        talk = dial(config, address, questions)
         try:
             if endpoint.service:
-                role = talk.ask("ROLE")
+                role = talk.reply()
                 if isinstance(role, list) and role[0] != b"master":
                     raise weather.Unreachable(f"{endpoint} has no primary at the moment")
-            _look_at_eviction(endpoint, talk)
-            probe = talk.ask("EXISTS", f"{config.namespace}:semaphore_state:")
+            _look_at_eviction(endpoint, talk.reply())
+            probe = talk.reply()
             if isinstance(probe, hiredis.ReplyError) and weather.passes(probe):
                 raise probe
-            _teach_scripts(talk)
-            # Last: from here on messages may stand between replies.
+            known = talk.reply()
             if channel is not None:
-                subscribed = talk.ask("SUBSCRIBE", channel)
+                subscribed = talk.reply()
                 if isinstance(subscribed, hiredis.ReplyError):
                     raise subscribed
+            if isinstance(known, list):  # else this user may not, and they are sent when used
+                _teach(talk, [s for s, there in zip(scripts, known, strict=True) if not there])
             talk.sock.settimeout(0)
         except BaseException:
             talk.sock.close()
@@ -216,18 +250,15 @@ def _context(options: dict[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _teach_scripts(talk: Talk) -> None:
+def _teach(talk: Talk, scripts: list[Script]) -> None:
     """Let the server know all our scripts: one that it does not know would be passed by others."""
-    scripts = [load(name) for name in OURS]
-    known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
-    if isinstance(known, list):  # else this user may not, and they are sent when they are used
-        for script, there in zip(scripts, known, strict=True):
-            if not there:
-                talk.ask("SCRIPT", "LOAD", script.source)
+    if scripts:
+        talk.send([["SCRIPT", "LOAD", script.source] for script in scripts])
+        for _ in scripts:
+            talk.reply()
 
 
-def _look_at_eviction(endpoint: Endpoint, talk: Talk) -> None:
-    info = talk.ask("INFO", "memory")
+def _look_at_eviction(endpoint: Endpoint, info: Any) -> None:
     if isinstance(info, bytes):  # some users may not ask
         for line in info.decode(errors="replace").splitlines():
             if line.startswith("maxmemory_policy:"):

@@ -162,6 +162,13 @@ class PathAcquisition(Acquisition):
 
     # ---------------------------------------------------------------- errors
 
+    @property
+    def title(self) -> str:
+        return self.paths._title
+
+    def was_granted(self, reply: list[Any]) -> bool:
+        return bool(reply[0] == b"1")
+
     def vain_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
         return self._full(waited, *reply[2:6])
 
@@ -172,7 +179,7 @@ class PathAcquisition(Acquisition):
         if node:
             which = self.paths._node(*read_node(node))
             where = f"{which}: {held} of {value or 'any number'} held, {waiting} others waiting"
-        return AcquireTimeout(f"no slot of {self.paths._title} in {waited:g} s; {where}")
+        return AcquireTimeout(f"no slot of {self.title} in {waited:g} s; {where}")
 
 
 def give(process: Process, room: PathRoom, seat: Seat, ids: list[str]) -> asyncio.Future[list[Any]]:

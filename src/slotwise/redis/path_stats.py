@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slotwise.paths import KeyStats, TierSpec, TierStats
+from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.path_idle import Idle
 from slotwise.redis.path_keys import read_node
 from slotwise.redis.scripts import load
@@ -25,7 +26,8 @@ async def collect(
     records: dict[bytes, bytes] = {}
     cursor = b"0"
     while True:
-        reply = await seat.run(_LOOK, room.keys.all, [b"", cursor], room.keys.slot)
+        looking = seat.run(_LOOK, room.keys.all, [b"", cursor], room.keys.slot)
+        reply = await reply_within(LOOK, looking, seat, room.keys.slot)
         cursor, active, waiting, unfinished, texts, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:

@@ -19,6 +19,13 @@ from slotwise.errors import BackendError, SemaphoreClosed, ValueConflict
 from slotwise.paths import Path, TierSpec, TierStats
 from slotwise.redis import log, path_stats
 from slotwise.redis import process as processes
+from slotwise.redis._reply_limits import (
+    LOOK,
+    Release,
+    release_on_exit,
+    release_within,
+    reply_within,
+)
 from slotwise.redis.acquisition import Acquisition
 from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.path_acquisition import (
@@ -34,7 +41,7 @@ from slotwise.redis.process import Process, process_for
 from slotwise.redis.scripts import load
 from slotwise.redis.seat import Seat
 from slotwise.redis.waiting import outcome
-from slotwise.semaphore import refuse_to_block_a_loop
+from slotwise.semaphore import EXIT_LIMIT, refuse_to_block_a_loop
 from slotwise.values import AcquisitionResult
 
 T = TypeVar("T")
@@ -160,10 +167,7 @@ class RedisPaths:
         acquisition.ask(wait=timeout != 0)
         if self._closed and acquisition.close():  # by another thread, which did not see this one
             acquisition.give(acquisition.seat).add_done_callback(_ignore)
-        timer = None
-        if timeout:
-            timer = acquisition.seat.loop.call_later(timeout, acquisition.time_out)
-        await outcome(acquisition, timeout, timer)
+        await outcome(acquisition, timeout)
         return acquisition
 
     def acquire_sync(
@@ -189,6 +193,13 @@ class RedisPaths:
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str) -> bool:
+        """Give all tiers back at once; see `RedisSemaphore.release` for what it raises."""
+        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
+
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        await self._release(acquisition_id, release_on_exit, EXIT_LIMIT)
+
+    async def _release(self, acquisition_id: str, how: Release, seconds: float) -> bool:
         process, room = self._attached()
         if acquisition_id in processes.inherited:
             return False  # its parent process has it
@@ -199,7 +210,13 @@ class RedisPaths:
         else:
             holder = None
         process.condemned.pop(acquisition_id, None)
-        reply = await give(process, room, process.seat(), [acquisition_id])
+
+        def send(seat: Seat) -> asyncio.Future[Any]:
+            return give(process, room, seat, [acquisition_id])
+
+        reply = await how(seconds, process, room, self._interval, send)
+        if reply is None:
+            return False
         if holder is not None:
             log.released(holder)
         return bool(reply[0] == b"1")
@@ -209,6 +226,11 @@ class RedisPaths:
         process = self._attached()[0]
         process.condemned.pop(acquisition_id, None)
         return process.keeper.run_through(lambda: self.release(acquisition_id))
+
+    def release_on_exit_sync(self, acquisition_id: str) -> None:
+        process = self._attached()[0]
+        process.condemned.pop(acquisition_id, None)
+        process.keeper.run_through(lambda: self.release_on_exit(acquisition_id))
 
     # ------------------------------------------------------ looking, steering
 
@@ -230,7 +252,9 @@ class RedisPaths:
         node = "" if key is None else write_node(index, key)
         args = [b"", seat.token, self._interval, self._shape, self._declared]
         args += [index, node, value, _REMEMBERED]
-        word, *more = await seat.run(_RESIZE, room.keys.all, args, room.keys.slot)
+        word, *more = await reply_within(
+            LOOK, seat.run(_RESIZE, room.keys.all, args, room.keys.slot), seat, room.keys.slot
+        )
         if word == b"conflict":
             raise self._conflict(*more)
         for message in more[1:]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotwise.errors import BackendError
+from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.cluster import ClusterMap, parse_redirection
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.line import Line
@@ -90,7 +91,7 @@ class Seat:
         """A plain command, to one node if this is a cluster."""
         future: asyncio.Future[Any] = self.loop.create_future()
         self.line_to(address).submit(Call(None, (), list(words), _Into(future)))
-        return await future
+        return await reply_within(LOOK, future, self, None)
 
     def link_for(self, slot: int | None) -> Link | None:
         """The open connection that a call would travel by, if there is one."""
@@ -123,6 +124,11 @@ class Seat:
             assert self._cluster is not None
             line = self._lines.get(self._cluster.address_of(slot or 0))
         return None if line is None or line.link is not None else line.trouble
+
+    def server(self, slot: int | None) -> str:
+        """The server that a call goes to, as messages name it."""
+        address = None if self._cluster is None else self._cluster.address_of(slot or 0)
+        return self.config.endpoint.server(address)
 
     # ----------------------------------------------------------------- lines
 
@@ -159,7 +165,7 @@ class Seat:
         if not self._cluster.primaries():
             learned: asyncio.Future[Any] = self.loop.create_future()
             self._cluster.learn(self.loop, lambda error: _Into(learned)(None, error))
-            await learned
+            await reply_within(LOOK, learned, self, None)
         return [*self._cluster.primaries()]
 
     def _moved(self, call: Call, text: str, more_to_come: bool) -> bool:

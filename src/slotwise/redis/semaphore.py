@@ -22,18 +22,27 @@ from slotwise._arguments import (
     check_seconds,
 )
 from slotwise._labels import Labelled, check_label
+from slotwise.errors import BackendError
 from slotwise.redis import log, statistics
 from slotwise.redis import process as processes
+from slotwise.redis._reply_limits import (
+    LOOK,
+    Release,
+    release_on_exit,
+    release_within,
+    reply_within,
+)
 from slotwise.redis.acquisition import Acquisition, closed_error
 from slotwise.redis.asking import request_template
 from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.giving import give, kick
 from slotwise.redis.people import read_claimants
 from slotwise.redis.process import Process, Room, process_for
-from slotwise.redis.scripts import load
+from slotwise.redis.scripts import Script, load
+from slotwise.redis.seat import Seat
 from slotwise.redis.threads import ForThreads
 from slotwise.redis.waiting import outcome
-from slotwise.semaphore import HeldWhileInside
+from slotwise.semaphore import EXIT_LIMIT, HeldWhileInside
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 # For how long a resize or a close is remembered when nobody is there.
@@ -173,24 +182,24 @@ class RedisSemaphore(ForThreads):
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
         acquisition = self._new_acquisition(slots, label)
-        if timeout == 0:
-            acquisition.ask(wait=False)
-            timer = None
-        else:
-            acquisition.ask(wait=True)
-            timer = None
-            if timeout is not None:
-                timer = acquisition.seat.loop.call_later(timeout, acquisition.time_out)
-        await outcome(acquisition, timeout, timer)
+        acquisition.ask(wait=timeout != 0)
+        await outcome(acquisition, timeout)
         return acquisition
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
+        """Take ``slots`` slots if that neither waits nor passes anybody, else give None.
+
+        Raises:
+            BackendError: the server can't be used, or did not answer within a second.
+        """
         acquisition = self._new_acquisition(slots, label)
         acquisition.ask(wait=False)
         try:
-            await outcome(acquisition, 0.0, None)
+            await outcome(acquisition, 0.0)
+        except BackendError:
+            raise  # also when it is a time-out as well: nobody knows whether there was a slot
         except TimeoutError:
             return None
         return acquisition
@@ -220,6 +229,22 @@ class RedisSemaphore(ForThreads):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Give an acquisition's slots back; False if it had ended before.
+
+        Raises:
+            BackendError: the server did not confirm it within ``cleanup_timeout``. The
+                release continues in the background, and silence frees the slots anyway.
+        """
+        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
+
+    async def _release_on_exit(
+        self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None:
+        await self._release(acquired, release_on_exit, at_most)
+
+    async def _release(
+        self, acquisition_id: str | AcquisitionResult, how: Release, seconds: float
+    ) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
         process, room = self._attached()
         if acquisition_id in processes.inherited:
@@ -228,7 +253,13 @@ class RedisSemaphore(ForThreads):
         if holder is not None:
             holder.let_go()
         process.condemned.pop(acquisition_id, None)
-        reply = await give(process, room, process.seat(), acquisition_id, self._interval)
+
+        def send(seat: Seat) -> asyncio.Future[Any]:
+            return give(process, room, seat, acquisition_id, self._interval)
+
+        reply = await how(seconds, process, room, self._interval, send)
+        if reply is None:
+            return False
         if holder is not None:
             log.released(holder)
         return bool(reply[0])
@@ -242,9 +273,9 @@ class RedisSemaphore(ForThreads):
         fencing tokens are for. One who still waits is not kicked out of line.
         """
         process, room = self._attached()
-        return await kick(
-            process, room, process.seat(), acquisition_id_of(acquisition_id), self._interval
-        )
+        seat = process.seat()
+        kicked = kick(process, room, seat, acquisition_id_of(acquisition_id), self._interval)
+        return await reply_within(LOOK, kicked, seat, room.keys.slot)
 
     # ------------------------------------------------------ looking, steering
 
@@ -267,10 +298,14 @@ class RedisSemaphore(ForThreads):
         return read_claimants((await self._look("waiters"))[4:])
 
     async def _look(self, what: str) -> list[Any]:
+        args = [b"", what, self._attached()[1].keys.notification, self._interval]
+        return await self._ask(_LOOK, args)
+
+    async def _ask(self, script: Script, args: list[Any]) -> list[Any]:
         process, room = self._attached()
-        args = [b"", what, room.keys.notification, self._interval]
-        reply: list[Any] = await process.seat().run(_LOOK, room.keys.all, args, room.keys.slot)
-        return reply
+        seat = process.seat()
+        reply = seat.run(script, room.keys.all, args, room.keys.slot)
+        return await reply_within(LOOK, reply, seat, room.keys.slot)
 
     @classmethod
     async def get_acquired_stats(
@@ -312,7 +347,7 @@ class RedisSemaphore(ForThreads):
         age = int((time.monotonic() - self._made_at) * 1e6)
         args = [b"", seat.token, self._interval, room.keys.notification]
         args += [self._value, value, _REMEMBERED, age]
-        word, *told = await seat.run(load("resize"), room.keys.all, args, room.keys.slot)
+        word, *told = await self._ask(load("resize"), args)
         if word == b"closed":
             self._closed = bool(told[0])
             raise closed_error(self._written_name)

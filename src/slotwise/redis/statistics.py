@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import load
 from slotwise.values import SemaphoreStats
@@ -29,7 +30,8 @@ async def collect(
         for name in wanted[at : at + _AT_ONCE]:
             keys = Keys(namespace, name, cluster=on_cluster)
             args = [b"", b"counts", keys.notification, _INTERVAL]
-            replies.append(seat.run(load("look"), keys.all, args, keys.slot))
+            reply = seat.run(load("look"), keys.all, args, keys.slot)
+            replies.append(reply_within(LOOK, reply, seat, keys.slot))
         for name, (value, held, waiting, _) in zip(
             wanted[at : at + _AT_ONCE], await asyncio.gather(*replies), strict=True
         ):

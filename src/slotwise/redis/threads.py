@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from slotwise._arguments import UNSET, Unset
 from slotwise.redis.acquisition import Acquisition
 from slotwise.redis.process import Process, Room
-from slotwise.semaphore import Semaphore, refuse_to_block_a_loop
+from slotwise.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 T = TypeVar("T")
@@ -41,6 +41,11 @@ class ForThreads(Semaphore):
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None: ...
+
+    @abstractmethod
+    async def _release_on_exit(
+        self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None: ...
 
     @abstractmethod
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool: ...
@@ -100,6 +105,13 @@ class ForThreads(Semaphore):
         released = acquisition_id_of(acquisition_id)
         process.condemned.pop(released, None)
         return process.keeper.run_through(lambda: self.release(released))
+
+    def _release_on_exit_sync(
+        self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None:
+        process, _ = self._attached()
+        process.condemned.pop(acquired.acquisition_id, None)
+        process.keeper.run_through(lambda: self._release_on_exit(acquired, at_most))
 
     def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `kick`; blocks for one round trip to the server."""

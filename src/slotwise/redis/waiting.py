@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import log
+from slotwise.redis._reply_limits import LEAVE_QUEUE, TRY, no_reply
 from slotwise.redis.weather import Unreachable
 
 if TYPE_CHECKING:
@@ -22,26 +23,29 @@ class TimedOut(Exception):
 
 
 class NotReached(AcquireTimeout, Unreachable):
-    """The time was up before there was a connection, and no attempt had failed yet.
+    """The time was up, and the server had not answered.
 
-    Nobody knows then whether the server can be reached, so it is caught as either.
+    Nobody knows then whether there was a slot, so it is caught as either.
     """
 
 
-async def outcome(
-    acquisition: Acquisition, timeout: float | None, timer: asyncio.TimerHandle | None
-) -> None:
-    """Wait until a request is granted, or clean up after it."""
-    future = acquisition.future
+async def outcome(acquisition: Acquisition, timeout: float | None) -> None:
+    """Wait until a request is granted, or clean up after it.
+
+    ``timeout`` 0 waits for nobody but the server, which has a second to answer.
+    """
+    future, timer = acquisition.future, None
+    if timeout is not None:
+        timer = acquisition.seat.loop.call_later(timeout or TRY, acquisition.time_out)
     try:
         await future
     except TimedOut:
-        await _give_up(acquisition, timeout or 0.0)
+        await _give_up(acquisition, timeout or TRY)
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
         try:
-            await acquisition.withdraw()
+            await acquisition.withdraw(acquisition.process.config.cleanup_timeout)
         except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
             pass
         raise
@@ -59,9 +63,14 @@ async def _give_up(acquisition: Acquisition, waited: float) -> None:
     """Say why a wait was in vain: full, or out of reach."""
     trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
     queued = acquisition.queued
-    reply = await acquisition.withdraw()
-    if reply is None or (trouble is not None and not queued):
-        raise trouble or NotReached(
-            f"{acquisition.process.config.endpoint} could not be reached in {waited:g} s"
-        )
+    reply = await acquisition.withdraw(LEAVE_QUEUE)
+    if trouble is not None and not queued:
+        raise trouble
+    in_vain = f"no slot of {acquisition.title} in {waited:g} s"
+    granted = reply is not None and acquisition.was_granted(reply)
+    if reply is None or (granted and not queued):
+        no_reply(waited, acquisition.seat, acquisition.room.keys.slot)  # perhaps an outage
+        raise NotReached(f"{in_vain}: {acquisition.process.config.endpoint} did not answer")
+    if granted:
+        raise AcquireTimeout(f"{in_vain}: it came just too late")
     raise acquisition.vain_error(waited, reply)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from slotwise import _clock
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise.semaphore import Semaphore, refuse_to_block_a_loop
+from slotwise.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
 from slotwise.tiers._loop_thread import LoopThread
 from slotwise.tiers._stages import Stage, StageKey
 from slotwise.values import AcquisitionResult
@@ -28,6 +28,10 @@ T = TypeVar("T")
 Make = Callable[[str | None, int], Semaphore]
 
 Held = list[tuple[Semaphore, AcquisitionResult]]
+
+# How one stage is released.
+Release = Callable[[Semaphore, AcquisitionResult], Awaitable[bool]]
+ReleaseSync = Callable[[Semaphore, AcquisitionResult], bool]
 
 
 class StagedPaths:
@@ -147,23 +151,47 @@ class StagedPaths:
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str) -> bool:
+        return await self._release(acquisition_id, _release)
+
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        until = _clock.now() + EXIT_LIMIT  # for all stages together
+
+        async def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+            await semaphore._release_on_exit(acquired, max(until - _clock.now(), 0.0))
+            return True
+
+        await self._release(acquisition_id, release)
+
+    async def _release(self, acquisition_id: str, how: Release) -> bool:
         # The pop decides: of several that release the same one, one frees the slots.
         ended = self._holding.pop(acquisition_id, None)
         if ended is None:
             return False
         held, visited = ended
         try:
-            return await _give(held) or not held
+            return await _give(held, how) or not held
         finally:
             _leave(visited, held=True)
 
     def release_sync(self, acquisition_id: str) -> bool:
+        return self._release_sync(acquisition_id, _release_sync)
+
+    def release_on_exit_sync(self, acquisition_id: str) -> None:
+        until = _clock.now() + EXIT_LIMIT
+
+        def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+            semaphore._release_on_exit_sync(acquired, max(until - _clock.now(), 0.0))
+            return True
+
+        self._release_sync(acquisition_id, release)
+
+    def _release_sync(self, acquisition_id: str, how: ReleaseSync) -> bool:
         ended = self._holding.pop(acquisition_id, None)
         if ended is None:
             return False
         held, visited = ended
         try:
-            return _give_sync(held) or not held
+            return _give_sync(held, how) or not held
         finally:
             _leave(visited, held=True)
 
@@ -234,24 +262,32 @@ def _leave(visited: list[StageKey], *, held: bool = False) -> None:
         entry.leave(held)
 
 
-async def _give(held: Held) -> bool:
+async def _release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+    return await semaphore.release(acquired)
+
+
+def _release_sync(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+    return semaphore.release_sync(acquired)
+
+
+async def _give(held: Held, release: Release = _release) -> bool:
     """Release all, in the order in which they were acquired, whatever happens on the way."""
     if not held:
         return False
     (semaphore, acquired), *others = held
     try:
-        freed = await semaphore.release(acquired)
+        freed = await release(semaphore, acquired)
     finally:
-        freed_others = await _give(others)
+        freed_others = await _give(others, release)
     return freed or freed_others
 
 
-def _give_sync(held: Held) -> bool:
+def _give_sync(held: Held, release: ReleaseSync) -> bool:
     if not held:
         return False
     (semaphore, acquired), *others = held
     try:
-        freed = semaphore.release_sync(acquired)
+        freed = release(semaphore, acquired)
     finally:
-        freed_others = _give_sync(others)
+        freed_others = _give_sync(others, release)
     return freed or freed_others

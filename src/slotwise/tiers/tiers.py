@@ -180,6 +180,15 @@ class Tiers:
         self._bound_idle()
         return freed
 
+    async def release_on_exit(self, acquired: AcquisitionResult) -> None:
+        """`release` for a block that is left; see `Semaphore._release_on_exit`."""
+        await self._backend.release_on_exit(acquired.acquisition_id)
+        self._bound_idle()
+
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        self._backend.release_on_exit_sync(acquired.acquisition_id)
+        self._bound_idle()
+
     def _bound_idle(self) -> None:
         """Where the backend does not do it by itself, forget keys beyond the bound."""
         if not isinstance(self._backend, MemoryPaths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 import time
@@ -137,6 +138,31 @@ class IsFarAway(Proxy):
             time.sleep(0.005)
             _send(client, data)
         self._cut(client, server)
+
+
+class IsSlow(Proxy):
+    """Every reply takes ``delay`` seconds on its way; those behind it are not held up."""
+
+    delay = 0.3
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        arriving: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        passing_on = threading.Thread(target=self._pass_on, args=(client, arriving), daemon=True)
+        passing_on.start()
+        while data := _receive(server):
+            arriving.put((time.monotonic() + self.delay, data))
+        arriving.put((0.0, b""))
+        passing_on.join(10)
+        self._cut(client, server)
+
+    @staticmethod
+    def _pass_on(client: socket.socket, arriving: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+        while True:
+            due, data = arriving.get()
+            if not data:
+                return
+            time.sleep(max(due - time.monotonic(), 0.0))
+            _send(client, data)
 
 
 class GoesSilent(Proxy):

@@ -1,0 +1,50 @@
+"""Outages: one WARNING when a server stops answering, and one when it is back.
+
+They are counted per server and process, however many loops, names and heartbeats
+notice. Nothing here decides what a caller gets; that is raised to the caller.
+"""
+
+from __future__ import annotations
+
+import time
+
+from slotwise.redis.weather import logger
+
+# Replies that were on their way when a connection broke may still be read so much later.
+_UNDER_WAY = 1.0
+
+
+class _Outage:
+    __slots__ = ("broken", "since")
+
+    def __init__(self, *, broken: bool) -> None:
+        self.since = time.monotonic()
+        self.broken = broken  # else the server is only silent
+
+
+# By server, as messages name it. Changed by single dict operations, from all threads.
+ongoing: dict[str, _Outage] = {}
+
+
+def begin(server: str, error: BaseException, *, broken: bool) -> None:
+    """Note that ``server`` does not answer; the first to notice logs it."""
+    outage = _Outage(broken=broken)
+    known = ongoing.setdefault(server, outage)
+    known.broken = known.broken or broken
+    if known is outage:
+        logger.warning("%s (trying again; releases continue in the background)", error)
+
+
+def answered(server: str) -> None:
+    """Note a reply; called while there is any outage."""
+    outage = ongoing.get(server)
+    if outage is None or (outage.broken and time.monotonic() - outage.since < _UNDER_WAY):
+        return
+    end(server)
+
+
+def end(server: str) -> None:
+    """Note that ``server`` answers again."""
+    outage = ongoing.pop(server, None)
+    if outage is not None:
+        logger.warning("%s is back after %.1f s", server, time.monotonic() - outage.since)

@@ -1,0 +1,120 @@
+"""How long a caller waits for the server's reply, and what follows when it does not come.
+
+A caller that stops waiting does not stop its call: it stays on its way. A release is
+besides handed to the heartbeat thread, which goes on trying after the caller's event
+loop is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slotwise.errors import BackendError
+from slotwise.redis import _outages
+from slotwise.redis.weather import Unreachable, logger
+from slotwise.semaphore import EXIT_LIMIT
+
+if TYPE_CHECKING:
+    from slotwise.redis.process import Process, Room
+    from slotwise.redis.seat import Seat
+
+T = TypeVar("T")
+
+# In seconds. What is promised to callers is a little longer, so that it holds on a
+# machine that is busy.
+TRY = 0.9  # try_acquire: within a second
+LOOK = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
+LEAVE_QUEUE = 0.15  # after a timeout, which is kept to within 0.2 s
+
+# The shortest silence that is called an outage: a caller with a short timeout proves nothing.
+_OUTAGE = EXIT_LIMIT
+
+# The event loop may have been blocked, with the reply waiting in the socket.
+_GRACE = 0.02
+
+
+class _NoReply(Exception):
+    """Inside only: the caller's time is up."""
+
+
+async def reply_within(seconds: float, reply: asyncio.Future[T], seat: Seat, slot: int | None) -> T:
+    """Wait for a reply, at most so long.
+
+    Raises:
+        Unreachable: it did not come in time. The call may still be carried out.
+        BackendError: the server can't be used.
+    """
+    # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
+    timer = seat.loop.call_later(seconds, _look, reply, seat.loop)
+    try:
+        return await reply
+    except _NoReply:
+        raise no_reply(seconds, seat, slot) from None
+    finally:
+        timer.cancel()
+
+
+def _look(reply: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+    if not reply.done():
+        loop.call_later(_GRACE, _stop_waiting, reply)
+
+
+def _stop_waiting(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(_NoReply())
+
+
+def no_reply(seconds: float, seat: Seat, slot: int | None) -> BackendError:
+    """Why there was no reply for so long; noted as an outage if it was long enough."""
+    error = seat.trouble(slot) or Unreachable(
+        f"{seat.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
+    )
+    if seconds >= _OUTAGE and isinstance(error, Unreachable):
+        _outages.begin(seat.server(slot), error, broken=False)
+    return error
+
+
+# ----------------------------------------------------------------------- releases
+
+# Sends a release through a seat; the future has the reply.
+Send = Callable[["Seat"], "asyncio.Future[Any]"]
+
+# How a release is awaited: one of the next two.
+Release = Callable[[float, "Process", "Room", float, Send], Awaitable[Any]]
+
+
+async def release_within(
+    seconds: float, process: Process, room: Room, interval: float, send: Send
+) -> Any:
+    """The reply to a release. One that does not come in time is awaited in the background.
+
+    Raises:
+        BackendError: nobody knows yet whether the server has it.
+    """
+    seat = process.seat()
+    try:
+        return await reply_within(seconds, send(seat), seat, room.keys.slot)
+    except Unreachable:
+        process.keeper.deliver(send, room, interval)
+        raise
+
+
+async def release_on_exit(
+    seconds: float, process: Process, room: Room, interval: float, send: Send
+) -> Any:
+    """`release_within` for a block that is left: the work is done, so nothing is raised.
+
+    Returns None if the server has not confirmed it.
+    """
+    try:
+        return await release_within(seconds, process, room, interval, send)
+    except Unreachable:
+        return None  # logged, as the beginning of an outage
+    except BackendError as error:
+        logger.warning(
+            "a slot of %r could not be released, and is free after %g s of silence: %s",
+            *(room.name, interval, error),
+        )
+        return None

@@ -1,0 +1,374 @@
+"""A server that was killed, is stopped, or is slow: how long callers wait, and what they get.
+
+The bounds are those of docs/redis.md; the tests allow `BUSY` seconds more, for a machine that
+has other things to do. Other limits are set so high that keeping to them would be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.redis._server import Server, free_port, until
+from tests.redis.faults._proxy import IsSlow
+from tests.redis.test_semaphore import in_line
+
+from slotwise import AcquireTimeout
+from slotwise.errors import BackendError
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.tiers import Tier, Tiers
+
+BUSY = 3.0
+PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+class Killed:
+    def begin(self, server: Server) -> None:
+        server.kill()
+
+    def end(self, server: Server) -> None:
+        server.start()
+
+
+class Stopped:
+    def begin(self, server: Server) -> None:
+        server.pause()
+
+    def end(self, server: Server) -> None:
+        server.resume()
+
+
+@pytest.fixture(params=[Killed, Stopped])
+def trouble(request: pytest.FixtureRequest) -> Killed | Stopped:
+    found: Killed | Stopped = request.param()
+    return found
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds + BUSY
+
+
+def a_semaphore(url: str, name: str = "s", **options: Any) -> RedisSemaphore:
+    config = RedisConfig(url, **{**PATIENT, **options})
+    return RedisSemaphore(name=name, value=1, heartbeat_max_interval=40, config=config)
+
+
+def some_tiers(url: str, name: str = "t", *, atomic: bool = True, **options: Any) -> Tiers:
+    config = RedisConfig(url, **{**PATIENT, **options})
+    tiers = (Tier("user", 1, keyed=True), Tier("all", 1))
+    return Tiers(*tiers, name=name, backend=config, atomic=atomic, heartbeat_max_interval=40)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if words in record.getMessage()]
+
+
+# ------------------------------------------------------------------ leaving blocks
+
+
+def blocks_of(url: str) -> list[Any]:
+    """One `with` block of every kind, none of which gets in another's way."""
+    return [
+        a_semaphore(url, "bare"),
+        a_semaphore(url, "cm").cm(),
+        some_tiers(url, "atomic").acquire(user="u"),
+        some_tiers(url, "staged", atomic=False).acquire(user="u"),
+    ]
+
+
+async def test_leaving_a_block_neither_raises_nor_hangs_and_releases_later(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    begun = asyncio.Event()
+
+    async def work(block: Any) -> None:
+        async with block:
+            inside.append(block)
+            await begun.wait()
+            leaving = time.monotonic()
+        assert time.monotonic() - leaving < 0.5 + BUSY
+
+    inside: list[Any] = []
+    working = [asyncio.create_task(work(block)) for block in blocks_of(own_server.url)]
+    await until(lambda: len(inside) == len(working), "all are in their blocks")
+    trouble.begin(own_server)
+    begun.set()
+    await asyncio.gather(*working)
+    trouble.end(own_server)
+    # Long before the silence of 40 s would free them.
+    for block in blocks_of(own_server.url):
+        async with asyncio.timeout(20), block:
+            pass
+
+
+async def test_threads_leave_their_blocks_just_so(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    begun = threading.Event()
+
+    def work(block: Any) -> None:
+        with block:
+            inside.append(block)
+            assert begun.wait(20)
+            leaving = time.monotonic()
+        assert time.monotonic() - leaving < 0.5 + BUSY
+
+    inside: list[Any] = []
+    blocks = blocks_of(own_server.url)
+    working = [asyncio.create_task(asyncio.to_thread(work, block)) for block in blocks]
+    await until(lambda: len(inside) == len(working), "all are in their blocks")
+    trouble.begin(own_server)
+    begun.set()
+    await asyncio.gather(*working)
+    trouble.end(own_server)
+    for block in blocks_of(own_server.url):
+        async with asyncio.timeout(20), block:
+            pass
+
+
+async def test_the_error_of_the_work_leaves_the_block_as_it_is(own_server: Server) -> None:
+    async def fail() -> None:
+        async with a_semaphore(own_server.url):
+            own_server.kill()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+
+
+def test_the_release_goes_on_after_the_event_loop_is_closed(own_server: Server) -> None:
+    async def work() -> None:
+        async with a_semaphore(own_server.url):
+            own_server.kill()
+
+    asyncio.run(work())
+    own_server.start()
+    with a_semaphore(own_server.url):
+        pass
+
+
+async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
+    own_server: Server, trouble: Killed | Stopped, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "slotwise.redis")
+    one, other = a_semaphore(own_server.url), some_tiers(own_server.url, namespace="other")
+    async with one, other.acquire(user="u"):
+        trouble.begin(own_server)
+    with pytest.raises(BackendError):
+        await one.try_acquire()
+    server = f"Redis at 127.0.0.1:{own_server.port}"
+    [began] = warnings_in(caplog, server)  # other tests' servers may be away still
+    assert "releases continue in the background" in began
+    trouble.end(own_server)
+    await until(lambda: warnings_in(caplog, f"{server} is back after "), "it is back")
+    async with asyncio.timeout(20), one, other.acquire(user="u"):
+        pass
+    assert len(warnings_in(caplog, server)) == 2
+
+
+# ------------------------------------------------------------------------ releasing
+
+
+async def test_release_raises_within_its_limit_and_goes_on(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    semaphores = [a_semaphore(own_server.url, name, cleanup_timeout=0.3) for name in "ab"]
+    tiers = [some_tiers(own_server.url, name, cleanup_timeout=0.3) for name in "cd"]
+    held = [await semaphore.acquire() for semaphore in semaphores]
+    paths = [await each.take(user="u") for each in tiers]
+    trouble.begin(own_server)
+    with within(0.3):
+        found = await asyncio.gather(
+            semaphores[0].release(held[0]),
+            tiers[0].release(paths[0]),
+            asyncio.to_thread(semaphores[1].release_sync, held[1]),
+            asyncio.to_thread(tiers[1].release_sync, paths[1]),
+            return_exceptions=True,
+        )
+    assert all(isinstance(each, BackendError) for each in found), found
+    trouble.end(own_server)
+    for block in (*semaphores, *(each.acquire(user="u") for each in tiers)):
+        async with asyncio.timeout(20), block:
+            pass
+
+
+# ------------------------------------------------------------------------- acquiring
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_timeouts_are_kept_and_trying_never_says_that_it_is_full(
+    own_server: Server, trouble: Killed | Stopped, *, connected: bool
+) -> None:
+    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    if connected:
+        async with semaphore, tiers.acquire(user="u"):
+            pass
+    trouble.begin(own_server)
+    with within(0.5):
+        found = await asyncio.gather(
+            semaphore.acquire(timeout=0.5),
+            tiers.take(user="u", timeout=0.5),
+            asyncio.to_thread(semaphore.acquire_sync, timeout=0.5),
+            asyncio.to_thread(tiers.take_sync, user="u", timeout=0.5),
+            return_exceptions=True,
+        )
+    assert all(isinstance(each, BackendError) for each in found), found
+    with within(1):
+        found = await asyncio.gather(
+            semaphore.try_acquire(),
+            semaphore.acquire(timeout=0),
+            tiers.take(user="u", timeout=0),
+            asyncio.to_thread(semaphore.try_acquire_sync),
+            asyncio.to_thread(tiers.take_sync, user="u", timeout=0),
+            return_exceptions=True,
+        )
+    assert all(isinstance(each, BackendError) for each in found), found
+
+
+async def test_the_timeout_of_one_in_line_is_kept_too(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    semaphore = a_semaphore(own_server.url)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire(timeout=1))
+    await in_line(semaphore, 1)
+    trouble.begin(own_server)
+    with within(1), pytest.raises(AcquireTimeout, match="did not answer"):
+        await waiting
+    trouble.end(own_server)
+    assert await semaphore.release(held) is True
+    async with asyncio.timeout(20), semaphore:
+        pass
+
+
+async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Server) -> None:
+    semaphore = a_semaphore(own_server.url)
+    async with semaphore:
+        pass
+    own_server.pause()
+    with pytest.raises(BackendError):
+        await semaphore.try_acquire()
+    with pytest.raises(
+        AcquireTimeout,
+        match=r"no slot of 's' in 0\.1 s: Redis at 127\.0\.0\.1:\d+"
+        r" did not answer",
+    ):
+        await semaphore.acquire(timeout=0.1)
+    own_server.resume()
+    await until(lambda: _is_free(semaphore), "nobody holds, nobody waits")
+
+
+async def _is_free(semaphore: RedisSemaphore) -> bool:
+    stats = await semaphore.stats()
+    return (stats.acquired_slots, stats.waiting) == (0, 0)
+
+
+# --------------------------------------------------------------------------- looking
+
+
+async def test_looking_raises_within_two_seconds(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    await semaphore.stats()  # connected here, and not in the thread of the blocking twins
+    trouble.begin(own_server)
+    config = semaphore._config
+    with within(2):
+        found = await asyncio.gather(
+            semaphore.stats(),
+            semaphore.locked(),
+            semaphore.holders(),
+            semaphore.waiters(),
+            semaphore.resize(3),
+            semaphore.kick("x"),
+            tiers.stats(),
+            tiers.resize("all", 3),
+            RedisSemaphore.get_acquired_stats(config=config),
+            RedisSemaphore.get_acquired_stats(["s"], config=config),
+            asyncio.to_thread(semaphore.stats_sync),
+            asyncio.to_thread(semaphore.locked_sync),
+            asyncio.to_thread(semaphore.holders_sync),
+            asyncio.to_thread(semaphore.waiters_sync),
+            asyncio.to_thread(tiers.stats_sync),
+            return_exceptions=True,
+        )
+    assert all(isinstance(each, BackendError) for each in found), found
+
+
+# --------------------------------------------------------------------------- slowness
+
+
+async def test_a_server_that_takes_300_ms_is_used_and_not_complained_of(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "slotwise.redis")
+    async with a_semaphore(server.url):  # the scripts are known there from now on
+        pass
+    with IsSlow(server.port) as slow:
+        semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
+        acquired = await semaphore.try_acquire()
+        assert acquired is not None
+        assert await semaphore.release(acquired) is True
+        async with semaphore, tiers.acquire(user="u", timeout=5):
+            assert (await semaphore.stats()).acquired_slots == 1
+            assert (await tiers.stats())["all"].active == 1
+            assert await semaphore.try_acquire() is None
+            with pytest.raises(AcquireTimeout, match="1 of 1 held"):
+                await tiers.take(user="u", timeout=0)
+        await until(lambda: _is_free(semaphore), "released")
+        assert not warnings_in(caplog, "answer")
+
+
+async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) -> None:
+    with IsSlow(server.port) as slow:
+        semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
+        async with semaphore, tiers.acquire(user="u"):  # connected
+            pass
+        did_not = rf"in 0\.1 s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
+        for _ in range(2):
+            with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
+                await semaphore.acquire(timeout=0.1)
+            with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of .*'t' {did_not}"):
+                await tiers.take(user="u", timeout=0.1)
+        await until(lambda: _is_free(semaphore), "what came too late was given back")
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_run_no_wait_exits_125_when_redis_is_away(own_server: Server, *, stopped: bool) -> None:
+    url = own_server.url if stopped else f"redis://127.0.0.1:{free_port()}"
+    if stopped:
+        own_server.pause()
+    command = ["run", "job", "--limit", "1", "--no-wait", "--url", url, "--", "echo", "ran"]
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "slotwise", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (125, "")
+    assert time.monotonic() - started < 2 + BUSY * 2  # starting Python included
+    assert "Redis at 127.0.0.1" in done.stderr
+    assert "did not answer" in done.stderr or "can't be reached" in done.stderr
