@@ -60,3 +60,13 @@ def check_flag(what: str, given: object) -> bool:
     if not isinstance(given, bool):
         raise TypeError(f"{what} must be True or False, not {given!r}")
     return given
+
+
+def check_reason(given: object) -> str | None:
+    """Why something is closed, as text that can be stored; an empty one is none."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"reason must be a str or None, not {given!r}")
+    given.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
+    return given or None

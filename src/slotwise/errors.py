@@ -17,7 +17,16 @@ class AcquireTimeout(SlotwiseError, TimeoutError):
 
 
 class SemaphoreClosed(SlotwiseError, RuntimeError):
-    """The semaphore was closed before or during the wait."""
+    """The semaphore was closed before or during the wait.
+
+    ``reason`` is what `Semaphore.close_everywhere` was told, or None.
+    """
+
+    reason: str | None
+
+    def __init__(self, *args: object, reason: str | None = None) -> None:
+        super().__init__(*args)
+        self.reason = reason
 
 
 class SlotManagerClosed(SemaphoreClosed):

@@ -153,11 +153,39 @@ class Semaphore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Fail waiters and newcomers with SemaphoreClosed; holders may still release."""
+        """Close every instance of the name that this process has made so far.
+
+        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
+        An instance made afterwards works once the earlier holders of this process have
+        left. Other processes don't notice. Closing again does no harm.
+        """
 
     @abstractmethod
     def close_sync(self) -> None:
         """Like `close`."""
+
+    @abstractmethod
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`.
+
+        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
+        instances made later too; holders may still release. It outlives the last holder.
+        """
+
+    @abstractmethod
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+
+    @abstractmethod
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`, for everybody; an open semaphore is left alone.
+
+        What this process closed by `close` stays closed.
+        """
+
+    @abstractmethod
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
 
     # ------------------------------------------------------ context managers
 

@@ -87,12 +87,15 @@ class SemaphoreStats:
     """How full a semaphore is.
 
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
-    have left: that is the truth, and nothing is granted meanwhile.
+    have left: that is the truth, and nothing is granted meanwhile. ``closed`` is whether
+    it is closed everywhere, ``reason`` why.
     """
 
     acquired_slots: int
     max_slots: int
     waiting: int = 0
+    closed: bool = False
+    reason: str | None = None
     acquired_percent: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -66,6 +66,12 @@ class Speak:
     async def close(self, semaphore: Semaphore) -> None:
         await self._say(semaphore, "close")
 
+    async def close_everywhere(self, semaphore: Semaphore, reason: str | None = None) -> None:
+        await self._say(semaphore, "close_everywhere", reason)
+
+    async def reopen(self, semaphore: Semaphore) -> None:
+        await self._say(semaphore, "reopen")
+
     async def waiting(self, semaphore: Semaphore, count: int) -> None:
         """Return when exactly ``count`` wait: a state, whatever time it takes."""
         async with asyncio.timeout(30):

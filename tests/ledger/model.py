@@ -102,6 +102,9 @@ class Model:
         self.waiting = []
         return refused
 
+    def reopen(self) -> None:
+        self.closed = False
+
     def retire(self) -> bool:
         if self.closed or self.holding or self.waiting:
             return False

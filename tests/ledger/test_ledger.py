@@ -144,6 +144,21 @@ def test_a_closed_ledger_refuses_newcomers_and_waiters_and_lets_holders_leave():
     check(ledger)
 
 
+def test_a_reopened_ledger_has_all_its_slots_but_those_still_held():
+    ledger = Ledger[Claim](4)
+    for key in "abc":
+        ledger.request(Claim(key))
+    ledger.close()
+    ledger.release("b")
+    assert ledger.reopen() == []
+    check(ledger)
+    for key in "de":
+        assert ledger.request(Claim(key)) != []
+    assert numbers(ledger) == {"a": (1,), "c": (3,), "d": (2,), "e": (4,)}
+    assert ledger.request(Claim("f")) == []
+    check(ledger)
+
+
 def test_a_ledger_retires_only_when_nobody_is_there():
     ledger = Ledger[Claim](2)
     ledger.request(Claim("holder"))

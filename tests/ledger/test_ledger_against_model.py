@@ -31,6 +31,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 100.0
         self.keys: list[Hashable] = []
+        self.retired = False
         # Numbers of those who hold without a claim, by the model's key.
         self.unnamed: dict[Hashable, int] = {}
         self.tickets: set[Hashable] = set()
@@ -147,10 +148,18 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert all(claim.slot_number == 0 for claim in refused if isinstance(claim, Pass))
         self.tickets.clear()
 
+    @precondition(lambda self: self.ledger.closed and not self.retired)
+    @rule()
+    def reopen(self) -> None:
+        assert self.ledger.reopen(self.now) == []
+        self.model.reopen()
+
     @precondition(lambda self: len(self.keys) > 3)
     @rule()
     def retire(self) -> None:
-        assert self.ledger.retire() is self.model.retire()
+        retired = self.ledger.retire()
+        assert retired is self.model.retire()
+        self.retired = self.retired or retired
 
     @rule(ttl=perhaps_seconds, named=st.booleans())
     def take_quickly(self, ttl: float | None, named: bool) -> None:

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from slotwise import MemorySemaphore, SemaphoreStats, ValueConflict
+from slotwise import MemorySemaphore, SemaphoreClosed, SemaphoreStats, ValueConflict
 from slotwise.memory._registry import registry
 from slotwise.testing import FakeClock
 
@@ -76,6 +76,52 @@ async def test_an_instance_in_conflict_can_look_release_resize_and_close() -> No
     await other.acquire()  # it follows now
     await other.close()
     assert await semaphore.locked()
+
+
+async def test_a_close_also_closes_instances_whose_name_was_forgotten_or_in_conflict(
+    clock: FakeClock,
+) -> None:
+    forgotten = MemorySemaphore(name="closed-later", value=1)
+    clock.advance(61)
+    assert not await MemorySemaphore.get_acquired_stats(["closed-later"])
+    present = MemorySemaphore(name="closed-later", value=1)
+    held = await present.acquire()
+    in_conflict = MemorySemaphore(name="closed-later", value=2)
+    await present.close()
+    await present.release(held)
+    for earlier in (forgotten, in_conflict):
+        assert await earlier.locked()
+        with pytest.raises(SemaphoreClosed):
+            await earlier.acquire()
+    async with MemorySemaphore(name="closed-later", value=2):
+        pass
+
+
+async def test_a_name_that_is_closed_everywhere_outlives_its_minute(clock: FakeClock) -> None:
+    semaphore = MemorySemaphore(name="closed-for-long", value=1)
+    await semaphore.close_everywhere("holidays")
+    del semaphore
+    clock.advance(300)
+    later = MemorySemaphore(name="closed-for-long", value=1)
+    assert await later.stats() == SemaphoreStats(0, 1, 0, True, "holidays")
+    with pytest.raises(SemaphoreClosed, match="holidays"):
+        await later.acquire()
+    await later.reopen()
+    async with later:
+        pass
+    clock.advance(61)
+    assert not await MemorySemaphore.get_acquired_stats(["closed-for-long"])
+
+
+async def test_names_that_were_closed_leave_nothing_behind() -> None:
+    for number in range(100):
+        semaphore = MemorySemaphore(name=f"passing-{number}", value=1)
+        async with semaphore:
+            pass
+        await semaphore.close()
+    del semaphore
+    gc.collect()
+    assert not [key for key in registry.generations.open_names() if str(key).startswith("passing-")]
 
 
 async def test_idle_names_are_forgotten_after_a_minute(clock: FakeClock) -> None:

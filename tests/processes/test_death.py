@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.redis._client import Worker
 
-from slotwise import SemaphoreStats
+from slotwise import SemaphoreClosed, SemaphoreStats
 from slotwise.processes import ProcessSemaphore
 
 Make = Callable[..., ProcessSemaphore]
@@ -252,11 +252,32 @@ async def test_a_resize_and_a_close_reach_other_processes(make: Make, worker: St
     assert other.hears().startswith("acquired 2")
     other.tell("acquire")
     await in_line(semaphore, 1)
-    await semaphore.close()
-    assert other.hears() == "failed SemaphoreClosed 's' is closed"
+    await semaphore.close_everywhere("late")
+    assert other.hears() == "failed SemaphoreClosed 's' is closed everywhere: late"
     other.tell("release")
     assert other.hears() == "released True"
     await semaphore.release(held)
+    other.tell("acquire")
+    assert other.hears() == "failed SemaphoreClosed 's' is closed everywhere: late"
+    await semaphore.reopen()
+    other.tell("acquire")
+    assert other.hears().startswith("acquired 1")
+
+
+async def test_a_local_close_is_not_noticed_by_other_processes(make: Make, worker: Start) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    ours = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    other = worker()
+    other.tell("acquire")
+    await in_line(semaphore, 2)
+    await semaphore.close()
+    with pytest.raises(SemaphoreClosed):
+        await ours
+    await in_line(semaphore, 1)
+    await semaphore.release(held)
+    assert other.hears().startswith("acquired 1")
 
 
 async def test_a_time_out_in_another_process_leaves_the_others_in_order(

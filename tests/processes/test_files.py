@@ -16,7 +16,7 @@ from zlib import crc32
 
 import pytest
 
-from slotwise import BackendError, SemaphoreStats, SlotwiseError
+from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes.folder import file_name, locate, name_in, trouble
 from slotwise.processes.journal import Journal
@@ -356,17 +356,21 @@ def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(make: Make, fo
     assert semaphore.try_acquire_sync() is not None
 
 
-def test_after_a_reboot_all_are_gone_and_a_resize_is_kept(make: Make, folder: Path) -> None:
+def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
+    make: Make, folder: Path
+) -> None:
     folder.mkdir(mode=0o700)
     before = State("s", 1, "the boot before")
     before.apply(["ask", 9e9, 1, "pabc-1", 1, 5.0, None, 1, 4711, None])
     before.apply(["ask", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
-    before.apply(["close", 9e9, 1, 9e9])
     before.apply(["resize", 9e9, 1, 4, None])
+    before.apply(["close everywhere", 9e9, 1, "night"])
     journal = Journal(folder / file_name("s"), 77)
     journal.create(before)
     journal.close()
     semaphore = make(1)
+    assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")
+    semaphore.reopen_sync()
     assert semaphore.stats_sync() == SemaphoreStats(0, 4)
     assert semaphore.acquire_sync(timeout=0).fencing_token is not None
 
@@ -387,6 +391,17 @@ def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, folde
     assert ProcessSemaphore.names(folder) == ["idle", "in use", "resized", "s", "y"]
     assert idle.release_sync(again) is True
     assert in_use.release_sync(held) is True
+
+
+def test_the_file_of_a_closed_name_is_not_swept(make: Make, folder: Path) -> None:
+    long_ago = time.time() - 365 * 24 * 3600
+    closed = make(name="closed")
+    closed.close_everywhere_sync("for good")
+    os.utime(file_of(closed, folder), (long_ago, long_ago))
+    in_another_process(folder, "s.acquire_sync()")
+    assert "closed" in ProcessSemaphore.names(folder)
+    with pytest.raises(SemaphoreClosed, match="for good"):
+        closed.acquire_sync()
 
 
 def open_files() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.ledger.model import Entry, Model
 
 from slotwise._ledger.invariants import check
@@ -136,7 +136,14 @@ class FileAgainstModel(RuleBasedStateMachine):
     @rule(actor=actors)
     def close(self, actor: int) -> None:
         refused = self.model.close()
-        assert self.do(actor, "close", self.now) == [("closed", each) for each in refused]
+        closed = [("closed", each) for each in refused]
+        assert self.do(actor, "close everywhere", f"at {self.now}") == closed
+
+    @precondition(lambda self: self.model.closed)
+    @rule(actor=actors)
+    def reopen(self, actor: int) -> None:
+        self.model.reopen()
+        assert self.do(actor, "reopen") == []
 
     @rule(actor=actors)
     def die_while_writing(self, actor: int) -> None:
@@ -155,8 +162,6 @@ class FileAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
-        if self.model.closed and not self.model.holding:
-            self.model.closed = False  # with the last holder it starts anew
         seen = []
         for process in [*self.processes, Journal(self.processes[0].path, 4)]:
             process.catch_up()

@@ -224,15 +224,16 @@ class Ledger(Generic[C]):
 
     def _put_back(self, number: int) -> None:
         """To ``free``, unless nobody may have it now: a late quick taker could pop it there."""
-        if self.closed:
+        if self.closed or self.circulating > self.value:
             self.circulating -= 1
-        elif self.circulating > self.value:
-            self.circulating -= 1
-            if self.reserve is _NO_NUMBERS:
-                self.reserve = []
-            heappush(self.reserve, number)
+            self._put_aside(number)
         else:
             heappush(self.free, number)
+
+    def _put_aside(self, number: int) -> None:
+        if self.reserve is _NO_NUMBERS:
+            self.reserve = []
+        heappush(self.reserve, number)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take a waiter out of the queue; one that does not wait is left alone."""
@@ -290,6 +291,12 @@ class Ledger(Generic[C]):
                 self.deadlines.discard(claim.key)
         return self.settle() + waiters
 
+    def reopen(self, now: float = 0.0) -> list[C]:
+        """Undo `close`: newcomers are granted slots again. Who is granted now is returned."""
+        self.closed = False
+        self._rebalance()
+        return self.settle(now)
+
     def retire(self) -> bool:
         """Close for good if nobody holds or waits; False, and no change, otherwise.
 
@@ -317,7 +324,9 @@ class Ledger(Generic[C]):
         line = self.line
         granted: list[Any] = []
         if self.closed:
-            self.circulating -= len(self._drain())
+            for number in self._drain():
+                self.circulating -= 1
+                self._put_aside(number)
             while line:
                 granted.append(Pass(line.popleft(), 0))
             return granted

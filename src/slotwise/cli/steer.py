@@ -26,7 +26,7 @@ def close(name: str, url: str | None) -> None:
     """Send those who wait away, and refuse newcomers until the last holder has left."""
     semaphore = open_place(url).find(name)
     stats = semaphore.stats_sync()
-    semaphore.close_sync()
+    semaphore.close_everywhere_sync()
     _tell(
         f"{name!r} is closed: {stats.waiting} who waited were sent away,"
         f" {stats.acquired_slots} {_slots(stats.acquired_slots)} still held"

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable
 
 from slotwise import _clock
 from slotwise._clock import glance
+from slotwise._closing import Closure, Generations
 from slotwise._ledger import NEVER
 from slotwise._section import alone, lock
 from slotwise.memory._lease import MemoryClaim
@@ -30,7 +31,7 @@ class Registry:
 
     # Between any two calls:
     #   R1  no tracker in _trackers is retired
-    #   R2  every tracker in _trackers that is not closed stands in the wheel exactly once
+    #   R2  every tracker in _trackers that has not ended stands in the wheel exactly once
     #   R3  no second in the wheel is earlier than _next_look
 
     def __init__(self, empty_queue_max_ttl: float = 60.0) -> None:
@@ -43,6 +44,9 @@ class Registry:
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
         self._holders: dict[Hashable, MemoryClaim] = {}
+        # Of instances whose tracker was retired; those of the others close with theirs.
+        self.generations = Generations()
+        self._closures: dict[str, Closure] = {}
 
     def __len__(self) -> int:
         return len(self._trackers)
@@ -60,6 +64,9 @@ class Registry:
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
         tracker = Tracker(value, name, self, self._holders)
+        closure = self._closures.get(name)
+        if closure is not None:
+            tracker.suspend(closure)
         self._trackers[name] = tracker
         self._look_again(tracker, now)
         return tracker
@@ -72,6 +79,21 @@ class Registry:
         """Give the name of a closed tracker free; the last holder has left."""
         if tracker.name is not None and self._trackers.get(tracker.name) is tracker:
             del self._trackers[tracker.name]
+
+    def close(self, name: str) -> None:
+        """Note that the instances of a name made so far are closed."""
+        self.generations.close(name)
+
+    def close_everywhere(self, name: str, closure: Closure) -> None:
+        """Note that a name is closed until `reopen`, for the life of this process."""
+        self._closures[name] = closure
+
+    def reopen(self, name: str) -> None:
+        self._closures.pop(name, None)
+
+    def closure_of(self, name: str) -> Closure | None:
+        """Why a name is closed everywhere, if it is."""
+        return self._closures.get(name)
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
         """Statistics by name, fullest first. May be called anywhere."""
@@ -136,8 +158,10 @@ class Registry:
         """True if ``tracker`` has no business in the wheel any more."""
         name = tracker.name
         assert name is not None
-        if self._trackers.get(name) is not tracker or tracker.closed:
+        if self._trackers.get(name) is not tracker or tracker.is_ended:
             return True
+        if tracker.closed:
+            return False
         if tracker.last_used + self.empty_queue_max_ttl > now:
             return False
         # Forgetting a resized semaphore would undo the resize.

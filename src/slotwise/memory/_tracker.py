@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from slotwise import _clock
 from slotwise._clock import glance
+from slotwise._closing import Closure, Generation, closed_error
 from slotwise._ledger import NEVER, Ledger, Pass
 from slotwise._section import alone, alone_or_later, lock
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
@@ -51,8 +52,10 @@ class Tracker(Ledger[MemoryClaim]):
     __slots__ = (
         "__weakref__",
         "alarm",
+        "closure",
         "ended_tickets",
         "former_values",
+        "generation",
         "home",
         "last_used",
         "name",
@@ -72,6 +75,10 @@ class Tracker(Ledger[MemoryClaim]):
         self.name = name
         self.registry = registry
         self.retired = False
+        # Set once it is retired: whether the instances that still refer to it are closed.
+        self.generation: Generation | None = None
+        # While it is closed everywhere. One that is closed without was closed for good.
+        self.closure: Closure | None = None
         # What it was made with and has been resized from, the oldest first.
         self.former_values: tuple[int, ...] = ()
         self.last_used = glance.time
@@ -85,6 +92,11 @@ class Tracker(Ledger[MemoryClaim]):
     def accepts(self, value: int) -> bool:
         """Whether an instance made with ``value`` is one of ours."""
         return value == self.value or value in self.former_values
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was closed for good: its instances stay closed."""
+        return self.closed and self.closure is None
 
     @property
     def is_resized(self) -> bool:
@@ -222,7 +234,7 @@ class Tracker(Ledger[MemoryClaim]):
     def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if ended and self.deadlines is not None:
             self._start_ttls(ended, now)
-        if self.closed and self.circulating == 0 and self.registry is not None:
+        if self.circulating == 0 and self.is_ended and self.registry is not None:
             self.registry.forget(self)
         return ended
 
@@ -281,7 +293,10 @@ class Tracker(Ledger[MemoryClaim]):
         """The statistics."""
         with lock:
             queued = sum(not future.done() for future in list(self.line))
-            return SemaphoreStats(self.in_use, self.value, queued + len(self.waiting))
+            waiting, closure = queued + len(self.waiting), self.closure
+            if closure is None:
+                return SemaphoreStats(self.in_use, self.value, waiting)
+            return SemaphoreStats(self.in_use, self.value, waiting, True, closure.reason)
 
     def change_value(self, value: int, declared: int) -> list[MemoryClaim]:
         """Change the value, *in the section*: those whose wait this ends.
@@ -297,8 +312,27 @@ class Tracker(Ledger[MemoryClaim]):
             claim.failure = self._refusal(claim)
         return refused + self._after_change(granted, now)
 
-    def shut(self) -> list[MemoryClaim]:
-        """Close, *in the section*: those whose wait this ends."""
+    def end(self) -> list[MemoryClaim]:
+        """Close for good, *in the section*: those whose wait this ends."""
+        self.closure = None
+        return self._refuse_all()
+
+    def suspend(self, closure: Closure) -> list[MemoryClaim]:
+        """Close until `resume`, *in the section*: those whose wait this ends."""
+        if self.is_ended:
+            return []
+        self.closure = closure
+        return self._refuse_all()
+
+    def resume(self) -> list[MemoryClaim]:
+        """Undo `suspend`, *in the section*, if nobody closed it for good."""
+        if self.closure is None:
+            return []
+        self.closure = None
+        now = self._now()
+        return self._after_change(self.reopen(now), now)
+
+    def _refuse_all(self) -> list[MemoryClaim]:
         ended = self.close()
         for claim in ended:
             if not isinstance(claim, Pass):
@@ -309,6 +343,8 @@ class Tracker(Ledger[MemoryClaim]):
     def retire_if_idle(self) -> bool:
         """Stop for good if nobody is here, *in the section*; False otherwise."""
         self.retired = self.retire()
+        if self.retired and self.registry is not None and self.name is not None:
+            self.generation = self.registry.generations.current(self.name)
         return self.retired
 
     # --------------------------------------------------------------- waking
@@ -406,7 +442,7 @@ class Tracker(Ledger[MemoryClaim]):
         return max(len(self.line) - max(self.ended_tickets, 0), 0) + len(self.waiting)
 
     def closed_error(self) -> SemaphoreClosed:
-        return SemaphoreClosed(f"{display(self.name)} is closed")
+        return closed_error(f"{display(self.name)} is", self.closure)
 
     def _refusal(self, claim: MemoryClaim) -> Exception:
         """Why ``claim`` will never be granted."""

@@ -17,8 +17,17 @@ from types import TracebackType
 from typing import cast
 
 from slotwise import _clock
-from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
+from slotwise._arguments import (
+    UNSET,
+    Unset,
+    check_count,
+    check_flag,
+    check_name,
+    check_reason,
+    check_seconds,
+)
 from slotwise._clock import glance
+from slotwise._closing import Closure
 from slotwise._locked import KnownAnswer
 from slotwise._section import alone, lock, section
 from slotwise.errors import ValueConflict
@@ -106,9 +115,7 @@ class MemorySemaphore(Semaphore):
         if name is None:
             self._attach(Tracker(value))
             return
-        tracker = alone(registry.tracker_for, name, value)
-        # In conflict, or while the name is closing, it asks again when it needs a slot.
-        self._attach(_DETACHED if tracker is None or tracker.closed else tracker)
+        self._attach(alone(_find_tracker, name, value))
 
     def _attach(self, tracker: Tracker) -> None:
         self._tracker = self._lane = tracker
@@ -129,6 +136,8 @@ class MemorySemaphore(Semaphore):
         """
         if self._tracker.retired:
             assert self._name is not None  # private trackers never retire
+            if self._is_ended():
+                raise self._tracker.closed_error()
             tracker = registry.tracker_for(self._name, self._value)
             if tracker is None:
                 raise self._value_conflict()
@@ -419,8 +428,8 @@ class MemorySemaphore(Semaphore):
     def locked_sync(self) -> bool:
         with lock:
             tracker = self._known()
-            if tracker is None:
-                return False
+            if tracker is None or self._is_ended():
+                return self._is_ended() or self._closure() is not None
             return (
                 tracker.closed
                 or bool(tracker.line)
@@ -433,7 +442,15 @@ class MemorySemaphore(Semaphore):
 
     def stats_sync(self) -> SemaphoreStats:
         tracker = self._known()
-        return SemaphoreStats(0, self._value) if tracker is None else tracker.snapshot()
+        if tracker is not None:
+            return tracker.snapshot()
+        closure = self._closure()
+        if closure is None:
+            return SemaphoreStats(0, self._value)
+        return SemaphoreStats(0, self._value, 0, True, closure.reason)
+
+    def _closure(self) -> Closure | None:
+        return None if self._name is None else registry.closure_of(self._name)
 
     @classmethod
     async def get_acquired_stats(
@@ -469,7 +486,47 @@ class MemorySemaphore(Semaphore):
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._steer(Tracker.shut)
+        if not self._is_ended():
+            self._switch(Tracker.end, registry.close)
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        self.close_everywhere_sync(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        closure = Closure(check_reason(reason))
+        self._switch(
+            lambda tracker: tracker.suspend(closure),
+            lambda name: registry.close_everywhere(name, closure),
+        )
+
+    async def reopen(self) -> None:
+        self.reopen_sync()
+
+    def reopen_sync(self) -> None:
+        self._switch(Tracker.resume, registry.reopen)
+
+    def _is_ended(self) -> bool:
+        """Whether this instance was closed for good."""
+        tracker = self._tracker
+        if tracker.retired:
+            return tracker.generation is not None and tracker.generation.closed
+        return tracker.is_ended
+
+    def _switch(
+        self, change: Callable[[Tracker], list[MemoryClaim]], note: Callable[[str], object]
+    ) -> None:
+        """Close or open what stands behind the name, and have the registry note it."""
+
+        def switch() -> tuple[Tracker | None, list[MemoryClaim]]:
+            tracker: Tracker | None = self._tracker
+            if self._name is not None:
+                note(self._name)
+                tracker = registry.get(self._name)
+            return tracker, [] if tracker is None else change(tracker)
+
+        tracker, ended = alone(switch)
+        if tracker is not None:
+            tracker.deliver(ended)
 
     def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
         """Change what all instances share, whatever value this one was made with."""
@@ -482,3 +539,17 @@ class MemorySemaphore(Semaphore):
             return ended
 
         self._tracker.deliver(alone(steer))
+
+
+def _find_tracker(name: str, value: int) -> Tracker:
+    """What a new instance is attached to, *in the section*.
+
+    In conflict, or while the name is closing, it is one that can't be used: the
+    instance asks again when it needs a slot.
+    """
+    tracker = registry.tracker_for(name, value)
+    if tracker is not None and tracker.accepts(value) and not tracker.is_ended:
+        return tracker
+    detached = Tracker(value, name, registry)
+    detached.retire_if_idle()
+    return detached

@@ -33,8 +33,7 @@ def check_snapshot(snapshot: Any) -> None:
     good = (
         isinstance(snapshot["name"], str)
         and isinstance(snapshot["boot"], str)
-        and isinstance(snapshot["closed"], bool)
-        and _is_time(snapshot["closed_at"])
+        and (snapshot["closure"] is None or _is_reason(*snapshot["closure"]))
         and _is_natural(snapshot["fence"])
         and all(_is_count(value) for value in values)
     )
@@ -68,6 +67,10 @@ def _bury(owners: Any) -> bool:
 
 def _resize(value: Any, declared: Any) -> bool:
     return _is_count(value) and (declared is None or _is_count(declared))
+
+
+def _is_reason(given: object) -> bool:
+    return given is None or isinstance(given, str)
 
 
 def _is_entry(
@@ -110,5 +113,5 @@ _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "ask": _ask,
     "bury": _bury,
     "resize": _resize,
-    "close": _is_time,
+    "close everywhere": _is_reason,
 }

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from slotwise._closing import Generation
 from slotwise.values import AcquisitionResult
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Acquisition(AcquisitionResult):
         "asked_at",
         "condemned",
         "failure",
+        "generation",
         "holds",
         "label",
         "room",
@@ -49,6 +51,7 @@ class Acquisition(AcquisitionResult):
         timeout: float | None,
         label: str | None,
         asked_at: float,
+        generation: Generation,
     ) -> None:
         self._acquisition_id = acquisition_id
         self._slot_number = 0
@@ -58,6 +61,7 @@ class Acquisition(AcquisitionResult):
         self.timeout = timeout
         self.label = label
         self.asked_at = asked_at
+        self.generation = generation  # of the instance that it was asked of
         self.asked = False  # whether the file may know of it
         self.since = 0.0
         self.holds = False

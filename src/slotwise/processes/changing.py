@@ -334,6 +334,19 @@ class Changing:
         except (Missing, Retired):
             pass
 
+    def fail_closed(self) -> None:
+        """End the waits of instances that this process closed; the file is told, or later is."""
+        deeds = Deeds(_clock.now())
+        with self._mutex:
+            if self._busy:  # a signal handler closes what it interrupted
+                _clock.timekeeper.call_at(deeds.now, lambda _: self.fail_closed())
+                return
+            if not self.retired and self._journal.state is not None:
+                self._orphans += self.members.give_up_closed(self._journal.state, deeds)
+        self.members.act(deeds)
+        if self._orphans:
+            self._see_to_orphans()
+
     def _give_up_overdue(self) -> None:
         """Let nobody wait longer than it wanted because the file can't be changed just now."""
         deeds = Deeds(_clock.now())

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from slotwise._arguments import check_count
+from slotwise._arguments import check_count, check_reason
+from slotwise._closing import Generation
 from slotwise.processes import people, words
 from slotwise.processes.changing import PATIENCE
 from slotwise.processes.patience import in_thread
@@ -30,10 +31,10 @@ INLINE = 0.002
 class Looking(Semaphore):
     """A semaphore in a file, for those who want to know or change what it is."""
 
-    __slots__ = ("_declared", "_made_at")
+    __slots__ = ("_declared", "_generation")
 
     _declared: int | None  # the value it was made with; None takes any
-    _made_at: float
+    _generation: Generation  # what a local close closes
 
     # ------------------------------------------------------------ to the room
 
@@ -85,7 +86,7 @@ class Looking(Semaphore):
         return seen
 
     def _is_locked(self, state: State) -> bool:
-        closed = state.closed or self._made_at <= state.closed_at
+        closed = state.closed or self._generation.closed
         full = state.in_use >= state.value
         return closed or full or bool(state.waiting)
 
@@ -126,14 +127,20 @@ class Looking(Semaphore):
 
     async def resize(self, value: int) -> None:
         check_count("value", value)
-        await self._do_async(Room.resize, value, self._declared, self._made_at)
+        await self._do_async(Room.resize, value, self._declared, self._generation)
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value)
-        self._do(Room.resize, value, self._declared, self._made_at)
+        self._do(Room.resize, value, self._declared, self._generation)
 
-    async def close(self) -> None:
-        await self._do_async(Room.close, self._declared)
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        await self._do_async(Room.close_everywhere, check_reason(reason), self._declared)
 
-    def close_sync(self) -> None:
-        self._do(Room.close, self._declared)
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        self._do(Room.close_everywhere, check_reason(reason), self._declared)
+
+    async def reopen(self) -> None:
+        await self._do_async(Room.reopen)
+
+    def reopen_sync(self) -> None:
+        self._do(Room.reopen)

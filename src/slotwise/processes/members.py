@@ -86,9 +86,24 @@ class Members:
             for acquisition in self.all.values()
             if not acquisition.holds and (acquisition.wait_until or deeds.now) < deeds.now
         ]
-        for acquisition in overdue:
-            self._end(acquisition, "timed out", state, deeds)
-        return [acquisition.acquisition_id for acquisition in overdue]
+        return self._give_up(overdue, "timed out", state, deeds)
+
+    def give_up_closed(self, state: State, deeds: Deeds) -> list[str]:
+        """End the waits of instances that this process closed: their ids."""
+        closed = [
+            acquisition
+            for acquisition in self.all.values()
+            if not acquisition.holds and acquisition.generation.closed
+        ]
+        return self._give_up(closed, "closed", state, deeds)
+
+    def _give_up(
+        self, waiters: Iterable[Acquisition], word: str, state: State, deeds: Deeds
+    ) -> list[str]:
+        ids = [acquisition.acquisition_id for acquisition in waiters]
+        for acquisition in waiters:
+            self._end(acquisition, word, state, deeds)
+        return ids
 
     def _tell(
         self,
@@ -121,7 +136,9 @@ class Members:
 
     def _failure(self, acquisition: Acquisition, word: str, state: State | None) -> Exception:
         if word == "closed":
-            return words.closed(self._name)
+            if state is None or acquisition.generation.closed:
+                return words.closed(self._name)
+            return words.closed(self._name, state.closure)
         if state is not None and word == "timed out":
             return words.timed_out(self._name, acquisition.timeout or 0.0, state)
         if state is not None and word == "too many":
@@ -170,4 +187,4 @@ def _guess(acquisition: Acquisition, state: State, now: float) -> str:
         return "timed out"
     if acquisition.slots > state.value:
         return "too many"
-    return "closed" if state.closed_at >= acquisition.asked_at else "buried"
+    return "closed" if state.closed else "buried"

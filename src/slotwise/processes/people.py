@@ -43,7 +43,8 @@ def _size(path: Path) -> int:
 
 
 def count(state: State) -> SemaphoreStats:
-    return SemaphoreStats(state.in_use, state.value, len(state.waiting))
+    reason = None if state.closure is None else state.closure.reason
+    return SemaphoreStats(state.in_use, state.value, len(state.waiting), state.closed, reason)
 
 
 def holders(state: State) -> list[Claimant]:

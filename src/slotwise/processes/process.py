@@ -15,6 +15,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from slotwise import _fork
+from slotwise._closing import Generations
 from slotwise.errors import BackendError
 from slotwise.processes.acquisition import Acquisition
 from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in, prepare
@@ -144,6 +145,9 @@ _everywhere: WeakSet[Process] = WeakSet()
 # a child has the ids below that in its memory, and holds none of them.
 _inherited: dict[str, int] = {}
 
+# The instances that this process made, by the true path of the folder and the name.
+generations = Generations()
+
 # Another object after each fork.
 era = object()
 
@@ -166,6 +170,12 @@ def process_for(folder: Path) -> Process:
                 process.sweep()
             _processes[folder] = process
         return process
+
+
+def open_room(folder: Path, name: str) -> Room | None:
+    """The room of a name, if this process has it open."""
+    process = _processes.get(folder)
+    return None if process is None else process.rooms.get(key_of(name))
 
 
 def is_inherited(acquisition_id: str) -> bool:

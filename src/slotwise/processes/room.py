@@ -7,10 +7,10 @@ sees to it that nobody dead is in anybody's way.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from slotwise._closing import Generation
 from slotwise.errors import BackendError
 from slotwise.processes import words
 from slotwise.processes.acquisition import Acquisition, MakeWaker
@@ -31,7 +31,6 @@ class Room(Changing):
         self,
         acquisition: Acquisition,
         declared: int | None,
-        made_at: float,
         make_waker: MakeWaker | None,
         patience: float | None,
     ) -> bool:
@@ -42,16 +41,13 @@ class Room(Changing):
         if not self._journal.is_in_place():
             # Slots of a file that nobody else finds would be those of a second semaphore.
             self._journal.sound = False
-        return self.change(
-            self._ask, declared, patience, acquisition, declared, made_at, make_waker
-        )
+        return self.change(self._ask, declared, patience, acquisition, declared, make_waker)
 
     def _ask(
         self,
         deeds: Deeds,
         acquisition: Acquisition,
         declared: int | None,
-        made_at: float,
         make_waker: MakeWaker | None,
     ) -> bool:
         state = self.known()
@@ -59,9 +55,9 @@ class Room(Changing):
         if not self._free_for(state, slots, declared):
             self.bury_the_dead(deeds)
             if make_waker is None and not self._free_for(state, slots, declared):
-                self._admit(state, slots, declared, made_at)
+                self._admit(state, acquisition, declared)
                 return False
-        self._admit(state, slots, declared, made_at)
+        self._admit(state, acquisition, declared)
         timeout = acquisition.timeout
         if make_waker is not None and timeout is not None:
             acquisition.wait_until = deeds.now + timeout
@@ -89,10 +85,13 @@ class Room(Changing):
             return state.idle
         return not state.waiting and state.in_use + slots <= state.value
 
-    def _admit(self, state: State, slots: int, declared: int | None, made_at: float) -> None:
+    def _admit(self, state: State, acquisition: Acquisition, declared: int | None) -> None:
         """Raise if it will never be granted."""
-        if state.closed or made_at <= state.closed_at:
+        if not acquisition.generation.admits(self.members.all.__contains__):
             raise words.closed(self.name)
+        if state.closed:
+            raise words.closed(self.name, state.closure)
+        slots = acquisition.slots
         accepted = declared == state.value or state.accepts(declared)
         if not accepted and not state.idle:
             raise words.conflict(self.name, declared, state)
@@ -161,22 +160,40 @@ class Room(Changing):
         return self.change(work, value, patience)
 
     def resize(
-        self, value: int, declared: int | None, made_at: float, patience: float | None = PATIENCE
+        self,
+        value: int,
+        declared: int | None,
+        generation: Generation,
+        patience: float | None = PATIENCE,
     ) -> None:
         def work(deeds: Deeds) -> None:
             state = self.known()
-            if state.closed or made_at <= state.closed_at:
-                raise words.closed(self.name)
+            if generation.closed or state.closed:
+                raise words.closed(self.name, None if generation.closed else state.closure)
             self.write(deeds, "resize", value, declared)
 
         self.change(work, declared, patience)
 
-    def close(self, declared: int | None, patience: float | None = PATIENCE) -> None:
+    def close_everywhere(
+        self, reason: str | None, declared: int | None, patience: float | None = PATIENCE
+    ) -> None:
+        """Refuse all who wait or come, in whatever process, until `reopen`."""
+
         def work(deeds: Deeds) -> None:
             self.bury_the_dead(deeds)
-            self.write(deeds, "close", time.monotonic())
+            self.write(deeds, "close everywhere", reason)
 
         self.change(work, declared, patience)
+
+    def reopen(self, patience: float | None = PATIENCE) -> None:
+        def work(deeds: Deeds) -> None:
+            if self.known().closed:
+                self.write(deeds, "reopen")
+
+        try:
+            self.change(work, None, patience)
+        except Missing:
+            pass  # there is nothing that could be closed
 
     # ------------------------------------------------------------- looking after
 
@@ -218,7 +235,7 @@ class Room(Changing):
 
     def sweep(self) -> None:
         """Remove the file if nobody uses it, and it has nothing to remember."""
-        self._remove_if(lambda state: state.idle and not state.resized)
+        self._remove_if(lambda state: state.idle and not state.remembers)
 
     def discard(self, *, at_exit: bool) -> None:
         """Remove the file if nobody uses it, whatever it remembers; who exits uses nothing."""

@@ -11,7 +11,6 @@ import _thread
 import asyncio
 import os
 import secrets
-import time
 import weakref
 from collections.abc import Iterable
 from functools import partial
@@ -60,6 +59,7 @@ class ProcessSemaphore(Looking):
         "_home",
         "_max_acquire_time",
         "_name",
+        "_name_here",
         "_room",
         "_ttl",
         "_written_name",
@@ -84,7 +84,8 @@ class ProcessSemaphore(Looking):
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._directory = locate(directory)
-        self._made_at = time.monotonic()
+        self._name_here = os.path.realpath(self._directory), self._written_name
+        self._generation = processes.generations.current(self._name_here)
         self._room: Room | None = None  # opened at first use
         self._era: object = None
         self._home: object = None
@@ -288,7 +289,8 @@ class ProcessSemaphore(Looking):
         process = room.process
         acquisition_id = f"{process.owner}-{process.next_number()}"
         now = _clock.now()
-        return Acquisition(acquisition_id, room, slots, self._ttl, timeout, label, now)
+        generation = self._generation
+        return Acquisition(acquisition_id, room, slots, self._ttl, timeout, label, now, generation)
 
     def _ask(
         self, acquisition: Acquisition, make_waker: MakeWaker | None, patience: float | None
@@ -301,7 +303,7 @@ class ProcessSemaphore(Looking):
         room.process.post.start()
         while True:
             try:
-                granted = room.ask(acquisition, self._declared, self._made_at, make_waker, patience)
+                granted = room.ask(acquisition, self._declared, make_waker, patience)
             except Retired:
                 acquisition.room = room = self._attached()
             except Missing:
@@ -358,6 +360,22 @@ class ProcessSemaphore(Looking):
             if expired is not None:
                 expired.condemned = False
         return room.members.all.get(acquisition_id)
+
+    # --------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        if self._generation.closed:
+            return
+        room = processes.open_room(self._directory, self._written_name)
+        members = () if room is None else list(room.members.all)
+        processes.generations.close(self._name_here, members)
+        if room is not None:
+            room.fail_closed()
+
+    # ------------------------------------------------------------ statistics
 
     @classmethod
     async def get_acquired_stats(

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias
 
+from slotwise._closing import Closure
 from slotwise._ledger import Claim, Ledger
 
-RULES = 1
+RULES = 2
 
 # Verb, time by the machine's monotonic clock, wall clock in microseconds, and what the verb takes.
 Record: TypeAlias = "list[Any]"
@@ -65,11 +66,11 @@ def owner_of(acquisition_id: str) -> str:
 class State(Ledger[Entry]):
     """The ledger behind a name, with what else has to be remembered of it."""
 
-    __slots__ = ("boot", "closed_at", "fence", "former_values", "name", "owners")
+    __slots__ = ("boot", "closure", "fence", "former_values", "name", "owners")
 
     # Between any two calls, beside the ledger's own invariants:
     #   S1  owners counts the holders and waiters of each process
-    #   S2  a closed state has holders: with the last of them it starts anew
+    #   S2  it is closed exactly while it has a closure
     #   S3  fence is the largest token that was ever given
 
     def __init__(self, name: str, value: int, boot: str) -> None:
@@ -77,7 +78,7 @@ class State(Ledger[Entry]):
         self.name = name
         self.boot = boot  # of the machine: its clock began anew with it
         self.former_values: tuple[int, ...] = ()
-        self.closed_at = 0.0
+        self.closure: Closure | None = None
         self.fence = 0
         self.owners: dict[str, tuple[int, int]] = {}  # how many entries, and the pid
 
@@ -89,6 +90,11 @@ class State(Ledger[Entry]):
     def resized(self) -> bool:
         """Whether it has another value than the one it was made with."""
         return bool(self.former_values) and self.former_values[0] != self.value
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is something to remember of it while nobody is there."""
+        return self.resized or self.closed
 
     @property
     def idle(self) -> bool:
@@ -107,10 +113,7 @@ class State(Ledger[Entry]):
             ValueError, SemaphoreClosed: the ledger refuses, and nothing has changed.
         """
         verb, now, wall_us, *args = record
-        events = self._VERBS[verb](self, now, wall_us, *args)
-        if self.closed and not self.holders:
-            self._begin_anew()
-        return events
+        return self._VERBS[verb](self, now, wall_us, *args)
 
     def _ask(
         self,
@@ -194,21 +197,26 @@ class State(Ledger[Entry]):
             *self._granted(granted, now, wall_us),
         ]
 
-    def _close(self, _now: float, _wall_us: int, closed_at: float) -> list[Event]:
-        self.closed_at = closed_at
+    def _close(self, _now: float, _wall_us: int, reason: str | None) -> list[Event]:
+        self.closure = Closure(reason)
         waiters = self.close()
         for entry in waiters:
             self._forget(entry)
         return [("closed", entry) for entry in waiters]
 
+    def _reopen(self, now: float, wall_us: int) -> list[Event]:
+        self.closure = None
+        return self._granted(self.reopen(now), now, wall_us)
+
     def _reboot(self, _now: float, _wall_us: int, boot: str) -> list[Event]:
         """Nobody of before lives, and the clock of all the deadlines has begun anew."""
         ended = [*self.holders.values(), *self.waiting.values()]
-        former_values = self.former_values
-        self._begin_anew()
-        self.former_values = former_values  # a resize outlives the machine's sleep
+        # A resize and a close outlive the machine's sleep.
+        Ledger.__init__(self, self.value)
+        if self.closure is not None:
+            self.close()
+        self.owners = {}
         self.boot = boot
-        self.closed_at = 0.0
         return [("buried", entry) for entry in ended]
 
     _VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
@@ -219,7 +227,8 @@ class State(Ledger[Entry]):
         "tick": _tick,
         "bury": _bury,
         "resize": _resize,
-        "close": _close,
+        "close everywhere": _close,
+        "reopen": _reopen,
         "reboot": _reboot,
     }
 
@@ -240,12 +249,6 @@ class State(Ledger[Entry]):
         else:
             self.owners[entry.owner] = count - 1, pid
 
-    def _begin_anew(self) -> None:
-        """A fresh ledger; what was closed is forgotten, but for when."""
-        Ledger.__init__(self, self.value)
-        self.owners = {}
-        self.former_values = ()
-
     # -------------------------------------------------------------- snapshots
 
     def snapshot(self) -> dict[str, Any]:
@@ -256,8 +259,7 @@ class State(Ledger[Entry]):
             "value": self.value,
             "former": self.former_values,
             "boot": self.boot,
-            "closed": self.closed,
-            "closed_at": self.closed_at,
+            "closure": None if self.closure is None else [self.closure.reason],
             "fence": self.fence,
             "holders": [
                 [
@@ -280,7 +282,6 @@ class State(Ledger[Entry]):
         """The state that a snapshot was made of."""
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
-        state.closed_at = snapshot["closed_at"]
         state.fence = snapshot["fence"]
         held: set[int] = set()
         for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
@@ -294,7 +295,8 @@ class State(Ledger[Entry]):
                 state.timed().set(entry.key, expires_at)
             state._count(entry)
         state._circulate(held)
-        if snapshot["closed"]:
+        if snapshot["closure"] is not None:
+            state.closure = Closure(*snapshot["closure"])
             state.close()
         for *basics, wait_until in snapshot["waiting"]:
             entry = Entry(*basics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slotwise._closing import Closure, closed_error
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -48,8 +49,8 @@ def unknown(folder: Path, name: str) -> UnknownSemaphore:
     return UnknownSemaphore(f"there is no semaphore {name!r} in {folder}")
 
 
-def closed(name: str) -> SemaphoreClosed:
-    return SemaphoreClosed(f"{name!r} is closed")
+def closed(name: str, closure: Closure | None = None) -> SemaphoreClosed:
+    return closed_error(f"{name!r} is", closure)
 
 
 def conflict(name: str, declared: int | None, state: State) -> ValueConflict:

@@ -1,0 +1,204 @@
+"""`close` is local to the process, `close_everywhere` and `reopen` are the operator's switch."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from slotwise import Semaphore, SemaphoreClosed
+from tests.contract.conftest import Speak
+
+Make = Callable[..., Semaphore]
+
+
+@pytest.fixture(autouse=True)
+def not_on_redis_yet(request: pytest.FixtureRequest) -> None:
+    if "redis" in request.node.name:
+        pytest.skip("to come")
+
+
+# ----------------------------------------------------------------- in this process
+
+
+async def test_close_closes_every_instance_of_the_name_made_so_far(
+    make: Make, speak: Speak
+) -> None:
+    one, other = make(1), make(1)
+    held = await speak.acquire(one)
+    waiter = asyncio.create_task(speak.acquire(other))
+    await speak.waiting(one, 1)
+    await speak.close(one)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await waiter
+    assert closed.value.reason is None
+    with pytest.raises(SemaphoreClosed):
+        await speak.try_acquire(other)
+    assert await speak.locked(other)
+    assert await speak.release(other, held) is True
+
+
+async def test_an_instance_made_later_works_and_the_earlier_stay_closed(
+    make: Make, speak: Speak
+) -> None:
+    earlier = make(2)
+    await speak.close(earlier)
+    later = make(2)
+    held = await speak.acquire(later)
+    await speak.close(earlier)  # closing again does no harm, to nobody
+    assert await speak.release(later, held) is True
+    await speak.release(later, await speak.acquire(later))
+    with pytest.raises(SemaphoreClosed):
+        await speak.acquire(earlier)
+
+
+async def test_a_waiter_that_a_close_failed_left_the_queue(make: Make, speak: Speak) -> None:
+    semaphore = make(1)
+    held = await speak.acquire(semaphore)
+    waiter = asyncio.create_task(speak.acquire(semaphore))
+    await speak.waiting(semaphore, 1)
+    await speak.close(semaphore)
+    with pytest.raises(SemaphoreClosed):
+        await waiter
+    await speak.waiting(semaphore, 0)
+    await speak.release(semaphore, held)
+    later = make(1)
+    await speak.release(later, await speak.acquire(later))
+
+
+async def test_a_private_semaphore_is_closed_alone(make: Make, speak: Speak) -> None:
+    one, other = make(1, name=None), make(1, name=None)
+    await speak.close(one)
+    with pytest.raises(SemaphoreClosed):
+        await speak.acquire(one)
+    await speak.release(other, await speak.acquire(other))
+
+
+# ---------------------------------------------------------------------- everywhere
+
+
+async def test_close_everywhere_gives_everybody_the_reason(make: Make, speak: Speak) -> None:
+    one, other = make(1), make(1)
+    held = await speak.acquire(one)
+    waiter = asyncio.create_task(speak.acquire(other))
+    await speak.waiting(one, 1)
+    await speak.close_everywhere(one, "we move to Oslo: 17 °C")
+    with pytest.raises(SemaphoreClosed, match="closed everywhere: we move to Oslo") as closed:
+        await waiter
+    assert closed.value.reason == "we move to Oslo: 17 °C"
+    for semaphore in (one, other, make(1), make(3)):
+        for take in (speak.acquire, speak.try_acquire):
+            with pytest.raises(SemaphoreClosed) as closed:
+                await take(semaphore)
+            assert closed.value.reason == "we move to Oslo: 17 °C"
+        assert await speak.locked(semaphore)
+    stats = await speak.stats(one)
+    assert (stats.acquired_slots, stats.waiting) == (1, 0)
+    assert (stats.closed, stats.reason) == (True, "we move to Oslo: 17 °C")
+    assert await speak.release(other, held) is True
+    await speak.reopen(one)
+
+
+async def test_it_outlives_the_last_holder_and_reopen_undoes_it(make: Make, speak: Speak) -> None:
+    semaphore = make(2)
+    held = await speak.acquire(semaphore)
+    await speak.close_everywhere(semaphore)
+    await speak.release(semaphore, held)
+    for closed in (semaphore, make(2)):
+        with pytest.raises(SemaphoreClosed, match=r"closed everywhere$") as caught:
+            await speak.try_acquire(closed)
+        assert caught.value.reason is None
+    await speak.reopen(make(2))
+    stats = await speak.stats(semaphore)
+    assert (stats.acquired_slots, stats.max_slots, stats.closed) == (0, 2, False)
+    taken = [await speak.acquire(semaphore), await speak.acquire(make(2))]
+    assert [each.slot_number for each in taken] == [1, 2]
+    assert await speak.try_acquire(semaphore) is None
+    for each in taken:
+        await speak.release(semaphore, each)
+
+
+async def test_those_who_held_all_along_still_count_after_a_reopen(
+    make: Make, speak: Speak
+) -> None:
+    semaphore = make(2)
+    first, second = await speak.acquire(semaphore), await speak.acquire(semaphore)
+    await speak.close_everywhere(semaphore, "a")
+    await speak.release(semaphore, first)
+    await speak.reopen(semaphore)
+    third = await speak.acquire(semaphore)
+    assert third.slot_number == 1
+    assert await speak.try_acquire(semaphore) is None
+    for each in (second, third):
+        assert await speak.release(semaphore, each) is True
+
+
+async def test_the_last_reason_counts(make: Make, speak: Speak) -> None:
+    semaphore = make(1)
+    await speak.close_everywhere(semaphore, "first")
+    await speak.close_everywhere(semaphore, "second")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.acquire(semaphore)
+    assert closed.value.reason == "second"
+    await speak.close_everywhere(semaphore)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.acquire(semaphore)
+    assert closed.value.reason is None
+    await speak.reopen(semaphore)
+    await speak.reopen(semaphore)
+    await speak.release(semaphore, await speak.acquire(semaphore))
+
+
+async def test_reopen_does_not_undo_a_local_close(make: Make, speak: Speak) -> None:
+    semaphore = make(1)
+    await speak.close_everywhere(semaphore, "everywhere")
+    await speak.close(semaphore)
+    later = make(1)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.acquire(later)
+    assert closed.value.reason == "everywhere"
+    await speak.reopen(semaphore)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.acquire(semaphore)
+    assert closed.value.reason is None
+    await speak.release(later, await speak.acquire(later))
+
+
+async def test_a_closed_name_is_not_resized(make: Make, speak: Speak) -> None:
+    semaphore = make(1)
+    await speak.close_everywhere(semaphore, "shut")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.resize(semaphore, 2)
+    assert closed.value.reason == "shut"
+    await speak.reopen(semaphore)
+    await speak.resize(semaphore, 2)
+    assert (await speak.stats(semaphore)).max_slots == 2
+
+
+async def test_a_private_semaphore_is_closed_and_reopened(make: Make, speak: Speak) -> None:
+    semaphore = make(1, name=None)
+    await speak.close_everywhere(semaphore, "mine")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.acquire(semaphore)
+    assert closed.value.reason == "mine"
+    await speak.reopen(semaphore)
+    await speak.release(semaphore, await speak.acquire(semaphore))
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [(3, TypeError), (b"x", TypeError), ("\ud800", ValueError)]
+)
+async def test_a_reason_is_text(
+    make: Make, speak: Speak, reason: object, error: type[Exception]
+) -> None:
+    semaphore = make(1)
+    with pytest.raises(error):
+        await speak.close_everywhere(semaphore, reason)  # type: ignore[arg-type]
+    await speak.release(semaphore, await speak.acquire(semaphore))
+
+
+def test_the_error_keeps_its_reason_when_it_is_pickled() -> None:
+    copy = pickle.loads(pickle.dumps(SemaphoreClosed("'x' is closed", reason="why")))
+    assert (str(copy), copy.reason) == ("'x' is closed", "why")
