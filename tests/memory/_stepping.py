@@ -27,6 +27,7 @@ from types import CodeType, CoroutineType, FrameType, MethodType
 from typing import Any
 
 import slotwise
+from slotwise._woken import Woken
 
 _HOME = slotwise.__path__[0]
 _STEPPED = tuple(
@@ -56,7 +57,9 @@ _SHARED = {
     "line",
     "retired",
     "tables",
+    "under_way",
     "value",
+    "woken",
 }
 _ATTACHMENT = {"_tracker", "_ledger", "_lane"}
 _HEAP = re.compile(r"heappop\(|heappush\(")
@@ -177,6 +180,8 @@ class _Canon:
             return (kind.__name__, *[self.of(item) for item in thing])
         if kind in (dict, OrderedDict):
             return ("dict", *[(self.of(key), self.of(value)) for key, value in thing.items()])
+        if kind is Woken:  # ids and futures of tasks that are seen to elsewhere
+            return ("woken", len(thing), len(thing.under_way))
         if kind is set:  # of nodes
             return ("set", *[self.of(item) for item in sorted(thing, key=lambda node: node.key)])
         if isinstance(thing, asyncio.Future):
@@ -479,6 +484,10 @@ class HandLoop(asyncio.AbstractEventLoop):
                     future = coroutine.send(None) if throw is None else coroutine.throw(throw)
                 except StopIteration as end:
                     return end.value
+            if future is None:  # it lets others run
+                self._run.step()
+                self.turn()
+                continue
             future._asyncio_future_blocking = False
             if cancel_when_it_waits:
                 cancel_when_it_waits = False

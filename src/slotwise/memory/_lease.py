@@ -133,7 +133,7 @@ class Lease(MemoryClaim, AcquisitionContext):
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         tracker = self.semaphore._tracker
-        if tracker.line or tracker.attention or perhaps_wanted(DEBUG, True):
+        if tracker.line or tracker.attention or tracker.woken or perhaps_wanted(DEBUG, True):
             return False
         try:
             self._slot_number = heappop(tracker.free)
@@ -169,7 +169,12 @@ class Lease(MemoryClaim, AcquisitionContext):
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         tracker = self.semaphore._tracker
-        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
+        if (
+            not tracker.attention
+            and not tracker.line
+            and not tracker.woken
+            and not perhaps_wanted(DEBUG, True)
+        ):
             try:
                 self._slot_number = heappop(tracker.free)
             except IndexError:
@@ -245,7 +250,12 @@ class TimedLease(Lease):
         self.key = key
         semaphore = self.semaphore
         tracker = semaphore._tracker
-        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
+        if (
+            not tracker.attention
+            and not tracker.line
+            and not tracker.woken
+            and not perhaps_wanted(DEBUG, True)
+        ):
             try:
                 self._slot_number = heappop(tracker.free)
             except IndexError:

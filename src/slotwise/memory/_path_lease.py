@@ -65,7 +65,7 @@ class PathLease(PathClaim, AcquisitionContext):
     def take(self) -> bool:
         """Take what is free by the quick lane; False if the tracker has to be asked."""
         lane = self.paths._lane
-        if lane.attention:
+        if lane.attention or lane.woken:
             return False
         taken: list[Node] = []
         try:
@@ -117,7 +117,7 @@ class PathLease(PathClaim, AcquisitionContext):
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         lane = self.paths._lane
-        if not lane.attention:
+        if not lane.attention and not lane.woken:
             taken: list[Node] = []
             try:
                 for nodes, part in zip(lane.tables, self.path):  # noqa: B905 - as in `take`

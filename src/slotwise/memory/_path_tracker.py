@@ -19,6 +19,7 @@ from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._section import alone_or_later, lock
+from slotwise._woken import Woken
 from slotwise.errors import AcquireTimeout
 from slotwise.memory._path_lease import PathLease, TimedPathLease
 from slotwise.memory._tracker import Sentence, _hand_on, _nothing, condemned
@@ -40,13 +41,14 @@ class PathTracker(PathLedger[PathLease]):
     themselves, unless they say that they want to be called in it.
     """
 
-    __slots__ = ("__weakref__", "alarm", "name", "roomy", "specs")
+    __slots__ = ("__weakref__", "alarm", "name", "roomy", "specs", "woken")
 
     def __init__(self, specs: Sequence[TierSpec], name: str | None) -> None:
         super().__init__([spec.value for spec in specs])
         self.specs = tuple(specs)
         self.name = name
         self.alarm = NEVER  # when `_ring` is called next
+        self.woken = Woken()
         self.roomy = UNLIMITED  # with so many keys nobody has to look whether some are idle
 
     def bound_idle(self, max_idle_keys: int) -> None:
@@ -153,10 +155,7 @@ class PathTracker(PathLedger[PathLease]):
 
     def deliver(self, leases: Iterable[PathLease]) -> None:
         """Wake those whose wait has ended, outside the section; then do what was left over."""
-        for lease in leases:
-            if not self._wake(lease):
-                # Its event loop is closed. If this was a grant, the next one gets it.
-                _hand_on(cast("Tracker", self), cast("MemoryClaim", lease))
+        self._wake_all(leases)
         if self.work:
             self._finish()
 
@@ -167,9 +166,7 @@ class PathTracker(PathLedger[PathLease]):
         def serve(granted: list[PathLease]) -> None:
             nonlocal done
             done = True
-            for lease in granted:
-                if not self._wake(lease):
-                    _hand_on(cast("Tracker", self), cast("MemoryClaim", lease))
+            self._wake_all(granted)
             if gone:
                 self._finish()
 
@@ -185,12 +182,18 @@ class PathTracker(PathLedger[PathLease]):
     def _finish_some(self) -> list[PathLease]:
         return self.go_on(_clock.now())
 
+    def _wake_all(self, leases: Iterable[PathLease]) -> None:
+        undelivered = [lease for lease in leases if not self._wake(lease)]
+        if undelivered:
+            # Their event loop is closed. What they were granted is for the next ones.
+            _hand_on(cast("Tracker", self), cast("list[MemoryClaim]", undelivered))
+
     def _wake(self, lease: PathLease) -> bool:
         waker = lease.waker
         if isinstance(waker, LockType):
             waker.release()
             return True
-        # A parcel only asks for `withdraw` and `refused`.
+        # A parcel only asks for `withdraw`, `refused` and `woken`.
         claim, tracker = cast("MemoryClaim", lease), cast("Tracker", self)
         return send(waker, Parcel(tracker, claim, waker, None))
 

@@ -20,6 +20,7 @@ from slotwise._clock import glance
 from slotwise._closing import Closure, Generation, closed_error
 from slotwise._ledger import NEVER, Ledger, Pass
 from slotwise._section import alone, alone_or_later, lock
+from slotwise._woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._lease import Lease, MemoryClaim
@@ -61,6 +62,7 @@ class Tracker(Ledger[MemoryClaim]):
         "name",
         "registry",
         "retired",
+        "woken",
         "young_deadlines",
     )
 
@@ -88,6 +90,7 @@ class Tracker(Ledger[MemoryClaim]):
         # The one event loop that may use the ledger's line outside the section.
         self.home: asyncio.AbstractEventLoop | None = None
         self.ended_tickets = 0  # about how many futures in the line are done
+        self.woken = NOBODY_WOKEN
 
     def accepts(self, value: int) -> bool:
         """Whether an instance made with ``value`` is one of ours."""
@@ -129,6 +132,7 @@ class Tracker(Ledger[MemoryClaim]):
         if not granted or granted[-1] is not claim:
             claim.failure = None
             claim.waker = make_waker()
+            self._expect_waking()
             if timeout is not None:
                 self._ring_by(now + timeout)
         return granted
@@ -185,7 +189,7 @@ class Tracker(Ledger[MemoryClaim]):
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
         line, home = self.line, self.home
-        if not self.attention and _get_running_loop() is home:
+        if not self.attention and not self.woken.under_way and _get_running_loop() is home:
             # The quick lane, continued: straight to the first in the line.
             while line:
                 try:
@@ -195,6 +199,7 @@ class Tracker(Ledger[MemoryClaim]):
                 if future.done():  # cancelled, and left standing there
                     self.ended_tickets -= 1
                 elif future.get_loop() is home:
+                    self.woken.add(future)
                     future.set_result(number)
                     return
                 else:  # it came while the home was about to change
@@ -248,7 +253,12 @@ class Tracker(Ledger[MemoryClaim]):
         if not self.line and not self.waiting and not self.closed:
             self.home = loop
             self.open_line()
+            self._expect_waking()
         return self.home is loop
+
+    def _expect_waking(self) -> None:
+        if self.woken is NOBODY_WOKEN:
+            self.woken = Woken()
 
     def settle_newcomer(self, future: asyncio.Future[int]) -> None:
         """Look after a future whose loop saw the quick lane close while it queued."""
@@ -263,6 +273,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def leave_line(self, future: asyncio.Future[int]) -> None:
         """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
+        self.woken.discard(future)
         if not future.cancelled():
             if future.done():
                 if future.exception() is None:
@@ -350,11 +361,12 @@ class Tracker(Ledger[MemoryClaim]):
     # --------------------------------------------------------------- waking
 
     def deliver(self, claims: Iterable[MemoryClaim | Pass]) -> None:
-        """Wake those whose wait has ended, outside the section."""
-        for claim in claims:
-            if not self._wake(claim):
-                # Its event loop is closed. If this was a grant, the next one gets it.
-                _hand_on(self, claim)
+        """Wake those whose wait has ended, outside the section, in the order of the grants."""
+        undelivered = [claim for claim in claims if not self._wake(claim)]
+        if undelivered:
+            # Their event loop is closed, or they have left. What they were granted is
+            # granted to the next ones, who therefore come after all those above.
+            _hand_on(self, undelivered)
 
     def _wake(self, claim: MemoryClaim | Pass) -> bool:
         if isinstance(claim, Pass):
@@ -457,12 +469,12 @@ class Tracker(Ledger[MemoryClaim]):
 def _nothing(_: object) -> None: ...
 
 
-def _hand_on(tracker: Tracker, claim: MemoryClaim | Pass) -> None:
-    """Withdraw a claim whose loop is closed, and all that get its grant and fare the same.
+def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | Pass]) -> None:
+    """Withdraw claims that can't be told, and all that get their grants and fare the same.
 
     A loop instead of a chain of calls: thousands may have waited in that loop.
     """
-    undelivered: deque[MemoryClaim | Pass] = deque([claim])
+    undelivered: deque[MemoryClaim | Pass] = deque(claims)
     at_it = False
 
     def sort_out(ended: list[MemoryClaim]) -> None:

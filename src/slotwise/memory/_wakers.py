@@ -31,9 +31,12 @@ def closed_door() -> _thread.LockType:
 def send(future: asyncio.Future[Any], parcel: Parcel) -> bool:
     """Have ``parcel`` opened in the loop of ``future``; False if that is closed."""
     loop = future.get_loop()
-    if loop is _get_running_loop():
+    woken = parcel.tracker.woken
+    # While another is under way, perhaps to this loop, it would overtake that one.
+    if loop is _get_running_loop() and not woken.under_way:
         parcel.open()
         return True
+    woken.send(parcel)
     try:
         loop.call_soon_threadsafe(parcel.open)
     except RuntimeError:
@@ -49,7 +52,7 @@ class Parcel:
     goes to the next.
     """
 
-    __slots__ = ("_contents", "_failure", "_future", "_outcome", "_tracker")
+    __slots__ = ("_contents", "_failure", "_future", "_outcome", "tracker")
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Parcel:
         outcome: object,
         failure: Exception | None = None,
     ) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
         self._contents: MemoryClaim | Pass | None = contents
         self._future = future
         self._outcome = outcome
@@ -69,18 +72,21 @@ class Parcel:
         """Deliver it, in the loop of its addressee."""
         contents = self.take_back()
         if self._future.done():  # cancelled meanwhile
-            self._tracker.refused(contents)
+            self.tracker.refused(contents)
         elif self._failure is not None:
             self._future.set_exception(self._failure)
         else:
+            self.tracker.woken.add(self._future)
             self._future.set_result(self._outcome)
 
     def take_back(self) -> MemoryClaim | Pass:
         """Take out what is in it; what becomes of that is the caller's business now."""
         contents, self._contents = self._contents, None
         assert contents is not None
+        if self.tracker.woken.under_way:
+            self.tracker.woken.arrive(self)
         return contents
 
     def __del__(self) -> None:
         if self._contents is not None:
-            self._tracker.withdraw(self._contents)
+            self.tracker.withdraw(self.take_back())

@@ -128,8 +128,16 @@ class MemoryPaths:
             except BaseException:  # cancelled, or collected together with its event loop
                 self._tracker.withdraw(lease)
                 raise
+            finally:
+                self._tracker.woken.discard(lease.waker)
             if lease.failure is not None:
                 raise lease.failure
+        elif self._tracker.woken:
+            try:
+                await self._tracker.woken.let_pass()
+            except BaseException:
+                self._tracker.withdraw(lease)
+                raise
 
     def _acquire_sync(self, lease: PathLease) -> None:
         """Like `_acquire`, for a thread."""

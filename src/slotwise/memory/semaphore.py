@@ -209,7 +209,10 @@ class MemorySemaphore(Semaphore):
         return self.cm(slots, timeout=timeout).__enter__()
 
     async def try_acquire(self, slots: int = 1) -> AcquisitionResult | None:
-        return self.try_acquire_sync(slots)
+        acquired = self.try_acquire_sync(slots)
+        if acquired is not None and self._tracker.woken:
+            await self._let_woken_pass(cast("Lease", acquired))
+        return acquired
 
     def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
         lease: Lease = self.cm(slots)  # type: ignore[assignment]
@@ -225,8 +228,7 @@ class MemorySemaphore(Semaphore):
     async def _acquire(self, lease: Lease) -> None:
         """Get what the quick lane did not give, waiting if need be."""
         started = self._begin(lease)
-        if not self._request(lease, get_running_loop().create_future):
-            await self._wait(lease)
+        await self._get(lease)
         self._note_acquired(lease, started)
 
     def _acquire_sync(self, lease: Lease) -> None:
@@ -264,14 +266,29 @@ class MemorySemaphore(Semaphore):
     def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
         return self._attached().ask(claim, make_waker)
 
-    async def _wait(self, claim: MemoryClaim) -> None:
+    async def _get(self, claim: MemoryClaim) -> None:
+        """Ask the ledger, and wait if the slots are not free."""
+        if self._request(claim, get_running_loop().create_future):
+            if self._tracker.woken:
+                await self._let_woken_pass(claim)
+            return
         try:
             await cast("asyncio.Future[None]", claim.waker)
         except BaseException:  # cancelled, or collected together with its event loop
             self._tracker.withdraw(claim)
             raise
+        finally:
+            self._tracker.woken.discard(claim.waker)
         if claim.failure is not None:
             raise claim.failure
+
+    async def _let_woken_pass(self, claim: MemoryClaim) -> None:
+        """Let others enter first who were granted their slots before ``claim`` got its own."""
+        try:
+            await self._tracker.woken.let_pass()
+        except BaseException:
+            self._tracker.withdraw(claim)
+            raise
 
     def _wait_sync(self, claim: MemoryClaim) -> None:
         try:
@@ -306,7 +323,7 @@ class MemorySemaphore(Semaphore):
     async def __aenter__(self) -> None:
         tracker = self._lane
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            if not tracker.line:
+            if not tracker.line and not tracker.woken:
                 try:
                     self._numbers.append(heappop(tracker.free))
                 except IndexError:
@@ -317,6 +334,7 @@ class MemorySemaphore(Semaphore):
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
                 tracker.line.append(future)
+                at_once = False
                 # The last look of who queues, in the ledger's order. Busy comes first:
                 # who is in the section may have numbers in hand that it puts back;
                 # who goes there later sees the line before it takes any.
@@ -328,11 +346,15 @@ class MemorySemaphore(Semaphore):
                     or tracker.attention
                 ):
                     tracker.settle_newcomer(future)
+                    at_once = future.done()
                 try:
+                    if at_once:
+                        await tracker.woken.let_pass()
                     number = await future
                 except BaseException:
                     tracker.leave_line(future)
                     raise
+                tracker.woken.discard(future)
                 if number:
                     self._numbers.append(number)
                     return
@@ -394,8 +416,7 @@ class MemorySemaphore(Semaphore):
             self._enter_block(await self.acquire())
         else:
             turn = Turn(self, self._max_acquire_time)
-            if not self._request(turn, get_running_loop().create_future):
-                await self._wait(turn)
+            await self._get(turn)
             self._numbers.append(turn._slot_number)
 
     def _blocks_have_claims(self) -> bool:

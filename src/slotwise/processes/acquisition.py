@@ -116,18 +116,20 @@ class Acquisition(AcquisitionResult):
 class _Parcel:
     """The end of a wait on its way to a future; what nobody opens is handed on."""
 
-    __slots__ = ("_acquisition", "_future", "_on_its_way")
+    __slots__ = ("_acquisition", "_future", "_on_its_way", "_woken")
 
     def __init__(self, acquisition: Acquisition, future: asyncio.Future[None]) -> None:
         self._acquisition = acquisition
         self._future = future
         self._on_its_way = True
+        self._woken = acquisition.room.members.woken
 
     def send(self) -> None:
         loop = self._future.get_loop()
-        if loop is asyncio._get_running_loop():
+        if loop is asyncio._get_running_loop() and not self._woken.under_way:
             self._open()
             return
+        self._woken.send(self)
         try:
             loop.call_soon_threadsafe(self._open)
         except RuntimeError:  # that loop is closed
@@ -135,12 +137,15 @@ class _Parcel:
 
     def _open(self) -> None:
         self._on_its_way = False
+        self._woken.arrive(self)
         if not self._future.done():  # else cancelled meanwhile, and its task withdraws
+            self._woken.add(self._future)
             self._future.set_result(None)
 
     def __del__(self) -> None:
         if self._on_its_way:
             self._on_its_way = False
+            self._woken.arrive(self)
             self._acquisition.room.withdraw(self._acquisition.acquisition_id)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise._woken import Woken
 from slotwise.processes import log, words
 from slotwise.processes.acquisition import Acquisition
 from slotwise.processes.folder import key_of
@@ -45,6 +46,7 @@ class Members:
         self.key = key_of(name)
         self.all: dict[str, Acquisition] = {}
         self.waiting = 0
+        self.woken = Woken()
 
     # ----------------------------------------------------- while it is locked
 

@@ -198,6 +198,8 @@ class ProcessSemaphore(Looking):
                 )
             if not granted:
                 await self._wait(acquisition)
+            elif acquisition.room.members.woken:
+                await acquisition.room.members.woken.let_pass()
             log.acquired(acquisition)
         except Busy:
             raise words.never_asked(
@@ -315,7 +317,10 @@ class ProcessSemaphore(Looking):
         return granted
 
     async def _wait(self, acquisition: Acquisition) -> None:
-        await cast("asyncio.Future[None]", acquisition.waker)
+        try:
+            await cast("asyncio.Future[None]", acquisition.waker)
+        finally:
+            acquisition.room.members.woken.discard(acquisition.waker)
         if acquisition.failure is not None:
             raise acquisition.failure
 

@@ -1,0 +1,54 @@
+"""Who was granted slots and has not run since: newcomers of the same event loop let them go first.
+
+A grant makes a task ready to run, but others run before it. Without this, one of them could
+take a slot that came free as well, and enter before a task that was granted its slot earlier.
+Who is granted what is the ledger's decision; this is only about who enters first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Woken(set[object]):
+    """The futures whose tasks have been woken and have not run yet.
+
+    A set and nothing more, so that the quick lane can ask cheaply whether it is empty.
+    """
+
+    # In `under_way`, and in the set itself: the ids of those whose wake-up travels to
+    # another thread's loop. Ids, because a wake-up that nobody keeps is handed on.
+    __slots__ = ("under_way",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: set[int] = set()
+
+    def send(self, wake_up: object) -> None:
+        """A wake-up sets out for a loop, to arrive as a callback."""
+        self.under_way.add(id(wake_up))
+        self.add(id(wake_up))
+
+    def arrive(self, wake_up: object) -> None:
+        """It has arrived, or never will."""
+        self.under_way.discard(id(wake_up))
+        self.discard(id(wake_up))
+
+    async def let_pass(self) -> None:
+        """Let those run that are here now; meanwhile later newcomers let the caller pass.
+
+        They are ready to run already, so one pass of the loop is enough. A wake-up
+        that is under way is ready after one pass, and runs in the next.
+        """
+        me = object()
+        passes = 2 if self.under_way else 1
+        self.add(me)
+        try:
+            for _ in range(passes):
+                await asyncio.sleep(0)
+        finally:
+            self.discard(me)
+
+
+# What a semaphore has that never had anybody to wake. Shared, so nothing is added to it.
+NOBODY_WOKEN = Woken()
