@@ -6,13 +6,16 @@ When it beats is the keeper's business, and so is what follows from the answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from slotwise.errors import BackendError
-from slotwise.redis.weather import Unreachable, logger
+from slotwise.redis.weather import Unreachable, logger, refused
 
 if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
@@ -43,6 +46,7 @@ class Heart:
         # On a cluster: how many heartbeats of a name are not answered yet.
         self._under_way: Counter[Room] = Counter()
         self.again = False  # asked, while it beats, to beat once more
+        self._complaints: set[object] = set()  # troubles that were told, and last
 
     async def beat(self) -> None:
         """Show that all live who hold, wait or have asked, and pass on what became of them."""
@@ -73,14 +77,13 @@ class Heart:
 
     async def _deliver(self, batch: Batch, started: float) -> None:
         try:
-            await self._send(batch)
+            await self._send(batch, started)
         except Unreachable:
             pass  # the outage was logged when it began
         except BackendError as error:
-            logger.warning("no heartbeat got through: %s", error)
+            self._complain("unheard", "no heartbeat got through: %s", error)
         else:
-            for room, *_ in batch:
-                room.heard_at = started
+            self._complaints.discard("unheard")
 
     async def _deliver_apart(self, batch: Batch, started: float) -> None:
         room = batch[0][0]
@@ -91,7 +94,7 @@ class Heart:
             if not self._under_way[room]:
                 del self._under_way[room]
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: Batch, started: float) -> None:
         keys: list[bytes] = []
         args: list[Any] = [b"", b""]
         for room, interval, holders, waiters in batch:
@@ -100,11 +103,49 @@ class Heart:
             args += holders
             args += waiters
         replies = await self._insist(batch, keys, args)
+        self._hear_of_memory(replies[0])
         for (room, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
+            if outcomes and outcomes[0].startswith(b"failed "):
+                self._failed(room, outcomes[0].removeprefix(b"failed "), waiters)
+                continue
+            room.heard_at = started
+            self._complaints.discard(room)
             if waiters:
                 self._watch(room, due)
             for outcome in outcomes:
                 self._hear(outcome)
+
+    def _hear_of_memory(self, reply: list[Any]) -> None:
+        """Say once that the server is at its maxmemory: heartbeats pass all the same."""
+        if reply[-1] != b"full":
+            self._complaints.discard("full")
+            return
+        reply.pop()
+        self._complain(
+            "full",
+            "%s has no memory left, and refuses new holders and waiters until its maxmemory is"
+            " raised; those that it has go on",
+            self._process.config.endpoint,
+        )
+
+    def _failed(self, room: Room, why: bytes, waiters: list[str]) -> None:
+        """Bear with the trouble of one name: its holders are lost when their interval is over."""
+        error = refused(self._process.config.endpoint, ReplyError(why.decode(errors="replace")))
+        self._complain(room, "no heartbeat of %r got through: %s", room.name, error)
+        now = time.monotonic()
+        for acquisition_id in waiters:
+            waiter = self._process.waiters.get(acquisition_id)
+            if waiter is None or now - max(waiter.alive_at, room.heard_at) < waiter.interval:
+                continue
+            # It has lost its place by now, and is told what a newcomer would be.
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                waiter.seat.loop.call_soon_threadsafe(waiter._fail, error)
+
+    def _complain(self, trouble: object, message: str, *args: object) -> None:
+        """Log a trouble once while it lasts."""
+        if trouble not in self._complaints:
+            self._complaints.add(trouble)
+            logger.warning(message, *args)
 
     async def _insist(self, batch: Batch, keys: list[bytes], args: list[Any]) -> Any:
         """The reply to a heartbeat, over another connection if this one has gone dead.

@@ -303,7 +303,8 @@ class Keeper:
         except BackendError:
             return  # the next heartbeat looks again
         for outcome in outcomes:
-            self._hear(outcome)
+            if not outcome.startswith((b"failed ", b"full")):  # what heartbeats tell anyway
+                self._hear(outcome)
         self.watch(room, due)
 
     # -------------------------------------------------------------------- ends

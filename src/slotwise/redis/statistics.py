@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import load
+from slotwise.redis.weather import Refused, logger
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -32,9 +33,14 @@ async def collect(
             args = [b"", b"counts", keys.notification, _INTERVAL]
             reply = seat.run(load("look"), keys.all, args, keys.slot)
             replies.append(reply_within(LOOK, reply, seat, keys.slot))
-        for name, (value, held, waiting, _) in zip(
-            wanted[at : at + _AT_ONCE], await asyncio.gather(*replies), strict=True
-        ):
+        found = await asyncio.gather(*replies, return_exceptions=True)
+        for name, outcome in zip(wanted[at : at + _AT_ONCE], found, strict=True):
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, Refused):
+                    raise outcome
+                logger.warning("%r can't be counted: %s", name, outcome)  # and the others can
+                continue
+            value, held, waiting, _ = outcome
             known = value and (names is not None or held or waiting)
             if known:
                 shown.append((name, SemaphoreStats(held, value, waiting)))

@@ -22,6 +22,9 @@ end
 local changed = 0
 if redis.call('ZSCORE', main, id) then
   changed = 1
+  -- Never refused, and so is nothing behind it: a server at its maxmemory looks at a script's
+  -- first write.
+  redis.call('ZREM', main, '')
   redis.call('ZADD', main, 'XX', deadline, id)
   for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
     if not redis.call('ZSCORE', main, id .. '#' .. i) then break end

@@ -5,7 +5,9 @@
 --       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids
 -- Returns for each semaphore {ms until somebody's time is up, or -1, what each that was not
 -- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
--- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line.
+-- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. A semaphore
+-- with a spoilt key has {-1, "failed why"}, and costs the others nothing. "full" in the first
+-- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include common.lua
 local CHUNK = 1000  -- arguments of one call: Lua cannot unpack many more
@@ -87,31 +89,30 @@ local function mend_some()
   end
 end
 
-local replies = {}
-local at = 3
-for first = 1, #KEYS, 7 do
+-- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
+local function beat(first, at)
   open(first, ARGV[1])
   caller, told = ARGV[2], {}
   local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   pattern = ARGV[at + 1]
   local first_holder, first_waiter = at + 4, at + 4 + holders
-  at = first_waiter + waiters
+  local last = first_waiter + waiters - 1
 
-  local longest = math.max(tonumber(redis.call('HGET', state, '.interval') or 0), interval)
+  local longest = math.max(tonumber(redis.call('HGET', state, '.interval') or 0) or 0, interval)
   if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest) end
   local value = current_value()
   local deadline = seconds(now + interval)
 
   end_ttls()
   -- Renewed before the silent are buried: who is late, but was not yet given up, lives.
-  local held = present(main, first_holder, at - 1)
-  local in_line = present(waiting, first_waiter, at - 1)
+  local held = present(main, first_holder, last)
+  local in_line = present(waiting, first_waiter, last)
   local members, line, outcome = {}, {}, {}
   for i = first_holder, first_waiter - 1 do
     local id = ARGV[i]
     if held[id] then add_members(members, id) else outcome[#outcome + 1] = 'lost ' .. id end
   end
-  for i = first_waiter, at - 1 do
+  for i = first_waiter, last do
     local id = ARGV[i]
     if in_line[id] then
       line[#line + 1] = id
@@ -134,6 +135,16 @@ for first = 1, #KEYS, 7 do
   for _, key in ipairs({main, waiting, waiting_heartbeat}) do outlive(key, interval) end
   if holders + waiters > 0 then keep(interval) end
   table.insert(outcome, 1, redis.call('EXISTS', waiting) == 1 and next_end() or -1)
-  replies[#replies + 1] = outcome
+  return outcome
 end
+
+local full = begin_though_full(KEYS[1])
+local replies = {}
+local at = 3
+for first = 1, #KEYS, 7 do
+  local reply, why = guarded(beat, first, at)
+  replies[#replies + 1] = reply or {-1, 'failed ' .. why}
+  at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
+end
+if full then table.insert(replies[1], 'full') end
 return replies

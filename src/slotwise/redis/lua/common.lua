@@ -14,6 +14,7 @@
 --                            the key does not come and go
 -- The documented keys are the truth; state and numbers only add to them, and are
 -- mended when a client that does not know them has changed the others.
+-- include base.lua
 -- include proof.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
 local now, now_text, now_us
@@ -34,9 +35,6 @@ local function open(first, given_now)
   now_text = string.format('%.6f', now)
 end
 
-local function seconds(number) return string.format('%.6f', number) end
-local function whole(number) return string.format('%.0f', number) end
-
 local function outlive(key, life)  -- EXPIRE never shortens a key's life
   local ms = math.ceil(life * 1000)
   local left = redis.call('PTTL', key)
@@ -46,7 +44,7 @@ end
 
 -- Keep the keys that do not come and go for another `life` seconds.
 local function keep(life)
-  local until_us = tonumber(redis.call('HGET', state, '.life') or 0)
+  local until_us = tonumber(redis.call('HGET', state, '.life') or 0) or 0
   if until_us >= now_us + life * 1000000 then return end
   redis.call('ZADD', numbers, 0, '.')
   for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
@@ -61,16 +59,19 @@ local function id_of(member)
   return string.match(member, '^(sw%-.*%*%d+)#%d+$') or member
 end
 
-local function read_claim(id)
-  local text = redis.call('HGET', state, id)
-  if not text then return nil end
+local function parse_claim(text)  -- nil for garbage too
   local interval, ttl, ticket, granted, numbers_text, token, who =
-    string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+    string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) ([%d,]+) (%d+) (.*)$')
+  if not (tonumber(interval) and tonumber(ticket)) then return nil end
   return {
     interval = tonumber(interval), ttl = tonumber(ttl), ticket = ticket, granted = granted,
     numbers = numbers_text, number = tonumber(string.match(numbers_text, '^%d+')),
     token = tonumber(token), who = who,
   }
+end
+
+local function read_claim(id)
+  return parse_claim(redis.call('HGET', state, id))
 end
 
 local function write_claim(id, claim, ...)
@@ -119,8 +120,8 @@ local function drop(id)
   local claim = read_claim(id)
   if claim then
     for number in string.gmatch(claim.numbers, '%d+') do redis.call('ZREM', numbers, number) end
-    redis.call('HDEL', state, id)
   end
+  redis.call('HDEL', state, id)
   return held
 end
 
@@ -221,7 +222,7 @@ local function seat(id, claim, value, stored_token, interval, freed, deadline)
 end
 
 local function current_value()
-  return tonumber(redis.call('HGET', state, '.value') or redis.call('GET', max))
+  return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
 end
 
 -- Hand what is free to the line, strictly in order. The interval is what a

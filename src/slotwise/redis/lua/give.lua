@@ -14,9 +14,9 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
   local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closing')
+  local ttl, number = string.match(facts[1] or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
   given = redis.call('ZREM', main, id)
-  if given == 1 and facts[1] then
-    local ttl, number = string.match(facts[1], '^%S+ (%S+) %S+ %S+ (%d+) ')
+  if given == 1 and number then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
@@ -28,7 +28,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
     if facts[2] and not facts[5] and not string.find(head, '*', 1, true) then
       interval, head_ttl, ticket, who = string.match(facts[2], '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
     end
-    local value = tonumber(facts[3] or 0)
+    local value = tonumber(facts[3]) or 0
     if head_ttl == '-' and freed <= value and redis.call('ZCARD', main) == value - 1 then
       local now_us = tonumber(ARGV[1])
       if now_us then
@@ -39,7 +39,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
       end
       local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)
       if alive_until and tonumber(alive_until) > now_us / 1000000 then
-        local token = string.format('%.0f', math.max(tonumber(facts[4] or 0) + 1, now_us))
+        local token = string.format('%.0f', math.max((tonumber(facts[4]) or 0) + 1, now_us))
         redis.call('ZREM', waiting_heartbeat, head)
         redis.call('ZREM', waiting, head)
         redis.call('ZADD', main, alive_until, head)
@@ -67,10 +67,8 @@ local id, interval, counted = ARGV[2], tonumber(ARGV[4]), ARGV[6] ~= ''
 caller, pattern = ARGV[3], ARGV[5]
 
 local stood = 0
-if given == 0 then
-  given = drop(id)
-  if given == 0 then stood = leave_line(id) end
-end
+if not freed then given = math.max(given, drop(id)) end
+if given == 0 then stood = leave_line(id) end
 local value = current_value()
 settle(value, interval, freed)
 local reply = {given, stood, 0, 0, 0}

@@ -14,8 +14,8 @@ local claims = redis.call('HMGET', state, unpack(ids))
 local digits, freed, with_ttl, known = {}, {}, {}, true
 for i, id in ipairs(ids) do
   digits[i] = scores[i] and '1' or '0'
-  if scores[i] and claims[i] then
-    local ttl, number = string.match(claims[i], '^%S+ (%S+) %S+ %S+ (%d+) ')
+  local ttl, number = string.match(claims[i] or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
+  if scores[i] and number then
     freed[#freed + 1] = tonumber(number)
     if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
   else
@@ -32,7 +32,7 @@ if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
 local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
 if known and #heads == #freed then
   local facts = redis.call('HMGET', state, '.value', '.token', '.closing', unpack(heads))
-  local held, value = redis.call('ZCARD', main), tonumber(facts[1] or 0)
+  local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
   local now_us = tonumber(ARGV[1])
   if now_us then
@@ -43,7 +43,7 @@ if known and #heads == #freed then
   end
   table.sort(freed)
   local fits = held + #freed == value and not facts[3] and freed[#freed] <= value
-  local token, longest = tonumber(facts[2] or 0), 0
+  local token, longest = tonumber(facts[2]) or 0, 0
   local members, filed, messages, whos = {}, {}, {}, {}
   local now_text = string.format('%.6f', now_us / 1000000)
   for i, head in ipairs(heads) do

@@ -5,7 +5,7 @@
 --       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
 --       how many holders, how many waiters, the holders' ids, the waiters' ids
 -- Returns for each object {ms until somebody's time is up, 0 if something is unfinished, or -1,
--- and "lost id", "gone id", "granted id number token" ...}
+-- and "lost id", "gone id", "granted id number token", "failed why", "full" ...}
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include path_rules.lua
 
@@ -41,18 +41,17 @@ local function clamp(key)
   renew(key, redis.call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE), seconds(now + longest))
 end
 
-local replies = {}
-local at = 3
-for first = 1, #KEYS, 8 do
+-- For one object, whose keys begin at KEYS[first] and arguments at ARGV[at].
+local function beat(first, at)
   open(first, ARGV[1])
   caller = ARGV[2]
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first_holder, first_waiter = at + 4, at + 4 + held
-  at = first_waiter + waited
+  local last = first_waiter + waited - 1
 
   -- Renewed before the silent are buried: who is late, but was not yet given up, lives.
   -- A ttl is not extended by that.
-  local holding, waiting = present(holders, first_holder, at - 1), present(waiters, first_waiter, at - 1)
+  local holding, waiting = present(holders, first_holder, last), present(waiters, first_waiter, last)
   local over = {}
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
@@ -62,7 +61,7 @@ for first = 1, #KEYS, 8 do
     local id = ARGV[i]
     if holding[id] and not over[id] then living[#living + 1] = id else outcome[#outcome + 1] = 'lost ' .. id end
   end
-  for i = first_waiter, at - 1 do
+  for i = first_waiter, last do
     local id = ARGV[i]
     local claim = holding[id] and not over[id] and read_claim(id)
     if waiting[id] then
@@ -87,6 +86,16 @@ for first = 1, #KEYS, 8 do
   local due = next_end()
   if due ~= 0 and redis.call('EXISTS', waiters) == 0 then due = -1 end
   table.insert(outcome, 1, due)
-  replies[#replies + 1] = outcome
+  return outcome
 end
+
+local full = begin_though_full(KEYS[2])
+local replies = {}
+local at = 3
+for first = 1, #KEYS, 8 do
+  local reply, why = guarded(beat, first, at)
+  replies[#replies + 1] = reply or {-1, 'failed ' .. why}
+  at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
+end
+if full then table.insert(replies[1], 'full') end
 return replies

@@ -21,6 +21,7 @@
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
 --   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
 -- Counts are worth nothing without the claims, so all keys expire together.
+-- include base.lua
 -- include proof.lua
 local state, holders, waiters, ttls, line, parked, unfinished, numbers
 local now, now_text, now_us
@@ -34,8 +35,6 @@ local first_key
 local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
 local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
 
-local function seconds(number) return string.format('%.6f', number) end
-local function whole(number) return string.format('%.0f', number) end
 local function padded(ticket) return string.format('%016.0f', ticket) end
 
 -- ------------------------------------------------------------- state: read once, written once
@@ -80,8 +79,8 @@ local function open(first, given_now, ...)
   told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
   fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life', ...})
   read_values(known['.values'] or '')
-  token, last_ticket = tonumber(known['.token'] or 0), tonumber(known['.ticket'] or 0)
-  longest, life_us = tonumber(known['.interval'] or 0), tonumber(known['.life'] or 0)
+  token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
+  longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
 end
 
 local function expire_with_the_others(key)
@@ -109,7 +108,7 @@ local function read_node(name)
   local text = get(name)
   if text then
     local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-    node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
+    node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
     node.value, node.kept = tonumber(value), tonumber(kept)
   end
   nodes[name] = node
@@ -173,10 +172,9 @@ end
 -- ------------------------------------------------------------------------------ claims
 
 local function read_claim(id)
-  local text = get(id)
-  if not text then return nil end
-  local interval, ttl, path, ticket, granted, number, token_text, who =
-    string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
+  local interval, ttl, path, ticket, granted, number, token_text, who = string.match(
+    get(id) or '', '^(%S+) (%S+) (%S+) (%d+) (%S+) (%d+) (%d+) (.*)$')
+  if not tonumber(interval) then return nil end  -- none, or garbage
   return {
     interval = interval, ttl = ttl, path = path, ticket = tonumber(ticket), granted = granted,
     number = tonumber(number), token = tonumber(token_text), who = who,

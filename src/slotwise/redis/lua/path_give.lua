@@ -9,6 +9,7 @@
 -- include path_rules.lua
 open(1, ARGV[1], ARGV[3])
 caller = ARGV[2]
+begin_though_full(holders)
 local digits, lacked = {}, nil
 expire()
 for i = 3, #ARGV do

@@ -19,6 +19,9 @@ local function outlive(key, seconds)
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, ms) end
 end
 
+-- Never refused, and so is nothing behind it: a server at its maxmemory looks at a script's
+-- first write.
+redis.call('ZREM', waiting_heartbeat, '')
 local waits, holds = 0, 0
 if redis.call('ZSCORE', waiting_heartbeat, id) then
   waits = 1

@@ -31,7 +31,7 @@ do
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
-      and tonumber(facts[4] or 0) >= enough_us and not string.find(id, '*', 1, true) then
+      and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true) then
     local held = redis.call('ZCARD', main)
     local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
     local now_text = string.format('%.6f', now)

@@ -1,0 +1,142 @@
+"""A server at its maxmemory takes no new claims, and costs nobody what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from tests.redis._server import Server, until
+
+from slotwise.errors import BackendError
+from slotwise.paths import TierSpec
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.keys import Keys
+from slotwise.redis.paths import RedisPaths
+from slotwise.redis.scripts import load
+
+INTERVAL = 1.0
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server:
+        yield server
+
+
+@pytest.fixture
+def full(own_server: Server) -> Iterator[redis.Redis]:
+    """A client of the server, with which the test fills it."""
+    with own_server.client(decode_responses=True) as client:
+        yield client
+        client.config_set("maxmemory", 0)
+
+
+def fill(client: redis.Redis) -> None:
+    client.config_set("maxmemory", "100kb")
+    with pytest.raises(redis.ResponseError, match="used memory"):
+        client.set("one", "more")
+
+
+def latest(client: redis.Redis, key: str) -> float:
+    found = client.zrange(key, -1, -1, withscores=True)
+    return float(found[0][1]) if found else 0.0
+
+
+async def several_beats(client: redis.Redis, *keys: str) -> None:
+    for key in keys:
+        before = latest(client, key)
+        await until(
+            lambda key=key, before=before: latest(client, key) > before + 2 * INTERVAL,
+            "a heartbeat two intervals later",
+        )
+
+
+async def test_a_full_server_loses_no_holder_and_no_place_in_line(
+    own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = RedisConfig(own_server.url)
+    semaphore = RedisSemaphore(name="s", value=2, heartbeat_max_interval=INTERVAL, config=config)
+    single, double = await semaphore.acquire(), await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire(2))
+    await until(lambda: full.zcard("adv-sem:semaphore_waiting:s"), "a waiter")
+    fill(full)
+    with caplog.at_level(logging.WARNING, "slotwise.redis"):
+        await several_beats(
+            full, "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting_heartbeat:s"
+        )
+    assert not single.lost.is_set()
+    assert not double.lost.is_set()
+    assert not waiting.done()
+    [record] = caplog.records
+    assert "has no memory left" in record.getMessage()
+    with pytest.raises(BackendError, match="no memory left"):
+        await semaphore.acquire()
+    assert await semaphore.release(single) is True
+    assert await semaphore.release(double) is True
+    assert await semaphore.release(await asyncio.wait_for(waiting, 20)) is True
+
+
+async def test_the_second_time_that_it_is_full_is_told_again(
+    own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = RedisConfig(own_server.url)
+    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=INTERVAL, config=config)
+    async with semaphore:
+        for times in (1, 2):
+            fill(full)
+            await until(lambda times=times: len(warnings(caplog)) == times, "a warning")
+            full.config_set("maxmemory", 0)
+            await several_beats(full, "adv-sem:semaphore_main:s")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_a_full_server_loses_no_path_and_no_place_in_line(
+    own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = RedisPaths(
+        (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False)),
+        name="t",
+        heartbeat_max_interval=INTERVAL,
+        config=RedisConfig(own_server.url),
+    )
+    held = await paths.acquire(("ada", None), timeout=None)
+    waiting = [asyncio.create_task(paths.acquire(("ada", None), timeout=None)) for _ in range(2)]
+    await until(lambda: full.zcard("adv-sem:tiers_waiters:t") == 2, "two waiters")
+    fill(full)
+    with caplog.at_level(logging.WARNING, "slotwise.redis"):
+        await several_beats(full, "adv-sem:tiers_holders:t", "adv-sem:tiers_waiters:t")
+    assert not held.lost.is_set()
+    assert len(warnings(caplog)) == 1
+    waiting[1].cancel()
+    await asyncio.wait([waiting[1]])
+    assert await paths.release(held.acquisition_id) is True
+    second = await asyncio.wait_for(waiting[0], 20)
+    assert await paths.release(second.acquisition_id) is True
+
+
+def test_the_documented_signs_of_life_pass_too(own_server: Server, full: redis.Redis) -> None:
+    keys = Keys("adv-sem", "s")
+
+    def run(name: str, given: tuple[bytes, ...], *args: object) -> object:
+        return full.eval(load(name).source, len(given), *given, *map(str, args))
+
+    line = (keys.waiting, keys.waiting_heartbeat)
+    for claim_id in ("a", "b"):
+        run("queue", line, claim_id, 15, "", "")
+    pattern = keys.notification.decode()
+    assert run("wake_up_nexts", (keys.main, keys.ttl, *line), 1, 15, "", "", pattern) == 1
+    fill(full)
+    assert run("acquire", (keys.main, keys.ttl, keys.max), "a", 1, 15, "", "") == [1, 1]
+    assert run("ping", (*line, keys.main), "a", 15, "", "") == [0, 1]
+    assert run("ping", (*line, keys.main), "b", 15, "", "") == [1, 0]
+    with pytest.raises(redis.ResponseError, match="used memory"):
+        run("queue", line, "c", 15, "", "")
+    assert run("release", (keys.main, keys.ttl, *line), "a") == 1
+    assert run("wake_up_nexts", (keys.main, keys.ttl, *line), 1, 15, "", "", pattern) == 1

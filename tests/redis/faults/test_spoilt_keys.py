@@ -1,0 +1,145 @@
+"""Keys that somebody has spoilt: the trouble of one name stays that name's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+import redis
+from tests.redis._server import until
+
+from slotwise import AcquisitionResult
+from slotwise.errors import BackendError
+from slotwise.paths import TierSpec
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.keys import KINDS
+from slotwise.redis.path_keys import KINDS as PATH_KINDS
+from slotwise.redis.paths import RedisPaths
+
+INTERVAL = 1.0
+TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
+
+
+def spoil(client: redis.Redis, key: str) -> None:
+    """Put something of another type there, which no script can work with."""
+    client.delete(key)
+    client.rpush(key, "spoilt")
+
+
+async def beats_go_on(client: redis.Redis, key: str) -> None:
+    def latest() -> float:
+        found = client.zrange(key, -1, -1, withscores=True)
+        return float(found[0][1]) if found else 0.0
+
+    before = latest()
+    await until(lambda: latest() > before + 2 * INTERVAL, "heartbeats of the others")
+
+
+async def test_spoilt_semaphores_cost_nobody_else_a_slot(
+    config: RedisConfig, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    def semaphore(name: str) -> RedisSemaphore:
+        return RedisSemaphore(name=name, value=1, heartbeat_max_interval=INTERVAL, config=config)
+
+    sound, spoilt = semaphore("sound"), {kind: semaphore(f"spoilt-{kind}") for kind in KINDS}
+    paths = RedisPaths(TIERS, name="t", heartbeat_max_interval=INTERVAL, config=config)
+    held, path = await sound.acquire(), await paths.acquire(("ada", None), timeout=None)
+    victims = {kind: await each.acquire() for kind, each in spoilt.items()}
+    waiting = {kind: asyncio.create_task(each.acquire()) for kind, each in spoilt.items()}
+    for kind in KINDS:
+        line = f"adv-sem:semaphore_waiting:spoilt-{kind}"
+        await until(lambda line=line: client.zcard(line), "a waiter")
+    with caplog.at_level(logging.WARNING, "slotwise.redis"):
+        for kind in KINDS:
+            spoil(client, f"adv-sem:semaphore_{kind}:spoilt-{kind}")
+        await beats_go_on(client, "adv-sem:semaphore_main:sound")
+        await beats_go_on(client, "adv-sem:tiers_holders:t")
+    assert not held.lost.is_set()
+    assert not path.lost.is_set()
+    texts = [each.getMessage() for each in caplog.records if "no heartbeat" in each.getMessage()]
+    for kind in KINDS:
+        complaints = [text for text in texts if f"'spoilt-{kind}' got" in text]
+        assert len(complaints) <= 1, "one complaint while it lasts"
+        assert all("wrong type" in text for text in complaints)
+    assert any("'spoilt-main'" in text for text in texts)
+    await asyncio.wait_for(victims["main"].lost, 20)
+    assert "sound" in await RedisSemaphore.get_acquired_stats(config=config)
+    assert await sound.release(held) is True
+    assert await paths.release(path.acquisition_id) is True
+    # Each is of use again as soon as the key is gone.
+    for kind, each in spoilt.items():
+        client.delete(f"adv-sem:semaphore_{kind}:spoilt-{kind}")
+        await each.release(victims[kind])
+        with contextlib.suppress(BackendError):  # that its key is of the wrong type
+            await each.release(await asyncio.wait_for(waiting[kind], 20))
+        await each.release(await each.acquire(timeout=20))
+
+
+async def test_spoilt_tiers_cost_nobody_else_a_slot(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    def tiers(name: str) -> RedisPaths:
+        return RedisPaths(TIERS, name=name, heartbeat_max_interval=INTERVAL, config=config)
+
+    sound = RedisSemaphore(name="sound", value=1, heartbeat_max_interval=INTERVAL, config=config)
+    well, spoilt = tiers("well"), {kind: tiers(f"spoilt-{kind}") for kind in PATH_KINDS}
+    ada = ("ada", None)
+    held, path = await sound.acquire(), await well.acquire(ada, timeout=None)
+    victims = {kind: await each.acquire(ada, timeout=None) for kind, each in spoilt.items()}
+    waiting = {
+        kind: asyncio.create_task(each.acquire(ada, timeout=None)) for kind, each in spoilt.items()
+    }
+    for kind in PATH_KINDS:
+        line = f"adv-sem:tiers_waiters:spoilt-{kind}"
+        await until(lambda line=line: client.zcard(line), "a waiter")
+        spoil(client, f"adv-sem:tiers_{kind}:spoilt-{kind}")
+    await beats_go_on(client, "adv-sem:semaphore_main:sound")
+    await beats_go_on(client, "adv-sem:tiers_holders:well")
+    assert not held.lost.is_set()
+    assert not path.lost.is_set()
+    assert await sound.release(held) is True
+    assert await well.release(path.acquisition_id) is True
+    for kind, each in spoilt.items():
+        client.delete(f"adv-sem:tiers_{kind}:spoilt-{kind}")
+        await each.release(victims[kind].acquisition_id)
+        waiting[kind].cancel()
+        [outcome] = await asyncio.gather(waiting[kind], return_exceptions=True)
+        if isinstance(outcome, AcquisitionResult):  # it came first
+            await each.release(outcome.acquisition_id)
+
+
+GARBAGE = [
+    (".life", "soon"),
+    (".token", "many"),
+    (".interval", "often"),
+    (".value", "some"),
+    (".values", "all"),
+    ("claim", "a claim"),
+    ("claim", ""),
+    ("claim", "1 2 3 4 5 6 7 8"),
+]
+
+
+async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    def semaphore(name: str) -> RedisSemaphore:
+        return RedisSemaphore(name=name, value=1, heartbeat_max_interval=INTERVAL, config=config)
+
+    sound, spoilt = semaphore("sound"), [semaphore(f"spoilt-{n}") for n in range(len(GARBAGE))]
+    held, victims = await sound.acquire(), [await each.acquire() for each in spoilt]
+    waiting = [asyncio.create_task(each.acquire()) for each in spoilt]
+    for (field, garbage), each, victim in zip(GARBAGE, spoilt, victims, strict=True):
+        line = f"adv-sem:semaphore_waiting:{each.name}"
+        await until(lambda line=line: client.zcard(line), "a waiter")
+        field = victim.acquisition_id if field == "claim" else field
+        client.hset(f"adv-sem:semaphore_state:{each.name}", field, garbage)
+    await beats_go_on(client, "adv-sem:semaphore_main:sound")
+    assert not held.lost.is_set()
+    assert await sound.release(held) is True
+    for each, victim, waiter in zip(spoilt, victims, waiting, strict=True):
+        await each.release(victim)
+        await each.release(await asyncio.wait_for(waiter, 20))
+        assert (await each.stats()).acquired_slots == 0
