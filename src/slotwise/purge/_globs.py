@@ -4,12 +4,17 @@ A pattern without a slash is about base names; one with a slash is about the who
 path below the root. There ``*`` and ``?`` stop at a slash, and ``**`` does not: a
 pattern that means too little deletes too little. One that can mean nothing at all is
 refused: what it was to protect would go.
+
+File names may be hostile, so a match must not take time that grows with a power of their
+length. What stands between two stars is looked for from left to right, and where it is
+found first, it stays: if the rest does not fit behind the first place, it does not fit
+behind a later one either. Atomic groups say that to the regular expression.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 Match = Callable[[str], object]
 
@@ -77,32 +82,61 @@ def _any_of(patterns: list[str]) -> Match | None:
 
 
 def _translated(pattern: str) -> str:
-    parts = []
+    """The regular expression of a pattern, in blocks that begin at a ``**``."""
+    blocks: list[tuple[str, list[str]]] = [("", [""])]  # how each begins; what its stars part
+    for piece in _pieces(pattern):
+        if piece in ("**", "**/"):
+            start, parts = blocks[-1]
+            if start and parts == [""]:  # nothing in between: the two are one
+                blocks[-1] = (piece if start == piece else "**", parts)
+            else:
+                blocks.append((piece, [""]))
+        elif piece == "*":
+            blocks[-1][1].append("")
+        else:
+            blocks[-1][1][-1] += piece
+    text = ""
+    for at, (start, parts) in enumerate(blocks):
+        following = blocks[at + 1][0] if at + 1 < len(blocks) else None
+        # As in 'a**/b', which also means 'ab': behind a later 'a' it may fit after all.
+        movable = following == "**/" and parts[-1][-1:] != "/" and parts != [""]
+        text += _block(start, parts, last=following is None, movable=movable)
+    return text
+
+
+def _pieces(pattern: str) -> Iterator[str]:
+    """``*``, ``**`` and ``**/``, and all else as regular expressions of one character."""
     at = 0
     while at < len(pattern):
-        if pattern.startswith("**/", at):
-            parts.append("(?:.*/)?")
-            at += 3
-        elif pattern.startswith("**", at):
-            parts.append(".*")
-            at += 2
-        elif pattern[at] == "*":
-            parts.append("[^/]*")
-            at += 1
+        star = next((star for star in ("**/", "**", "*") if pattern.startswith(star, at)), "")
+        if star:
+            yield star
+            at += len(star)
         elif pattern[at] == "?":
-            parts.append("[^/]")
+            yield "[^/]"
             at += 1
         elif pattern[at] == "[" and (end := _end_of_set(pattern, at)) > 0:
             inner = pattern[at + 1 : end].replace("\\", "\\\\")
             negated = inner[:1] in ("!", "^")
             inner = inner[1:] if negated else inner
             inner = inner.replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
-            parts.append(f"(?!/)[{'^' if negated else ''}{inner}]")
+            yield f"(?!/)[{'^' if negated else ''}{inner}]"
             at = end + 1
         else:
-            parts.append(re.escape(pattern[at]))
+            yield re.escape(pattern[at])
             at += 1
-    return "".join(parts)
+
+
+def _block(start: str, parts: list[str], *, last: bool, movable: bool) -> str:
+    """Parts with stars between them; ``start`` is the ``**`` before them, if any."""
+    text = parts[0]
+    for at, part in enumerate(parts[1:], 1):
+        # The last part of all has to be at the end, not where it is found first.
+        fixed = not movable and not (last and at == len(parts) - 1)
+        text += f"(?>[^/]*?{part})" if fixed else f"[^/]*{part}"
+    if start:
+        text = {"**": ".*?", "**/": "(?:.*?/)??"}[start] + text
+    return f"(?>{text})" if start and not last and not movable else text
 
 
 def _end_of_set(pattern: str, at: int) -> int:
