@@ -17,7 +17,7 @@ from slotwise.redis import RedisConfig, RedisSemaphore, scripts
 WAITING = "adv-sem:semaphore_waiting:x"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
 # What we send besides scripts, and what a script of any kind is sent by.
-SENT = {"evalsha", "eval", "script|exists", "script|load", "subscribe", "scan", "exists"}
+SENT = {"evalsha", "eval", "script|exists", "script|load", "subscribe", "blpop", "scan", "exists"}
 
 
 @pytest.fixture

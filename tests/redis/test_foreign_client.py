@@ -13,10 +13,13 @@ import uuid
 
 import pytest
 import redis
+from tests.redis._document import SCRIPTS
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import config as config_module
+from slotwise.redis import keeper as keeper_module
 from slotwise.redis.keys import PLACEHOLDER
 from slotwise.redis.scripts import load
 
@@ -26,6 +29,8 @@ PING = INTERVAL / 5
 
 class Foreigner:
     """The documented flow, and nothing else."""
+
+    own_ttl: float | str = ""
 
     def __init__(self, server: Server, value: int, clock_error: float = 0.0) -> None:
         self.client = server.client(decode_responses=True)
@@ -40,19 +45,26 @@ class Foreigner:
         return time.time() + self.clock_error
 
     def run(self, name: str, keys: tuple[str, ...], *args: object) -> object:
-        return self.client.eval(load(name).source.decode(), len(keys), *keys, *map(str, args))
+        return self.client.eval(self.source(name), len(keys), *keys, *map(str, args))
+
+    def source(self, name: str) -> str:
+        return load(name).source.decode()
 
     def queue(self) -> str:
         claim_id = uuid.uuid4().hex
-        self.run("queue", self.line, claim_id, INTERVAL, "", self.now())
+        self.run("queue", self.line, claim_id, INTERVAL, self.own_ttl, self.now())
         return claim_id
 
     def wake_up_nexts(self) -> object:
         keys = (self.main, self.ttl, *self.line)
-        return self.run("wake_up_nexts", keys, self.value, INTERVAL, "", self.now(), self.pattern)
+        return self.run(
+            "wake_up_nexts", keys, self.value, INTERVAL, self.own_ttl, self.now(), self.pattern
+        )
 
     def ping(self, claim_id: str) -> object:
-        return self.run("ping", (*self.line, self.main), claim_id, INTERVAL, "", self.now())
+        return self.run(
+            "ping", (*self.line, self.main), claim_id, INTERVAL, self.own_ttl, self.now()
+        )
 
     def wait(self, claim_id: str, *, within: float = 20) -> None:
         deadline = time.monotonic() + within
@@ -63,7 +75,9 @@ class Foreigner:
             assert self.ping(claim_id) != [0, 0], "given up for dead"
             assert time.monotonic() < deadline, "never granted"
         keys = (self.main, self.ttl, self.max)
-        changed, _ = self.run("acquire", keys, claim_id, self.value, INTERVAL, "", self.now())  # type: ignore[misc]
+        changed, _ = self.run(
+            "acquire", keys, claim_id, self.value, INTERVAL, self.own_ttl, self.now()
+        )  # type: ignore[misc]
         assert changed == 1
 
     def acquire(self) -> str:
@@ -75,9 +89,18 @@ class Foreigner:
         return self.run("release", (self.main, self.ttl, *self.line), claim_id)
 
 
-def ours(server: Server, value: int) -> RedisSemaphore:
+class Stranger(Foreigner):
+    """One with scripts of its own: they wake by lists, and keys expire by the last writer."""
+
+    own_ttl = 60
+
+    def source(self, name: str) -> str:
+        return SCRIPTS[name]
+
+
+def ours(server: Server, value: int, interval: float = INTERVAL) -> RedisSemaphore:
     return RedisSemaphore(
-        name="s", value=value, heartbeat_max_interval=INTERVAL, config=RedisConfig(server.url)
+        name="s", value=value, heartbeat_max_interval=interval, config=RedisConfig(server.url)
     )
 
 
@@ -208,3 +231,139 @@ async def test_what_a_stranger_removed_is_mended(server: Server, client: redis.R
         ),
         "no claims and numbers of the dead",
     )
+
+
+NEVER = 1000.0
+
+
+async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the heartbeat: with ours of 200 s, the stranger's 1 + 10 s must not end it."""
+    assert ours(server, 2, NEVER)._ping_interval == 5
+    monkeypatch.setattr(config_module, "_LONGEST_PING", 0.2)
+    semaphore = RedisSemaphore(
+        2, name="s", ttl=NEVER, heartbeat_max_interval=NEVER, config=RedisConfig(server.url)
+    )
+    held = await semaphore.acquire()
+    stranger = Stranger(server, 2)
+    stranger.own_ttl = 1
+    claim_id = await asyncio.to_thread(stranger.acquire)
+    stranger.release(claim_id)
+
+    def lives() -> list[float]:
+        return [client.pttl(key) / 1000 for key in (stranger.main, stranger.ttl, stranger.max)]
+
+    await until(lambda: min(lives()) >= NEVER - 60, "longer lives")
+    assert not held.lost.is_set()
+    assert await semaphore.release(held)
+
+
+async def test_what_a_stranger_frees_without_a_word_is_noticed_soon_at_any_heartbeat(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    semaphore, stranger = ours(server, 1, NEVER), Stranger(server, 1)
+    for _ in range(2):  # the second time it is known already
+        claim_id = await asyncio.to_thread(stranger.acquire)
+        waiting = asyncio.create_task(semaphore.acquire())
+        await in_line(semaphore, 1)
+        stranger.ping(claim_id)
+        stranger.release(claim_id)
+        await semaphore.release(await asyncio.wait_for(waiting, 20))
+    assert_nothing_left(client)
+
+
+async def test_who_stood_in_line_before_a_stranger_held_anything_notices_its_release_too(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    semaphore, stranger = ours(server, 1, NEVER), Stranger(server, 1)
+    held = await semaphore.acquire()
+    first = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    theirs = stranger.queue()
+    behind = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 3)
+    await semaphore.release(held)
+    await semaphore.release(await asyncio.wait_for(first, 20))
+    await asyncio.to_thread(stranger.wait, theirs)
+    assert not behind.done()
+    stranger.release(theirs)
+    await semaphore.release(await asyncio.wait_for(behind, 20))
+    assert_nothing_left(client)
+
+
+async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    monkeypatch.setattr(keeper_module, "_FOREIGN_LOOKS", NEVER)
+    semaphore, stranger = ours(server, 2, NEVER), Stranger(server, 2)
+    held = [await asyncio.to_thread(stranger.acquire) for _ in range(2)]
+    waiting = []
+    for n in range(2):  # the second joins while the first is blocked already
+        waiting.append(asyncio.create_task(semaphore.acquire()))
+        await in_line(semaphore, n + 1)
+    acquired = []
+    for claim_id, task in zip(held, waiting, strict=True):
+        stranger.ping(claim_id)
+        stranger.release(claim_id)
+        assert stranger.wake_up_nexts() == 1
+        acquired.append(await asyncio.wait_for(task, 20))
+    for each in acquired:
+        await semaphore.release(each)
+    assert_nothing_left(client)
+
+
+async def test_a_user_who_may_not_block_is_woken_all_the_same(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.execute_command("ACL", "SETUSER", "meek", "on", ">x", "~*", "&*", "+@all", "-blpop")
+    config = RedisConfig(f"redis://meek:x@127.0.0.1:{server.port}")
+    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=NEVER, config=config)
+    stranger = Stranger(server, 1)
+    claim_id = await asyncio.to_thread(stranger.acquire)
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    await until(lambda: semaphore._process.keeper._lists._refused, "a refusal")
+    stranger.release(claim_id)
+    await semaphore.release(await asyncio.wait_for(waiting, 20))
+    client.execute_command("ACL", "DELUSER", "meek")
+    assert not caplog.records
+
+
+@pytest.mark.soak
+async def test_together_they_are_half_as_fast_as_strangers_alone_at_least(server: Server) -> None:
+    """With two slots, and a hold of 5 ms, at the heartbeat that is the default."""
+    ends_at = 0.0
+
+    def their_work() -> int:
+        stranger, done = Stranger(server, 2), 0
+        while time.monotonic() < ends_at:
+            claim_id = stranger.acquire()
+            time.sleep(0.005)
+            stranger.release(claim_id)
+            done += 1
+        return done
+
+    async def our_work() -> int:
+        semaphore, done = ours(server, 2, 15), 0
+        while time.monotonic() < ends_at:
+            async with semaphore:
+                await asyncio.sleep(0.005)
+            done += 1
+        return done
+
+    async def grants(strangers: int, own: int) -> tuple[int, int]:
+        nonlocal ends_at
+        ends_at = time.monotonic() + 4
+        theirs = asyncio.gather(*(asyncio.to_thread(their_work) for _ in range(strangers)))
+        done = await asyncio.gather(*(our_work() for _ in range(own)))
+        return sum(await theirs), sum(done)
+
+    alone, _ = await grants(4, 0)
+    theirs, own = await grants(2, 2)
+    shown = f"{alone / 4:.0f}/s alone, {theirs / 4:.0f}/s + {own / 4:.0f}/s together"
+    assert theirs + own >= 0.5 * alone, shown
+    assert min(theirs, own) > 0, shown

@@ -271,17 +271,24 @@ def _set(config: RedisConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
 
 
+_LONGEST_PING = 5.0
+
+
 def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[float, float]:
-    """How long a process may be silent, and how often it shows that it lives."""
+    """How long a process may be silent, and how often it shows that it lives.
+
+    That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
+    the documented protocol lets them expire its own ttl and 10 s after its last call.
+    """
     interval = check_seconds("heartbeat_max_interval", longest_silence)
     if interval is None:
         raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
     ping = check_seconds("ping_interval", ping_interval)
     if ping is None:
-        return interval, interval / 5
+        return interval, min(interval / 5, _LONGEST_PING)
     if ping >= interval:
         raise ValueError(
             f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
             f" not {ping:g} s"
         )
-    return interval, ping
+    return interval, min(ping, _LONGEST_PING)

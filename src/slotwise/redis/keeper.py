@@ -23,6 +23,7 @@ from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.redis import log
 from slotwise.redis._reply_limits import Send, reply_within
+from slotwise.redis.foreign import NotificationLists
 from slotwise.redis.heart import Heart
 from slotwise.redis.weather import Unreachable, logger
 
@@ -37,6 +38,11 @@ _jitter = SystemRandom()
 
 # How close together looks at due ttls and at due semaphores may be.
 _GRAIN = 0.02
+
+# What a script says when a client holds something that wakes nobody when it releases; and how
+# often those who wait look for themselves then.
+_FOREIGNERS = -2
+_FOREIGN_LOOKS = 0.25
 
 
 class Keeper:
@@ -54,6 +60,7 @@ class Keeper:
         self.interval = math.inf  # between heartbeats; inf while resting
         self.alarm = math.inf  # when the next ttl ends
         self._next_beat = math.inf
+        self._lists = NotificationLists(process, self._spawn)
         self._dues: dict[Room, float] = {}  # when to look at a semaphore that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -100,7 +107,16 @@ class Keeper:
             self._nudge()
 
     def watch(self, room: Room, ms: int) -> None:
-        """Look at a semaphore that is waited for when somebody's time is up there."""
+        """Look at a semaphore that is waited for when somebody's time is up there.
+
+        Negative times are those of next_end in common.lua.
+        """
+        if ms == _FOREIGNERS:
+            self._lists.seen(room)
+            self._dues[room] = min(
+                self._dues.get(room, math.inf), time.monotonic() + _FOREIGN_LOOKS
+            )
+            self._nudge()
         if ms < 0:
             return
         when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
@@ -229,6 +245,7 @@ class Keeper:
             if now >= when:
                 del self._dues[room]
                 self._spawn(self._look_at(room))
+        self._lists.refresh()
         soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
         return max(soonest - now, 0.0) if soonest < math.inf else None
 

@@ -37,6 +37,10 @@ class KeySet:
         self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
         self.slot = hash_slot(self.all[0]) if cluster else None
 
+    def notification_of(self, acquisition_id: str) -> bytes:
+        """The list that tells a client of documented scripts about its grant."""
+        return self.notification.replace(PLACEHOLDER.encode(), acquisition_id.encode())
+
 
 class Keys(KeySet):
     """The keys of one semaphore."""
@@ -62,10 +66,6 @@ class Keys(KeySet):
             self.state,
             self.numbers,
         ) = self.all
-
-    def notification_of(self, acquisition_id: str) -> bytes:
-        """The list that tells a client of documented scripts about its grant."""
-        return self.notification.replace(PLACEHOLDER.encode(), acquisition_id.encode())
 
 
 def hash_slot(key: bytes) -> int:

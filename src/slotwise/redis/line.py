@@ -21,7 +21,7 @@ from slotwise.redis import _outages, weather
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.opening import Address, Talk, open_line
 from slotwise.redis.scripts import OURS, load
-from slotwise.redis.transport import Call, Link
+from slotwise.redis.transport import Call, IntoFuture, Link
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
@@ -41,7 +41,7 @@ class Line:
         config: RedisConfig,
         loop: asyncio.AbstractEventLoop,
         address: Address | None,
-        channel: str,
+        channel: str | None,
         *,
         on_message: Callable[[bytes], object],
         on_open: Callable[[bool], object],
@@ -83,6 +83,12 @@ class Line:
         else:
             self._backlog.append(call)
             self.open()
+
+    def command(self, *words: object) -> asyncio.Future[Any]:
+        """The reply to a plain command. Who stops waiting does not stop the call."""
+        reply: asyncio.Future[Any] = self.loop.create_future()
+        self.submit(Call(None, (), list(words), IntoFuture(reply)))
+        return reply
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""

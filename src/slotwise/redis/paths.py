@@ -69,7 +69,8 @@ class RedisPaths:
         cancel_task_after_ttl: also cancel the task that took the slots.
         heartbeat_max_interval: how long a process may be silent, in seconds,
             before what it holds and its places in line are given to others.
-        ping_interval: how often it shows that it lives; a fifth of that by default.
+        ping_interval: how often it shows that it lives; a fifth of that by default, and
+            5 s at most.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
     """
 

@@ -17,6 +17,7 @@ _INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
 DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
 OURS = (
     *("request", "request_many", "give", "give_many", "beat", "resize", "close", "look", "kick"),
+    "push",
     *("path_request", "path_give", "path_beat", "path_resize", "path_look"),
 )
 

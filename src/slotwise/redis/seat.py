@@ -19,7 +19,8 @@ from slotwise.redis.config import RedisConfig
 from slotwise.redis.line import Line
 from slotwise.redis.opening import Address
 from slotwise.redis.scripts import Script
-from slotwise.redis.transport import Call, Link
+from slotwise.redis.transport import Call, IntoFuture, Link
+from slotwise.redis.weather import Unreachable
 
 
 class Seat:
@@ -58,6 +59,7 @@ class Seat:
         # which must not pass them.
         self._unsettled: dict[int | None, list[Call]] = {}
         self._next_number = itertools.count(1).__next__
+        self._blocking: Line | None = None
         self._only = self.line_to(None) if cluster is None else None
 
     def submit(self, call: Call) -> None:
@@ -84,14 +86,12 @@ class Seat:
     ) -> asyncio.Future[Any]:
         """Submit a call whose reply is awaited. Who stops waiting does not stop the call."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(script, keys, args, _Into(future), slot))
+        self.submit(Call(script, keys, args, IntoFuture(future), slot))
         return future
 
     async def command(self, *words: object, address: Address | None = None) -> Any:
         """A plain command, to one node if this is a cluster."""
-        future: asyncio.Future[Any] = self.loop.create_future()
-        self.line_to(address).submit(Call(None, (), list(words), _Into(future)))
-        return await reply_within(LOOK, future, self, None)
+        return await reply_within(LOOK, self.line_to(address).command(*words), self, None)
 
     def link_for(self, slot: int | None) -> Link | None:
         """The open connection that a call would travel by, if there is one."""
@@ -149,6 +149,28 @@ class Seat:
             )
         return line
 
+    def blocking_line(self) -> Line:
+        """A line of its own to the one server, for calls that would hold others up."""
+        if self._blocking is None:
+            self._blocking = Line(
+                self.config,
+                self.loop,
+                None,
+                None,
+                on_message=_ignore,
+                on_open=_ignore,
+                on_moved=lambda *_: False,
+                on_unsettled=_ignore,
+                on_trouble=_ignore,
+                listens=lambda: False,
+            )
+        return self._blocking
+
+    def close_blocking_line(self) -> None:
+        if self._blocking is not None:
+            self._blocking.end(Unreachable("the blocking connection was closed by us"))
+            self._blocking = None
+
     def _serves(self, address: Address | None) -> bool:
         return self._cluster is None or address in self._cluster.primaries()
 
@@ -164,7 +186,7 @@ class Seat:
             return [None]
         if not self._cluster.primaries():
             learned: asyncio.Future[Any] = self.loop.create_future()
-            self._cluster.learn(self.loop, lambda error: _Into(learned)(None, error))
+            self._cluster.learn(self.loop, lambda error: IntoFuture(learned)(None, error))
             await reply_within(LOOK, learned, self, None)
         return [*self._cluster.primaries()]
 
@@ -236,6 +258,7 @@ class Seat:
     # ---------------------------------------------------------------- ending
 
     def end(self, error: BackendError) -> None:
+        self.close_blocking_line()
         for line in self._lines.values():
             line.end(error)
         left = [*self._parked, *itertools.chain(*self._unsettled.values())]
@@ -248,19 +271,9 @@ class Seat:
         """Close the sockets only, from any thread."""
         for line in list(self._lines.values()):
             line.abandon()
+        if self._blocking is not None:
+            self._blocking.abandon()
 
 
-class _Into:
-    """Puts a reply into a future, unless nobody waits for it any more."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
-
-    def __call__(self, _: Call | None, reply: Any) -> None:
-        if not self._future.done():
-            if isinstance(reply, BaseException):
-                self._future.set_exception(reply)
-            else:
-                self._future.set_result(reply)
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""

@@ -105,6 +105,22 @@ class Call:
         return packed
 
 
+class IntoFuture:
+    """Puts a reply into a future, unless nobody waits for it any more."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def __call__(self, _: Call | None, reply: Any) -> None:
+        if not self._future.done():
+            if isinstance(reply, BaseException):
+                self._future.set_exception(reply)
+            else:
+                self._future.set_result(reply)
+
+
 def pack_half(words: Sequence[Any]) -> bytes:
     """Some words of a command, as they travel; the number of all words goes in front."""
     packed: bytes = pack_command(tuple(words))

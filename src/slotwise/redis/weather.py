@@ -52,7 +52,7 @@ def unreachable(server: object, error: BaseException) -> BackendError:
 _GRANT_MORE = (
     "does not allow this user enough; grant it the keys of the namespace, the channels slotwise:*,"
     " the commands of @scripting, @pubsub, @sortedset and @hash, and"
-    " +time +exists +del +pexpire +pttl +get +set +rpush +scan"
+    " +time +exists +del +pexpire +pttl +get +set +rpush +blpop +scan"
 )
 _STRANGE_KEY = (
     "has a key of the wrong type where the semaphore wants its own; delete that key, or choose"

@@ -3,7 +3,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat, or empty
 --       then for each semaphore: heartbeat_max_interval (s), pattern of foreign
 --       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids
--- Returns for each semaphore {ms until somebody's time is up, or -1, what each that was not
+-- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
 -- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
 -- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. A semaphore
 -- with a spoilt key has {-1, "failed why"}, and costs the others nothing. "full" in the first
@@ -132,7 +132,10 @@ local function beat(first, at)
   mend_some()
   settle(value, interval)
   for _, message in ipairs(told) do outcome[#outcome + 1] = message end
-  for _, key in ipairs({main, waiting, waiting_heartbeat}) do outlive(key, interval) end
+  -- Other clients may have set a shorter life.
+  for _, key in ipairs({main, max, waiting, waiting_heartbeat}) do outlive(key, interval) end
+  local last = tonumber(redis.call('ZREVRANGE', ttls, 0, 0, 'WITHSCORES')[2])
+  if last then outlive(ttls, last - now + interval) end
   if holders + waiters > 0 then keep(interval) end
   table.insert(outcome, 1, redis.call('EXISTS', waiting) == 1 and next_end() or -1)
   return outcome

@@ -221,6 +221,24 @@ local function seat(id, claim, value, stored_token, interval, freed, deadline)
   end
 end
 
+-- Whether clients of the documented protocol hold something: every slot of ours has a number.
+local function foreigners_hold()
+  return redis.call('ZCARD', main) > math.max(redis.call('ZCARD', numbers) - 1, 0)
+end
+
+-- A client that wakes nobody has begun to hold something: those who wait look for themselves
+-- from now on. One message is enough for each seat.
+local function warn_of_foreigners()
+  local warned = {}
+  for _, id in ipairs(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1)) do
+    local seat = string.match(id, '^sw%-([^-]+)%-')
+    if seat and not warned[seat] then
+      warned[seat] = true
+      tell(id, nil, 'look')
+    end
+  end
+end
+
 local function current_value()
   return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
 end
@@ -235,6 +253,7 @@ local function settle(value, interval, freed)
   local facts = redis.call('HMGET', state, '.closing', '.token')
   if facts[1] then return end
   local token = tonumber(facts[2]) or 0
+  local known = foreigners_hold()
   while free > 0 do
     local id = redis.call('ZRANGE', waiting, 0, 0)[1]
     if not id then return end
@@ -264,6 +283,8 @@ local function settle(value, interval, freed)
         tell(id, nil, 'look')
       else
         tell(id, nil, 'granted')
+        if not known then warn_of_foreigners() end
+        known = true
       end
       free = free - slots
     end
@@ -271,8 +292,10 @@ local function settle(value, interval, freed)
 end
 
 -- In how many ms somebody's time is up here; -1 if nobody's is. Those who wait
--- come back then.
+-- come back then. -2: a client that wakes nobody holds something, so they come back soon,
+-- and often.
 local function next_end()
+  if foreigners_hold() then return -2 end
   local soonest
   for _, key in ipairs({main, ttls, waiting_heartbeat}) do
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])

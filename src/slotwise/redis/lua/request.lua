@@ -7,7 +7,7 @@
 --       9 who: "host pid label"   10 pattern of foreign notification lists
 --       11 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}
---         {"queued", value, ms until somebody's time is up, or -1}
+--         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in common.lua)}
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
 --         {"conflict", value, held, waiting}       in use with another value
 --         {"too many", value}                      more slots than there are
@@ -79,6 +79,7 @@ do
       local ttl = ARGV[5] == '' and '-' or ARGV[5]
       redis.call('HSET', state, id,
                  ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[9])
+      if held > redis.call('ZCARD', numbers) - 1 then return {'queued', value, -2} end
       if ARGV[11] == '' then return {'queued', value, -1} end
       local soonest = now + interval
       for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do

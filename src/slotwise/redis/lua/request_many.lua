@@ -6,7 +6,8 @@
 --       7 "due" to be told when somebody's time is up, else empty
 --       8 age of the callers' semaphore object (us)   9 pattern of foreign notification lists
 --       10... the acquisition ids
--- Returns {"queued", value, ms until somebody's time is up, or -1}, all of them, in their order
+-- Returns {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in common.lua)},
+--          all of them, in their order
 --         {"each", what request.lua would reply to the first, to the second ...}
 -- Mirrors Ledger.request for each. The first half is for a ledger that is full.
 do
@@ -19,10 +20,10 @@ do
     now_us = time[1] * 1000000 + time[2]
   end
   local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life')
-  local value, now = tonumber(facts[1]), now_us / 1000000
+  local value, now, held = tonumber(facts[1]), now_us / 1000000, redis.call('ZCARD', main)
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and ARGV[5] == ''
-      and (tonumber(facts[4]) or 0) >= enough_us and redis.call('ZCARD', main) >= value then
+      and (tonumber(facts[4]) or 0) >= enough_us and held >= value then
     local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
     local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
     local ttl = ARGV[4] == '' and '-' or ARGV[4]
@@ -44,6 +45,7 @@ do
       redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
     end
     redis.call('HSET', state, unpack(filed))
+    if held > redis.call('ZCARD', KEYS[7]) - 1 then return {'queued', value, -2} end
     if ARGV[7] == '' then return {'queued', value, -1} end
     local soonest = now + interval
     for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
