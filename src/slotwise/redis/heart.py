@@ -108,12 +108,13 @@ class Heart:
             if outcomes and outcomes[0].startswith(b"failed "):
                 self._failed(room, outcomes[0].removeprefix(b"failed "), waiters)
                 continue
-            room.heard_at = started
             self._complaints.discard(room)
             if waiters:
                 self._watch(room, due)
             for outcome in outcomes:
                 self._hear(outcome)
+            # Last: a waiter that is gone must not take this for a sign of its own life.
+            room.heard_at = started
 
     def _hear_of_memory(self, reply: list[Any]) -> None:
         """Say once that the server is at its maxmemory: heartbeats pass all the same."""
