@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -163,6 +166,31 @@ def test_a_file_that_is_damaged(shell: Shell):
     assert str(damaged) in out
     assert "mystery.0123456789abcdef.slots" in out
     assert out.splitlines()[-1] == "2 checks failed"
+
+
+def test_a_process_that_keeps_a_lock_is_named(shell: Shell):
+    shell.occupy("api")
+    folder = shell.folder / "slots"
+    [file] = folder.glob("api*")
+    hog = subprocess.Popen(
+        [sys.executable, "-m", "tests.processes._lock_hog", str(file)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with hog:
+        assert hog.stdout is not None
+        assert hog.stdout.readline() == b"locked\n"
+        os.kill(hog.pid, signal.SIGSTOP)
+        try:
+            code, found = examine(shell)
+        finally:
+            os.kill(hog.pid, signal.SIGCONT)
+    assert (code, state(found, "semaphores")) == (1, "failed")
+    told = f"'api' can't be changed: process {hog.pid}, which is stopped, has its file's lock"
+    assert found["semaphores"]["found"] == told
+    assert found["semaphores"]["remedy"].startswith(f"kill -CONT {hog.pid}")
+    assert state(found, "a slot") == "ok"
 
 
 def test_fifos_of_processes_that_were_killed_are_told_and_harmless(shell: Shell):

@@ -18,6 +18,7 @@ import pytest
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise.processes import ProcessSemaphore
+from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.folder import file_name, locate, name_in, trouble
 from slotwise.processes.journal import Journal
 from slotwise.processes.state import State
@@ -208,7 +209,7 @@ def test_a_truncated_file_is_an_error(make: Make, folder: Path) -> None:
 def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, folder: Path) -> None:
     path = file_of(used(make), folder)
     sound = path.read_bytes()
-    journal = Journal(path, None)
+    journal = Journal(OpenFolder(folder), path.name, None)
     journal.catch_up()
     for at in range(journal._start, journal._end, 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
@@ -365,7 +366,7 @@ def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
     before.apply(["ask", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
     before.apply(["resize", 9e9, 1, 4, None])
     before.apply(["close everywhere", 9e9, 1, "night"])
-    journal = Journal(folder / file_name("s"), 77)
+    journal = Journal(OpenFolder(folder), file_name("s"), 77)
     journal.create(before)
     journal.close()
     semaphore = make(1)

@@ -19,6 +19,7 @@ from tests.processes.test_stuck_lock import stuck
 
 from slotwise import BackendError, SlotwiseError
 from slotwise.processes import ProcessSemaphore
+from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.folder import file_name
 from slotwise.processes.journal import Journal
 from slotwise.processes.state import State
@@ -39,7 +40,7 @@ def a_history(path: Path) -> None:
     state = State("s", 2, "another boot")
     for number, ttl in enumerate((None, 5.0, None)):
         state.apply(["ask", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
-    journal = Journal(path, 77)
+    journal = Journal(OpenFolder(path.parent), path.name, 77)
     journal.create(state)
     journal.write(["ask", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
     journal.write(["release", 102.0, 9, "pabc-0"])

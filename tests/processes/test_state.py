@@ -20,6 +20,7 @@ from tests.ledger.model import Entry, Model
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.processes import journal as journals
+from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.journal import Journal
 from slotwise.processes.state import State
 
@@ -38,8 +39,8 @@ class FileAgainstModel(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory()
         self._usual = journals._LONG
         journals._LONG = SNAPSHOT_AFTER
-        path = Path(self._folder.name, "s.slots")
-        self.processes = [Journal(path, life) for life in (1, 2, 3)]
+        folder = OpenFolder(Path(self._folder.name))
+        self.processes = [Journal(folder, "s.slots", life) for life in (1, 2, 3)]
         self.processes[0].create(State("s", 3, "boot"))
         self.model = Model(3)
         self.now = 100.0
@@ -155,7 +156,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @rule(actor=actors)
     def start_anew(self, actor: int) -> None:
         old = self.processes[actor]
-        self.processes[actor] = Journal(old.path, old.life)
+        self.processes[actor] = Journal(old.folder, old.file, old.life)
         old.close()
 
     # ---------------------------------------------------------- what must hold
@@ -163,7 +164,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
         seen = []
-        for process in [*self.processes, Journal(self.processes[0].path, 4)]:
+        for process in [*self.processes, Journal(self.processes[0].folder, "s.slots", 4)]:
             process.catch_up()
             state = process.state
             assert state is not None

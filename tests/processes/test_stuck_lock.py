@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
 from slotwise.processes import ProcessSemaphore, looking
 from slotwise.processes.folder import file_name
+from slotwise.processes.words import is_stopped
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -22,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def stuck(folder: Path) -> Iterator[None]:
+def stuck(folder: Path) -> Iterator[int]:
+    """Somebody has the lock: the pid."""
     hog = subprocess.Popen(
         [sys.executable, "-m", "tests.processes._lock_hog", str(folder / file_name("s"))],
         cwd=ROOT,
@@ -33,7 +37,7 @@ def stuck(folder: Path) -> Iterator[None]:
     with hog:  # which closes its input, and waits for it
         assert hog.stdout is not None
         assert hog.stdout.readline() == "locked\n"
-        yield
+        yield hog.pid
 
 
 async def test_the_event_loop_goes_on_meanwhile(make: Make, folder: Path) -> None:
@@ -81,10 +85,13 @@ async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
 async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
     semaphore = make()
     await semaphore.release(await semaphore.acquire())
-    with stuck(folder):
-        with pytest.raises(AcquireTimeout, match=r"in 0\.1 s: .* is that stopped"):
+    with stuck(folder) as pid:
+        told = (
+            rf"in 0\.1 s: .* process {pid} has had its lock .* is that stopped\? `kill -CONT {pid}`"
+        )
+        with pytest.raises(AcquireTimeout, match=told):
             await semaphore.acquire(timeout=0.1)
-        with pytest.raises(AcquireTimeout, match=r"in 0\.1 s: .* is that stopped"):
+        with pytest.raises(AcquireTimeout, match=told):
             await asyncio.to_thread(semaphore.acquire_sync, timeout=0.1)
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
@@ -95,7 +102,7 @@ def test_who_only_looks_gives_up_with_a_hint(
     monkeypatch.setattr(looking, "PATIENCE", 0.1)
     semaphore = make()
     held = semaphore.acquire_sync()
-    with stuck(folder), pytest.raises(BackendError, match="kill -CONT"):
+    with stuck(folder) as pid, pytest.raises(BackendError, match=f"kill -CONT {pid}"):
         semaphore.stats_sync()
     assert semaphore.release_sync(held) is True
 
@@ -107,11 +114,33 @@ async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, folder:
     async with asyncio.timeout(30):
         while not (await semaphore.stats()).waiting:
             await asyncio.sleep(0.001)
-        with stuck(folder), pytest.raises(AcquireTimeout, match="in 2 s: 1 of 1 held"):
-            await waiting
+        with stuck(folder) as pid:
+            told = f"in 2 s: 1 of 1 held, .* process {pid} has had the lock of its file"
+            with pytest.raises(AcquireTimeout, match=told):
+                await waiting
         while (await semaphore.stats()).waiting:
             await asyncio.sleep(0.001)
     assert await semaphore.release(held) is True
+
+
+def test_one_that_is_stopped_is_said_to_be(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("this system does not tell")
+    monkeypatch.setattr(looking, "PATIENCE", 0.1)
+    semaphore = make()
+    semaphore.acquire_sync()
+    with stuck(folder) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until = time.monotonic() + 30
+            while not is_stopped(pid):
+                assert time.monotonic() < until
+            with pytest.raises(BackendError, match=f"process {pid} .* and is stopped: `kill -CONT"):
+                semaphore.stats_sync()
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_withdrawal_is_made_up_for(make: Make, folder: Path) -> None:

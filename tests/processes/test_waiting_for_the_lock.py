@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.journal import Journal
 from slotwise.processes.watch import Watch
 
@@ -19,7 +20,7 @@ from slotwise.processes.watch import Watch
 @pytest.fixture
 def journals(tmp_path: Path) -> Iterator[list[Journal]]:
     """One file, as three processes have it open."""
-    opened = [Journal(tmp_path / "s.slots", life) for life in (1, 2, 3)]
+    opened = [Journal(OpenFolder(tmp_path), "s.slots", life) for life in (1, 2, 3)]
     yield opened
     for journal in opened:
         journal.close()

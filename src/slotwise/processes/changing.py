@@ -52,7 +52,7 @@ class Changing:
         self.process = process
         self.name = name
         self.retired = False
-        self._journal = Journal(process.folder / file_name(name, suffix), process.life)
+        self._journal = Journal(process.folder, file_name(name, suffix), process.life)
         self.members = Members(process, name, self._journal.path)
         self._mutex = _fork.new_lock()
         self._busy = False
@@ -160,8 +160,7 @@ class Changing:
                 since = since or now
                 waited = now - since
                 if patience is not None and waited >= patience:
-                    self._go_away(since)
-                    raise Busy
+                    raise Busy(self._go_away(since))
                 time.sleep(next(pause for until, pause in _PAUSES if waited < until))
         finally:
             if deeds is not None and (deeds.wake or deeds.hints or deeds.lost):
@@ -169,11 +168,13 @@ class Changing:
             if done and self._orphans:  # somebody interrupted this
                 self._see_to_orphans()
 
-    def _go_away(self, since: float) -> None:
-        """Let nobody wait for one who has given up."""
+    def _go_away(self, since: float) -> int | None:
+        """Let nobody wait for one who has given up: the pid of who has the lock."""
         with self._mutex:
-            if not self.retired:
-                self._journal.stop_knocking(since)
+            if self.retired:
+                return None
+            self._journal.stop_knocking(since)
+            return self._journal.lock_holder()
 
     def _refresh(self, deeds: Deeds, value: int | None, since: float) -> bool:
         """Bring the state up to date, under the lock; False if that has to be taken anew."""
@@ -220,7 +221,7 @@ class Changing:
         """Leave a file that was deleted or moved for the one in its place."""
         self._displaced = True
         self._journal.close()
-        self.process.prepare()
+        self.process.folder.follow()
         self._journal.open()
 
     def known(self) -> State:
@@ -328,18 +329,18 @@ class Changing:
         self._alarm = NEVER
         try:
             self.change(_nothing, None, TIMERS_PATIENCE)
-        except (Busy, BackendError):
-            self._give_up_overdue()
+        except (Busy, BackendError) as error:
+            self._give_up_overdue(error if isinstance(error, Busy) else None)
             self._ring_by(_clock.now() + _AGAIN)
         except (Missing, Retired):
             pass
 
-    def fail_closed(self) -> None:
+    def fail_closed(self, _when: float = 0.0) -> None:
         """End the waits of instances that this process closed; the file is told, or later is."""
         deeds = Deeds(_clock.now())
         with self._mutex:
             if self._busy:  # a signal handler closes what it interrupted
-                _clock.timekeeper.call_at(deeds.now, lambda _: self.fail_closed())
+                _clock.timekeeper.call_at(deeds.now, self.fail_closed)
                 return
             if not self.retired and self._journal.state is not None:
                 self._orphans += self.members.give_up_closed(self._journal.state, deeds)
@@ -347,12 +348,12 @@ class Changing:
         if self._orphans:
             self._see_to_orphans()
 
-    def _give_up_overdue(self) -> None:
+    def _give_up_overdue(self, stuck: Busy | None) -> None:
         """Let nobody wait longer than it wanted because the file can't be changed just now."""
         deeds = Deeds(_clock.now())
         with self._mutex:
             if not self._busy and not self.retired and self._journal.state is not None:
-                self._orphans += self.members.give_up_overdue(self._journal.state, deeds)
+                self._orphans += self.members.give_up_overdue(self._journal.state, deeds, stuck)
         self.members.act(deeds)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 import string
 from pathlib import Path
 
@@ -34,6 +33,10 @@ _REMEDIES = {
     errno.ENOLCK: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
     errno.ENOTSUP: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
     errno.ENOSYS: "this file system has no locks: set SLOTWISE_DIR to a folder on a local disk",
+    errno.EINVAL: "it is not a file of slotwise's: remove it",
+    errno.EISDIR: "it is a folder: remove it",
+    errno.ELOOP: "it is a symbolic link: remove it",
+    errno.ENXIO: "it is no file: remove it",
     errno.EIO: "the disk reports an error: look at the system's log",
 }
 
@@ -57,36 +60,6 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
         return Path(os.path.abspath(os.fspath(given)))  # noqa: PTH100 - resolve() would hide a symlink
     base = next((each for each in ("/tmp", "/var/tmp") if os.path.isdir(each)), "/tmp")  # noqa: S108, PTH112
     return Path(base, f"slotwise-{os.getuid()}")
-
-
-def prepare(folder: Path) -> None:
-    """Make the folder if it is missing; refuse one that others could tamper with.
-
-    Raises:
-        BackendError: it can't be made, or is not safe to use.
-    """
-    try:
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            pass
-        found = folder.lstat()
-    except OSError as error:
-        raise trouble(error, folder) from error
-    if stat.S_ISLNK(found.st_mode):
-        raise BackendError(f"{folder}: it is a symbolic link: name the folder that it leads to")
-    if not stat.S_ISDIR(found.st_mode):
-        raise BackendError(f"{folder}: it is no folder: remove it, or set SLOTWISE_DIR to another")
-    if found.st_uid != os.getuid():
-        raise BackendError(
-            f"{folder}: it belongs to user {found.st_uid}, and this is user {os.getuid()}:"
-            f" set SLOTWISE_DIR to a folder of your own"
-        )
-    if found.st_mode & 0o022:
-        raise BackendError(
-            f"{folder}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}):"
-            f" chmod 700 it, or set SLOTWISE_DIR to another"
-        )
 
 
 def key_of(name: str) -> str:

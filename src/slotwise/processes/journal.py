@@ -20,12 +20,12 @@ import os
 import struct
 from collections.abc import Callable
 from os import fstat, pread, pwrite
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from slotwise.errors import BackendError
 from slotwise.processes._checks import check_record, check_snapshot
+from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.folder import trouble
 from slotwise.processes.locks import DOOR, NO_KNOCKS, LockedFile
 from slotwise.processes.state import RULES, Event, Record, State
@@ -79,13 +79,13 @@ class Journal(LockedFile):
 
     __slots__ = ("_end", "_epoch", "_head", "_sequence", "_start", "sound", "state")
 
-    def __init__(self, path: Path, life: int | None) -> None:
+    def __init__(self, folder: OpenFolder, file: str, life: int | None) -> None:
         self.state: State | None = None  # as last read; None if there was none
         self.sound = False  # whether it is what the file says up to `_sequence`
         self._sequence = self._epoch = self._start = self._end = 0
         # The roots as last read or written, and nobody at the door.
         self._head = _NO_ROOTS + NO_KNOCKS
-        super().__init__(path, life)
+        super().__init__(folder, file, life)
 
     def close(self) -> None:
         """Let go of the file, and of all locks on it."""
@@ -296,10 +296,10 @@ class Journal(LockedFile):
             data, at = data[written:], at + written
 
 
-def read_name(path: Path) -> str | None:
+def read_name(folder: OpenFolder, file: str) -> str | None:
     """The name of the semaphore in a file that this process does not have open."""
     try:
-        journal = Journal(path, None)
+        journal = Journal(folder, file, None)
     except BackendError:
         return None
     try:

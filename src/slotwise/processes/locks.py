@@ -15,10 +15,15 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 from os import fstat, pread, pwrite, stat
-from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING
 
 from slotwise.processes.folder import trouble
+
+if TYPE_CHECKING:
+    from slotwise.processes._open_folder import OpenFolder
 
 # Where in the file those show themselves who wait for the first byte: cells, each with since when
 # somebody waits and when that was last said. The threads of a process, and processes that happen
@@ -34,22 +39,32 @@ _FORGOTTEN = 0.02
 # The locked bytes of processes are out here.
 _LIVES = 1 << 40
 
+# As the system's header files have it: a kind of lock, from where, which bytes, and whose.
+_IS_BSD = sys.platform == "darwin" or "bsd" in sys.platform
+_FLOCK = struct.Struct("@qqihh" if _IS_BSD else "@hhqqi0q")
+
+
+def _flock(kind: int, byte: int) -> tuple[int, ...]:
+    return (byte, 1, 0, kind, 0) if _IS_BSD else (kind, 0, byte, 1, 0)
+
+
 _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 class LockedFile:
     """A file that processes change in turns."""
 
-    __slots__ = ("_inode", "_where", "fd", "life", "path")
+    __slots__ = ("_inode", "fd", "file", "folder", "life", "path")
 
-    def __init__(self, path: Path, life: int | None) -> None:
+    def __init__(self, folder: OpenFolder, file: str, life: int | None) -> None:
         """``life`` is the number of this process's own byte; None only reads.
 
         Raises:
             BackendError: the file can't be opened, or not be locked.
         """
-        self.path = path
-        self._where = str(path)  # a Path takes longer
+        self.folder = folder
+        self.file = file
+        self.path = folder.path / file  # for messages; it is never used by its path
         self.life = life
         self.fd = -1
         self.open()
@@ -61,12 +76,16 @@ class LockedFile:
             BackendError: it can't be opened, or this file system has no locks.
         """
         try:
-            if self.life is None:
-                self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
-            else:
-                self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            flags = os.O_RDONLY if self.life is None else os.O_RDWR | os.O_CREAT
+            self.fd = self.folder.open(self.file, flags)
+            found = fstat(self.fd)
+            if not S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is no file")
+            if self.life is not None:
+                if found.st_mode & 0o600 != 0o600 and not found.st_size:
+                    os.fchmod(self.fd, 0o600)  # a umask took even its owner's rights
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIVES + self.life)
-            self._inode = fstat(self.fd).st_ino
+            self._inode = found.st_ino
         except OSError as error:
             self.close()
             raise trouble(error, self.path) from error
@@ -79,10 +98,21 @@ class LockedFile:
 
     def is_in_place(self) -> bool:
         """Whether newcomers find this file: else it was deleted, moved, or replaced."""
+        folder = self.folder
         try:
-            return stat(self._where).st_ino == self._inode  # noqa: PTH116
+            # As `folder.stat` does it: this is asked before each acquisition.
+            there = stat(self.file, dir_fd=folder.fd, follow_symlinks=False)
         except OSError:
             return False
+        return there.st_ino == self._inode and folder.is_in_place()
+
+    def remove(self) -> None:
+        """Delete it; under the lock, so that nobody has anything in it who finds it gone."""
+        try:
+            if self.is_in_place():  # and it is not another that would go
+                self.folder.unlink(self.file)
+        except OSError as error:
+            raise trouble(error, self.path) from error
 
     # --------------------------------------------------------------- who lives
 
@@ -117,6 +147,16 @@ class LockedFile:
                 return False
             raise
         return True
+
+    def lock_holder(self) -> int | None:
+        """The pid of who has that right now; None if nobody has, or the kernel doesn't tell."""
+        asked = _FLOCK.pack(*_flock(fcntl.F_WRLCK, 0))
+        try:
+            answer = _FLOCK.unpack_from(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
+        except OSError:
+            return None
+        kind, pid = (answer[3], answer[2]) if _IS_BSD else (answer[0], answer[4])
+        return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
     def knock(self, since: float, now: float) -> None:
         """Show that one of this process has waited for that right since then.

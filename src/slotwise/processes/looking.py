@@ -56,11 +56,11 @@ class Looking(Semaphore):
             except Retired:
                 continue
             except Missing:
-                raise words.unknown(room.process.folder, room.name) from None
-            except Busy:
+                raise words.unknown(room.process.folder.path, room.name) from None
+            except Busy as stuck:
                 if patience is not None:
                     raise
-                raise words.busy(room.path) from None
+                raise words.busy(room.path, stuck) from None
 
     async def _do_async(self, verb: Callable[..., T], *args: Any) -> T:
         """Call a method of the room; in a thread if somebody has had the file's lock for long."""

@@ -16,6 +16,7 @@ from slotwise.processes import log, words
 from slotwise.processes.acquisition import Acquisition
 from slotwise.processes.folder import key_of
 from slotwise.processes.state import Entry, Event, State
+from slotwise.processes.words import Busy
 
 if TYPE_CHECKING:
     from slotwise.processes.process import Process
@@ -81,14 +82,19 @@ class Members:
         gone = Entry(acquisition.acquisition_id, acquisition.slots, acquisition.ttl, 0, None, 0)
         self._tell(acquisition, word, gone, state, deeds)
 
-    def give_up_overdue(self, state: State, deeds: Deeds) -> list[str]:
+    def give_up_overdue(self, state: State, deeds: Deeds, stuck: Busy | None) -> list[str]:
         """End the waits here whose time is up, though the file can't be told: their ids."""
         overdue = [
             acquisition
             for acquisition in self.all.values()
             if not acquisition.holds and (acquisition.wait_until or deeds.now) < deeds.now
         ]
-        return self._give_up(overdue, "timed out", state, deeds)
+        ids = self._give_up(overdue, "timed out", state, deeds)
+        for acquisition in overdue:
+            acquisition.failure = words.timed_out(
+                self._name, acquisition.timeout or 0.0, state, stuck
+            )
+        return ids
 
     def give_up_closed(self, state: State, deeds: Deeds) -> list[str]:
         """End the waits of instances that this process closed: their ids."""

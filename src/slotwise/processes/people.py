@@ -7,7 +7,7 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slotwise.processes.folder import SUFFIX, file_name, name_in, trouble
+from slotwise.processes.folder import SUFFIX, file_name, name_in
 from slotwise.processes.process import process_for
 from slotwise.processes.state import Entry, State
 from slotwise.processes.words import unknown
@@ -15,31 +15,38 @@ from slotwise.values import Claimant, SemaphoreStats
 
 
 def check_exists(folder: Path, name: str) -> None:
-    if not (folder / file_name(name)).exists():
+    if not os.path.lexists(folder) or not process_for(folder).folder.has(file_name(name)):
         raise unknown(folder, name)
 
 
 def names(folder: Path) -> list[str]:
     """The names of all semaphores in a folder, which need not be there."""
-    try:
-        files = [file for file in os.listdir(folder) if file.endswith(SUFFIX)]  # noqa: PTH208
-    except FileNotFoundError:
+    if not os.path.lexists(folder):
         return []
-    except OSError as error:
-        raise trouble(error, folder) from error
-    found = (
-        name_in(file) or process_for(folder).name_of(file)
-        for file in files
-        if _size(folder / file)  # an empty one was opened by somebody who only looked
-    )
+    process = process_for(folder)
+    files = [
+        entry.name
+        for entry in process.folder.entries()
+        if entry.name.endswith(SUFFIX)
+        and _size(entry)  # an empty one was opened by somebody who only looked
+    ]
+    found = (name_in(file) or process.name_of(file) for file in files)
     return sorted(name for name in found if name is not None)
 
 
-def _size(path: Path) -> int:
+def _size(entry: os.DirEntry[str]) -> int:
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
+        return entry.stat(follow_symlinks=False).st_size
+    except OSError:  # gone meanwhile
         return 0
+
+
+def lock_holder(folder: Path, name: str) -> int | None:
+    """The pid of the process that is changing a semaphore right now; None if none is.
+
+    Others change it for microseconds. One that is found again and again is stopped, or stuck.
+    """
+    return process_for(folder).room(name).lock_holder()
 
 
 def count(state: State) -> SemaphoreStats:

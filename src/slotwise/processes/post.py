@@ -16,11 +16,11 @@ import os
 import threading
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise import _fork
 from slotwise.errors import BackendError
+from slotwise.processes._open_folder import OpenFolder, age_of
 from slotwise.processes.folder import FIFO_SUFFIX, trouble
 from slotwise.processes.watch import Watch
 
@@ -38,6 +38,7 @@ _HOLDING = 60.0
 # Who waited will soon do so again: for so long it is not worth going to sleep deeply.
 _LINGERS = 2.0
 
+_UNFINISHED = ".new"  # the suffix of a fifo that nobody reads yet
 _NUDGE = "look"  # a letter to oneself
 _LETTER = 17  # bytes: a key and the end of the line
 _STALE = 60.0  # seconds after which a fifo that is still being made never will be
@@ -50,7 +51,7 @@ class Post:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._path = process.folder / (process.owner + FIFO_SUFFIX)
+        self._fifo = process.owner + FIFO_SUFFIX
         self._fd = -1
         self._starting = _fork.new_lock()
         self._thread: threading.Thread | None = None
@@ -81,7 +82,7 @@ class Post:
         """Tell another process to look at a semaphore."""
         try:
             # Also for reading: then nobody gets a SIGPIPE if it ends just now.
-            fd = os.open(self._process.folder / (owner + FIFO_SUFFIX), os.O_RDWR | os.O_NONBLOCK)
+            fd = self._process.folder.open(owner + FIFO_SUFFIX, os.O_RDWR)
         except OSError:
             return  # it has ended, and those who wait learn that; or it looks by itself
         try:
@@ -91,7 +92,7 @@ class Post:
 
     def neighbours(self) -> set[str]:
         """The other processes that can be told something, dead ones perhaps among them."""
-        files = os.listdir(self._process.folder)  # noqa: PTH208
+        files = [entry.name for entry in self._process.folder.entries()]
         owners = {file.removesuffix(FIFO_SUFFIX) for file in files if file.endswith(FIFO_SUFFIX)}
         return owners - {self._process.owner}
 
@@ -111,22 +112,25 @@ class Post:
     def end(self) -> None:
         """At the end of the process."""
         if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
+            self._process.folder.unlink(self._fifo)
 
     # ------------------------------------------------------------- the fifo
 
     def _open(self) -> None:
-        new = self._path.with_suffix(".new")
+        folder = self._process.folder
+        new = self._process.owner + _UNFINISHED
         try:
-            new.unlink(missing_ok=True)
-            os.mkfifo(new, 0o600)
-            fd = os.open(new, os.O_RDWR | os.O_NONBLOCK)
+            folder.unlink(new)
+            os.mkfifo(new, 0o600, dir_fd=folder.fd)
+            fd = folder.open(new, os.O_RDWR)
+            if os.fstat(fd).st_mode & 0o600 != 0o600:
+                folder.make_usable(new)
             # Under its own name only now, when it has a reader: see `_sweep`.
-            new.rename(self._path)
+            os.rename(new, self._fifo, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
             self._fd = fd
         except OSError as error:
-            raise trouble(error, new) from error
-        _sweep(self._process.folder)
+            raise trouble(error, folder.path / new) from error
+        _sweep(folder)
 
     # ----------------------------------------------------------- the thread
 
@@ -184,7 +188,8 @@ class Post:
             if room.members.all and not room.members.waiting:
                 room.look_after(thorough=False)
             room.touch()
-        if not self._path.exists():  # somebody removed it
+        folder = self._process.folder
+        if folder.is_in_place() and not folder.has(self._fifo):  # somebody removed it
             removed = self._fd
             self._open()
             self._watch.add(self._fd)
@@ -198,14 +203,14 @@ def _put(fd: int, letter: str) -> None:
         pass  # full of letters, so it will be looked at
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: OpenFolder) -> None:
     """Remove the fifos of processes that ended without doing so: nobody reads them."""
-    for entry in os.scandir(folder):
+    for entry in folder.entries():
         try:
             if entry.name.endswith(FIFO_SUFFIX):
-                os.close(os.open(entry.path, os.O_WRONLY | os.O_NONBLOCK))
-            elif entry.name.endswith(".new") and entry.stat().st_mtime < time.time() - _STALE:
-                Path(entry.path).unlink(missing_ok=True)
+                os.close(folder.open(entry.name, os.O_WRONLY))
+            elif entry.name.endswith(_UNFINISHED) and age_of(entry) > _STALE:
+                folder.unlink(entry.name)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                Path(entry.path).unlink(missing_ok=True)
+                folder.unlink(entry.name)

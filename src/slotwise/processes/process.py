@@ -7,18 +7,19 @@ reused pid is never taken for the one that had it before.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import secrets
-import time
 from pathlib import Path
 from weakref import WeakSet
 
 from slotwise import _fork
 from slotwise._closing import Generations
 from slotwise.errors import BackendError
+from slotwise.processes._open_folder import OpenFolder, age_of
 from slotwise.processes.acquisition import Acquisition
-from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in, prepare
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in
 from slotwise.processes.journal import read_name
 from slotwise.processes.post import Post
 from slotwise.processes.room import Room
@@ -35,7 +36,7 @@ _SWEPT = 20  # of these
 class Process:
     """This process, in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: OpenFolder) -> None:
         self.folder = folder
         self.life = secrets.randbits(60)
         self.owner = f"p{self.life:015x}"
@@ -51,22 +52,12 @@ class Process:
         self._lock = _fork.new_lock()
         _everywhere.add(self)
 
-    def prepare(self) -> None:
-        """Make the folder again, should somebody have removed it."""
-        prepare(self.folder)
-
     def abandon(self) -> None:
         """In a forked child: all of it is the parent's."""
         self.post.abandon()
         for room in self._every_room:
             room.abandon()
-
-    def is_in(self, folder: Path) -> bool:
-        """Whether that is the folder of this one, by whatever path: mounted twice, for one."""
-        try:
-            return self.folder == folder or self.folder.samefile(folder)
-        except OSError:  # there is none at the moment
-            return False
+        self.folder.close()
 
     def room(self, name: str, suffix: str = SUFFIX) -> Room:
         """The room of a name, with its file open.
@@ -80,7 +71,7 @@ class Process:
             if room is None or room.retired:
                 if len(self.rooms) >= _MOST_IDLE:
                     self._retire_idle()
-                self.prepare()
+                self.folder.follow()
                 room = Room(self, name, suffix)
                 self._every_room.add(room)
             self.rooms[key] = room
@@ -88,13 +79,12 @@ class Process:
 
     def name_of(self, file: str) -> str | None:
         """The name that stands in a file; None if it can't be told, or the file is gone."""
-        path = self.folder / file
         with self._lock:
             for room in self.rooms.values():
-                if room.path == path:
+                if room.path.name == file:
                     return room.name
             # Opened only where no room has it open: closing it would drop that one's locks.
-            return read_name(path)
+            return read_name(self.folder, file)
 
     def sweep(self) -> None:
         """Remove some files that nobody has used for a day, and that remember no resize.
@@ -102,11 +92,11 @@ class Process:
         A few for each process that begins to use the folder, so that names that
         come and go leave no heap of files, and nobody has to walk through one.
         """
-        with os.scandir(self.folder) as entries:
+        with contextlib.closing(self.folder.entries()) as entries:
             old = [
                 entry.name
                 for entry in itertools.islice(entries, _LOOKED_AT)
-                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and _age(entry) > _OLD
+                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and age_of(entry) > _OLD
             ]
         for file in old[:_SWEPT]:
             name = name_in(file) or self.name_of(file)
@@ -118,13 +108,13 @@ class Process:
 
     def discard(self, name: str, *, at_exit: bool = False) -> None:
         """Remove the file of a private semaphore that is gone, unless somebody still uses it."""
-        path = self.folder / file_name(name, PRIVATE_SUFFIX)
+        file = file_name(name, PRIVATE_SUFFIX)
         try:
-            if path.exists():
+            if self.folder.has(file):
                 self.room(name, PRIVATE_SUFFIX).discard(at_exit=at_exit)
         except (BackendError, Busy, Interrupted, Missing, Retired):
             pass
-        if not path.exists():
+        if not self.folder.has(file):
             self.private.discard(name)
 
     def _retire_idle(self) -> None:
@@ -161,13 +151,16 @@ def process_for(folder: Path) -> Process:
     with _lock:
         process = _processes.get(folder)
         if process is None:
-            prepare(folder)
+            # Not resolved to its end: a symbolic link in its place is refused.
+            opened = OpenFolder(folder.parent.resolve() / folder.name)
             # One process for one folder, by whatever path.
-            true_path = folder.resolve()
-            process = next((each for each in _processes.values() if each.is_in(true_path)), None)
+            others = _processes.values()
+            process = next((each for each in others if each.folder.is_same_as(opened)), None)
             if process is None:
-                process = _processes[true_path] = Process(true_path)
+                process = Process(opened)
                 process.sweep()
+            else:
+                opened.close()
             _processes[folder] = process
         return process
 
@@ -189,13 +182,6 @@ def discard(folder: Path, name: str, of_era: object) -> None:
     process = _processes.get(folder)
     if of_era is era and process is not None:
         process.discard(name)
-
-
-def _age(entry: os.DirEntry[str]) -> float:
-    try:
-        return time.time() - entry.stat(follow_symlinks=False).st_mtime
-    except OSError:  # gone meanwhile
-        return 0.0
 
 
 def _boot() -> str:

@@ -195,6 +195,11 @@ class Room(Changing):
         except Missing:
             pass  # there is nothing that could be closed
 
+    def lock_holder(self) -> int | None:
+        """The pid of the process that has the file's lock."""
+        with self._mutex:
+            return None if self.retired else self._journal.lock_holder()
+
     # ------------------------------------------------------------- looking after
 
     def strangers(self) -> dict[str, int]:
@@ -246,6 +251,6 @@ class Room(Changing):
         def work(deeds: Deeds) -> None:
             self.bury_the_dead(deeds)
             if unused(self.known()):
-                self.path.unlink(missing_ok=True)
+                self._journal.remove()
 
         self.change(work, None, 0.0)

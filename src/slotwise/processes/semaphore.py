@@ -201,9 +201,9 @@ class ProcessSemaphore(Looking):
             elif acquisition.room.members.woken:
                 await acquisition.room.members.woken.let_pass()
             log.acquired(acquisition)
-        except Busy:
+        except Busy as stuck:
             raise words.never_asked(
-                self._written_name, acquisition.timeout or 0.0, acquisition.room.path
+                self._written_name, acquisition.timeout or 0.0, acquisition.room.path, stuck
             ) from None
         except BaseException:  # cancelled, for one, or collected together with its event loop
             self._clean_up(acquisition)
@@ -223,9 +223,9 @@ class ProcessSemaphore(Looking):
             if not self._ask(acquisition, closed_door, _patience(acquisition.timeout)):
                 self._wait_sync(acquisition)
             log.acquired(acquisition)
-        except Busy:
+        except Busy as stuck:
             raise words.never_asked(
-                self._written_name, acquisition.timeout or 0.0, acquisition.room.path
+                self._written_name, acquisition.timeout or 0.0, acquisition.room.path, stuck
             ) from None
         except BaseException:  # KeyboardInterrupt, for one
             self._clean_up(acquisition)
@@ -246,8 +246,8 @@ class ProcessSemaphore(Looking):
                     partial(self._ask, acquisition, None, PATIENCE),
                     partial(self._clean_up, acquisition),
                 )
-        except Busy:
-            raise words.busy(acquisition.room.path) from None
+        except Busy as stuck:
+            raise words.busy(acquisition.room.path, stuck) from None
         except BaseException:
             self._clean_up(acquisition)
             raise
@@ -259,8 +259,8 @@ class ProcessSemaphore(Looking):
         acquisition = self._new(slots, None, label)
         try:
             granted = self._ask(acquisition, None, PATIENCE)
-        except Busy:
-            raise words.busy(acquisition.room.path) from None
+        except Busy as stuck:
+            raise words.busy(acquisition.room.path, stuck) from None
         except BaseException:
             self._clean_up(acquisition)
             raise

@@ -27,6 +27,10 @@ REASONS = {
 class Busy(Exception):
     """Inside only: somebody else had the file's lock all the time."""
 
+    def __init__(self, pid: int | None) -> None:
+        super().__init__(pid)
+        self.pid = pid  # of who has it; None if that can't be told
+
 
 class Retired(Exception):
     """Inside only: the room was given up when nobody was in it; there may be a new one."""
@@ -67,22 +71,44 @@ def too_many(name: str, slots: int, value: int) -> ValueError:
     )
 
 
-def timed_out(name: str, timeout: float, state: State) -> AcquireTimeout:
+def timed_out(name: str, timeout: float, state: State, stuck: Busy | None = None) -> AcquireTimeout:
+    """``stuck`` tells who kept the file from being changed meanwhile."""
     return AcquireTimeout(
         f"no slot of {name!r} in {timeout:g} s: {state.in_use} of {state.value}"
         f" held, {len(state.waiting)} others waiting"
+        + ("" if stuck is None else "; " + lock_taken(stuck.pid, "the lock of its file"))
     )
 
 
-def never_asked(name: str, timeout: float, path: Path) -> AcquireTimeout:
-    return AcquireTimeout(f"no slot of {name!r} in {timeout:g} s: {busy(path)}")
+def never_asked(name: str, timeout: float, path: Path, stuck: Busy) -> AcquireTimeout:
+    return AcquireTimeout(f"no slot of {name!r} in {timeout:g} s: {busy(path, stuck)}")
 
 
-def busy(path: Path) -> BackendError:
-    return BackendError(
-        f"{path}: another process has had its lock all the time: is that stopped?"
-        f" `lslocks` tells which, `kill -CONT` lets it go on"
-    )
+def busy(path: Path, stuck: Busy) -> BackendError:
+    return BackendError(f"{path}: {lock_taken(stuck.pid)}")
+
+
+def lock_taken(pid: int | None, lock: str = "its lock") -> str:
+    """Who has the lock of a file, and how to get it back."""
+    if pid is None:
+        return (
+            f"another process has had {lock} all the time: is that stopped?"
+            " `lslocks` tells which, `kill -CONT` lets it go on"
+        )
+    found = f"process {pid} has had {lock} all the time"
+    if is_stopped(pid):
+        return f"{found} and is stopped: `kill -CONT {pid}` lets it go on"
+    return f"{found}: is that stopped? `kill -CONT {pid}` lets it go on"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal or a debugger, if this system tells."""
+    try:
+        # The name, in brackets, may be anything; the state is the letter behind it.
+        told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return told[:1] in ([b"T"], [b"t"])
 
 
 def damaged(path: Path, damage: Exception) -> BackendError:

@@ -1,0 +1,163 @@
+"""Something else than ours is in the place of the folder or of a file; or a umask spoils it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise import BackendError
+from slotwise.processes import ProcessSemaphore, process
+from slotwise.processes.folder import file_name
+from slotwise.processes.room import Room
+
+Make = Callable[..., ProcessSemaphore]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_nothing_goes_astray_while_folders_are_swapped(make: Make, folder: Path) -> None:
+    """What was checked is what is used, whatever is in its place an instant later."""
+    victim, loose, link = (folder.with_suffix(end) for end in (".victim", ".loose", ".link"))
+    for path in (folder, victim, loose):
+        path.mkdir(mode=0o700)
+    loose.chmod(0o777)
+    link.symlink_to(victim)
+    make(name="known").acquire_sync()
+    program = [sys.executable, "-m", "tests.processes._swap", folder, link, loose]
+    served = 0
+    with subprocess.Popen(
+        program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as swapping:
+        assert swapping.stdin is not None
+        assert swapping.stdout is not None
+        assert swapping.stdout.readline() == "begun\n"
+        for number in range(300):
+            try:
+                make(name=f"name {number}").acquire_sync(timeout=30)
+                ProcessSemaphore.existing("known", directory=folder).stats_sync()
+                ProcessSemaphore.names(folder)
+                served += 1
+            except (BackendError, LookupError):
+                pass  # refused, or there was none at that instant
+        swapping.stdin.close()
+        assert int(swapping.stdout.read()) > 0
+    assert [*victim.iterdir(), *loose.iterdir()] == []
+    assert served > 0
+
+
+@pytest.mark.parametrize("kind", ["link", "loose"])
+def test_a_folder_that_is_swapped_right_after_it_was_checked_gets_nothing(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    victim, decoy = folder.with_suffix(".victim"), folder.with_suffix(".decoy")
+    victim.mkdir(mode=0o700)
+    if kind == "link":
+        decoy.symlink_to(victim)
+    else:
+        victim.rename(decoy)
+        decoy.chmod(0o777)
+    make(name="known").acquire_sync()
+
+    def swap_first(*args: Any) -> Room:
+        folder.rename(folder.with_suffix(".aside"))
+        decoy.rename(folder)
+        return Room(*args)
+
+    monkeypatch.setattr(process, "Room", swap_first)
+    with pytest.raises(BackendError, match=r"symbolic link|others may write to it"):
+        make(name="new").acquire_sync(timeout=30)
+    assert [*folder.iterdir()] == []
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_socket(path: Path) -> None:
+    short = Path(tempfile.mkdtemp())  # as the path of a socket has to be
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(short / "s"))
+    (short / "s").rename(path)
+    short.rmdir()
+
+
+def put_link(path: Path) -> None:
+    path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("put", [put_fifo, put_socket, put_link, Path.mkdir])
+@pytest.mark.parametrize("name", ["s", "long " * 100])
+def test_what_is_no_file_is_refused_and_the_rest_is_served(
+    make: Make, folder: Path, put: Callable[[Path], None], name: str
+) -> None:
+    make(name="other").acquire_sync()
+    path = folder / file_name(name)
+    put(path)
+    semaphore = make(name=name)
+    for call in (semaphore.acquire_sync, semaphore.try_acquire_sync, semaphore.stats_sync):
+        with pytest.raises(BackendError, match="remove it") as caught:
+            call()
+        assert str(caught.value).startswith(f"{path}: ")
+    assert "other" in ProcessSemaphore.names(folder)
+    assert [*ProcessSemaphore.get_acquired_stats_sync(directory=folder)] == ["other"]
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert semaphore.acquire_sync(timeout=30).slot_number == 1
+
+
+USES_ALL = """
+import os, sys, threading
+from slotwise import AcquireTimeout
+from slotwise.processes import ProcessSemaphore, process
+if os.getuid() == 0 and sys.argv[2] == "other":
+    os.setgid(12345); os.setuid(12345)
+os.umask(int(sys.argv[3], 8))
+s = ProcessSemaphore(name="s", value=1, directory=sys.argv[1])
+a = s.acquire_sync(timeout=30)
+child = os.fork()
+if not child:  # another process, by the same files
+    try:
+        s.acquire_sync(timeout=0.01)
+    except AcquireTimeout:
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert s.release_sync(a) is True
+print(ProcessSemaphore.names(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users reach, too."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("user", ["same", "other"])
+@pytest.mark.parametrize("umask", ["777", "277", "077", "000"])
+def test_no_umask_is_in_the_way(open_to_all: Path, user: str, umask: str) -> None:
+    """Not even one that takes the owner's own rights; root would not notice."""
+    if user == "other" and os.getuid() != 0:
+        pytest.skip("only root can become somebody else")
+    folder = open_to_all / "slots"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", USES_ALL, str(folder), user, umask],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("['s']\n", "")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / file_name("s")).stat().st_mode & 0o777 == 0o600
