@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,25 @@ from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import Script, load
 
 INTERVAL = 15.0
+
+
+def expand(text: str) -> Iterator[int]:
+    """The numbers that "1-3,7" stands for."""
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        yield from range(int(low), int(high or low) + 1)
+
+
+def taken_numbers(client: redis.Redis, keys: Keys) -> set[int]:
+    """The slot numbers that are neither above the highest so far nor free."""
+    records = dict(client.zrange(keys.numbers, 0, -1, withscores=True))
+    taken = set(range(1, int(records.pop("top", 0)) + 1))
+    for text, low in records.items():
+        free = set(expand(text))
+        assert min(free) == low
+        assert free <= taken, "free once, and below the highest"
+        taken -= free
+    return taken
 
 
 class Pair:
@@ -172,11 +192,10 @@ class Pair:
             for member, claim in self.ledger.holders.items()
             for i, number in enumerate(claim.numbers, 1)
         }
-        numbers = self.client.zrange(self.keys.numbers, 0, -1, withscores=True)
-        assert numbers[1:] == [(str(number), number) for number in sorted(held.values())]
+        assert taken_numbers(self.client, self.keys) == set(held.values())
         for holder, claim in self.ledger.holders.items():
             filed = self.client.hget(self.keys.state, holder).split()[4]
-            assert filed == ",".join(map(str, claim.numbers))
+            assert list(expand(filed)) == list(claim.numbers)
         assert set(self.client.zrange(self.keys.main, 0, -1)) == set(held)
         line = list(self.ledger.waiting)
         assert self.client.zrange(self.keys.waiting, 0, -1) == line

@@ -33,7 +33,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
         host,
         int(pid),
         label or None,
-        int(number.partition(",")[0]) if holds else None,
+        int(re.split("[,-]", number)[0]) if holds else None,
     )
 
 

@@ -51,6 +51,10 @@ _REMEMBERED = 24 * 3600
 # Lua counts in doubles: above this it would miscount.
 _MOST = 2**53
 
+# Each slot is a member of a sorted set, as documented, and the server does nothing else while it
+# adds them: this is some 20 ms of its time.
+_MOST_SLOTS_AT_ONCE = 10_000
+
 _LOOK = load("look")
 
 
@@ -214,12 +218,12 @@ class RedisSemaphore(ForThreads):
     ) -> HeldWhileInside:
         if timeout is not UNSET:
             check_seconds("timeout", timeout, zero=True)
-        check_count("slots", slots)
+        _check_slots(slots)
         return Labelled(self, slots, timeout, check_label(label))
 
     def _new_acquisition(self, slots: int, label: str | None) -> Acquisition:
         if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
-            check_count("slots", slots)
+            _check_slots(slots)
         if self._closed or self._made_at <= self._room.closed_at:
             raise closed_error(self._written_name)
         acquisition = Acquisition(self, slots, "" if label is None else check_label(label) or "")
@@ -372,3 +376,10 @@ def _check_value(value: object) -> int:
     if count > _MOST:
         raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
     return count
+
+
+def _check_slots(slots: object) -> None:
+    if check_count("slots", slots) > _MOST_SLOTS_AT_ONCE:
+        raise ValueError(
+            f"slots must be at most {_MOST_SLOTS_AT_ONCE} at once on Redis, not {slots}"
+        )

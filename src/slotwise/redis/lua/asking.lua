@@ -37,6 +37,7 @@ local function request(id, declared, interval, ttl, may_wait, again, age_us, who
     facts[2] = ',' .. declared .. ','
   end
   if not facts[1] or tonumber(facts[1]) ~= value then
+    if not facts[1] then note_orphans() end
     redis.call('HSET', state, '.value', value, '.values', facts[2])
     redis.call('SET', max, value, 'KEEPTTL')
     outlive(max, 4 * interval)
@@ -46,11 +47,20 @@ local function request(id, declared, interval, ttl, may_wait, again, age_us, who
   local slots = slots_of(id)
   if slots > value then return {'too many', value} end
 
+  local function filed(ticket)
+    return {
+      interval = interval, ttl = ttl, ticket = ticket, granted = '0', numbers = '0', token = 0, who = who,
+    }
+  end
+
   if again then
     local claim = read_claim(id)
     if claim and redis.call('ZSCORE', main, id) and claim.granted ~= '0' then
       return answer('granted', claim.number, claim.token, value)
-    elseif redis.call('ZSCORE', waiting, id) then
+    end
+    local ticket = redis.call('ZSCORE', waiting, id)
+    if ticket then
+      if not claim then write_claim(id, filed(ticket)) end  -- its claim was lost, its place was not
       return answer('queued', value, next_end())
     end
   end
@@ -61,11 +71,8 @@ local function request(id, declared, interval, ttl, may_wait, again, age_us, who
     held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   end
 
-  local claim = {
-    interval = interval, ttl = ttl, ticket = now_text, granted = '0', numbers = '0', token = 0, who = who,
-  }
-  if in_line == 0 and held + slots <= value then
-    seat(id, claim, value, facts[3], interval)
+  local claim = filed(now_text)
+  if in_line == 0 and held + slots <= value and seat(id, claim, value, facts[3], interval) then
     return answer('granted', claim.number, claim.token, value)
   elseif not may_wait then
     return answer('busy', value, held, in_line)

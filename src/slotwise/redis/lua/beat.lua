@@ -10,8 +10,6 @@
 -- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include common.lua
-local CHUNK = 1000  -- arguments of one call: Lua cannot unpack many more
-
 -- Those of the ids ARGV[first] .. ARGV[last] that are in a sorted set, as a set.
 local function present(key, first, last)
   local found = {}
@@ -25,20 +23,17 @@ local function present(key, first, last)
   return found
 end
 
-local function renew(key, members, deadline)  -- all of them are known to be there
-  for from = 1, #members, CHUNK do
-    local arguments = {}
-    for i = from, math.min(from + CHUNK - 1, #members) do
-      arguments[#arguments + 1] = deadline
-      arguments[#arguments + 1] = members[i]
+-- Those of the ids ARGV[first] .. ARGV[last] that have a claim, as a set.
+local function claimed(first, last)
+  local found = {}
+  for from = first, last, CHUNK do
+    local to = math.min(from + CHUNK - 1, last)
+    local texts = redis.call('HMGET', state, unpack(ARGV, from, to))
+    for i = 1, to - from + 1 do
+      if parse_claim(texts[i]) then found[ARGV[from + i - 1]] = true end
     end
-    redis.call('ZADD', key, unpack(arguments))
   end
-end
-
-local function add_members(members, id)
-  members[#members + 1] = id
-  for i = 2, slots_of(id) do members[#members + 1] = id .. '#' .. i end
+  return found
 end
 
 -- A client that knows only documented scripts has granted a waiter of ours.
@@ -47,24 +42,21 @@ end
 local function complete(id, value, interval)
   local claim = read_claim(id)
   if claim and claim.granted ~= '0' then
-    local members = {}
-    add_members(members, id)
-    renew(main, members, seconds(now + claim.interval))
+    put(main, members_of(id), seconds(now + claim.interval))
     return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
   elseif not claim then
     drop(id)
     return 'gone ' .. id
   end
-  for i = 2, slots_of(id) do
-    if not redis.call('ZSCORE', main, id .. '#' .. i) then
-      drop(id)
-      write_claim(id, claim)
-      redis.call('ZADD', waiting, claim.ticket, id)
-      redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
-      return nil
-    end
+  local slots = slots_of(id)
+  if (slots > 1 and not redis.call('ZSCORE', main, id .. '#' .. slots))
+      or not seat(id, claim, value or slots, redis.call('HGET', state, '.token'), interval) then
+    drop(id)
+    write_claim(id, claim)
+    redis.call('ZADD', waiting, claim.ticket, id)
+    redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
+    return nil
   end
-  seat(id, claim, value or slots_of(id), redis.call('HGET', state, '.token'), interval)
   local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
   if from then  -- the list that nobody reads
     redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
@@ -78,11 +70,11 @@ local function clamp(key, longest)
   if not latest or latest <= now + 1.25 * longest then return end
   local beyond = '(' .. seconds(now + 1.25 * longest)
   local members = redis.call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE)
-  renew(key, members, seconds(now + longest))
+  put(key, members, seconds(now + longest))
 end
 
 local function mend_some()
-  local facts = 7
+  local facts = 8
   local filed = redis.call('HLEN', state) - facts
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
@@ -98,7 +90,11 @@ local function beat(first, at)
   local first_holder, first_waiter = at + 4, at + 4 + holders
   local last = first_waiter + waiters - 1
 
-  local longest = math.max(tonumber(redis.call('HGET', state, '.interval') or 0) or 0, interval)
+  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans')
+  local longest = math.max(tonumber(facts[1]) or 0, interval)
+  if not facts[2] and holders + waiters > 0 then note_orphans() end
+  -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
+  local filed = (facts[3] or not facts[2]) and claimed(first_holder, last)
   if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest) end
   local value = current_value()
   local deadline = seconds(now + interval)
@@ -110,12 +106,21 @@ local function beat(first, at)
   local members, line, outcome = {}, {}, {}
   for i = first_holder, first_waiter - 1 do
     local id = ARGV[i]
-    if held[id] then add_members(members, id) else outcome[#outcome + 1] = 'lost ' .. id end
+    if held[id] and filed and not filed[id] then
+      drop(id)
+      held[id] = nil
+    end
+    if held[id] then
+      for _, member in ipairs(members_of(id)) do members[#members + 1] = member end
+    else
+      outcome[#outcome + 1] = 'lost ' .. id
+    end
   end
   for i = first_waiter, last do
     local id = ARGV[i]
     if in_line[id] then
       line[#line + 1] = id
+      if filed and not filed[id] then outcome[#outcome + 1] = 'gone ' .. id end
     elseif held[id] then
       local became = complete(id, value, interval)
       if became then outcome[#outcome + 1] = became end
@@ -123,8 +128,9 @@ local function beat(first, at)
       outcome[#outcome + 1] = 'gone ' .. id
     end
   end
-  renew(main, members, deadline)
-  renew(waiting_heartbeat, line, deadline)
+  put(main, members, deadline)
+  put(waiting_heartbeat, line, deadline)
+  if filed and recount() then redis.call('HDEL', state, '.orphans') end
 
   clamp(main, longest)
   clamp(waiting_heartbeat, longest)

@@ -10,10 +10,12 @@
 --   state              hash  id -> its claim, "interval ttl ticket granted numbers token who",
 --                            and facts: .value .values .token .closed .closing .interval, and
 --                            .life, until when (us) state, max and numbers live at least
---   numbers            zset  the slot numbers that our own holders have, and ".", so that
---                            the key does not come and go
+--                            .orphans: somebody may hold slots whose claim was lost
+--   numbers            zset  "top" -> the highest slot number in use so far, and below it the
+--                            free ones: "low" or "low-high" -> low
+-- In a claim, numbers are "0" before the grant, then like "1-3,7".
 -- The documented keys are the truth; state and numbers only add to them, and are
--- mended when a client that does not know them has changed the others.
+-- mended when a client that does not know them has changed the others, or one was lost.
 -- include base.lua
 -- include proof.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
@@ -42,15 +44,6 @@ local function outlive(key, life)  -- EXPIRE never shortens a key's life
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, math.ceil(1.5 * ms)) end
 end
 
--- Keep the keys that do not come and go for another `life` seconds.
-local function keep(life)
-  local until_us = tonumber(redis.call('HGET', state, '.life') or 0) or 0
-  if until_us >= now_us + life * 1000000 then return end
-  redis.call('ZADD', numbers, 0, '.')
-  for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
-  redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
-end
-
 local function slots_of(id)
   return tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1)
 end
@@ -61,7 +54,7 @@ end
 
 local function parse_claim(text)  -- nil for garbage too
   local interval, ttl, ticket, granted, numbers_text, token, who =
-    string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) ([%d,]+) (%d+) (.*)$')
+    string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%d[%d,-]*) (%d+) (.*)$')
   if not (tonumber(interval) and tonumber(ticket)) then return nil end
   return {
     interval = tonumber(interval), ttl = tonumber(ttl), ticket = ticket, granted = granted,
@@ -105,22 +98,168 @@ local function tell(id, who, word, ...)
   end
 end
 
+local CHUNK = 1000  -- members in one call: Lua cannot unpack many more
 local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
+
+-- The members of an acquisition in main: one for each slot.
+local function members_of(id)
+  local members = {id}
+  for i = 2, slots_of(id) do members[i] = id .. '#' .. i end
+  return members
+end
+
+local function put(key, members, score)
+  for from = 1, #members, CHUNK do
+    local arguments = {}
+    for i = from, math.min(from + CHUNK - 1, #members) do
+      arguments[#arguments + 1] = score
+      arguments[#arguments + 1] = members[i]
+    end
+    redis.call('ZADD', key, unpack(arguments))
+  end
+end
+
+-- ------------------------------------------------------------------------- slot numbers
+
+local function range(low, high)
+  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
+end
+
+local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
+  local following = string.gmatch(text, '[^,]+')
+  return function()
+    local part = following()
+    if not part then return nil end
+    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
+    low = tonumber(low) or 0
+    return low, tonumber(high) or low
+  end
+end
+
+local function free_numbers(text)
+  -- Without the key nobody knows the others: it will be made of the claims that are left.
+  if text == '0' or redis.call('EXISTS', numbers) == 0 then return end
+  for low, high in each_range(text) do redis.call('ZADD', numbers, low, range(low, high)) end
+end
+
+-- Take the lowest free numbers, none above the value: like "1-3,7", and the first.
+-- Nil if there are too few, or if nobody knows.
+local function take_numbers(count, value)
+  local taken, used, top, rest_low, rest_high = {}, 0, nil, nil, nil
+  local function take(low, high)
+    local last = taken[#taken]
+    if last and last[2] + 1 == low then last[2] = high else taken[#taken + 1] = {low, high} end
+    count = count - (high - low + 1)
+  end
+  while count > 0 do
+    local found = redis.call('ZRANGE', numbers, used, used + math.min(count, CHUNK) - 1)
+    if #found == 0 then return nil end
+    for _, member in ipairs(found) do
+      if count == 0 then break end
+      if member == 'top' then
+        top = tonumber(redis.call('ZSCORE', numbers, 'top'))
+        local low = top + 1
+        top = top + count
+        take(low, top)
+      else
+        local low, high = each_range(member)()
+        local last = math.min(high, low + count - 1)
+        take(low, last)
+        used = used + 1
+        if last < high then rest_low, rest_high = last + 1, high end
+      end
+    end
+  end
+  if taken[#taken][2] > value then return nil end
+  if used > 0 then redis.call('ZREMRANGEBYRANK', numbers, 0, used - 1) end
+  if rest_low then redis.call('ZADD', numbers, rest_low, range(rest_low, rest_high)) end
+  if top then redis.call('ZADD', numbers, top, 'top') end
+  local texts = {}
+  for i, each in ipairs(taken) do texts[i] = range(each[1], each[2]) end
+  return table.concat(texts, ','), taken[1][1]
+end
+
+-- The ranges of numbers that are taken, in no order, and whether one of ours holds slots without a
+-- claim, so that nobody knows its numbers.
+local function survey()
+  local ids, taken, orphans = {}, {}, false
+  for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
+    if string.sub(member, 1, 3) == 'sw-' and id_of(member) == member then ids[#ids + 1] = member end
+  end
+  for from = 1, #ids, CHUNK do
+    local to = math.min(from + CHUNK - 1, #ids)
+    local texts = redis.call('HMGET', state, unpack(ids, from, to))
+    for i = 1, to - from + 1 do
+      local claim = parse_claim(texts[i])
+      if not claim then
+        orphans = true
+      elseif claim.numbers ~= '0' then
+        for low, high in each_range(claim.numbers) do taken[#taken + 1] = {low, high} end
+      end
+    end
+  end
+  return taken, orphans
+end
+
+-- Learn from the claims which numbers are taken; false while that can't be known.
+local function recount()
+  local taken, orphans = survey()
+  if orphans then
+    if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
+    return false
+  end
+  table.sort(taken, function(one, other) return one[1] < other[1] end)
+  redis.call('DEL', numbers)
+  local top = 0
+  for _, each in ipairs(taken) do
+    if each[1] > top + 1 then redis.call('ZADD', numbers, top + 1, range(top + 1, each[1] - 1)) end
+    top = math.max(top, each[2])
+  end
+  redis.call('ZADD', numbers, top, 'top')
+  redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000))
+  return true
+end
+
+local function allot(count, value)
+  local text, first = take_numbers(count, value)
+  -- More numbers are out than slots are held: a key was lost, or foreign clients took some away.
+  if not text and recount() then text, first = take_numbers(count, value) end
+  return text, first
+end
+
+-- State is made anew while somebody is there: heartbeats have to look whose claim is missing.
+local function note_orphans()
+  if redis.call('EXISTS', main, waiting) > 0 then redis.call('HSET', state, '.orphans', '1') end
+end
+
+-- Keep the keys that do not come and go for another `life` seconds.
+local function keep(life)
+  local facts = redis.call('HMGET', state, '.life', '.value')
+  if (tonumber(facts[1]) or 0) >= now_us + life * 1000000 then return end
+  if facts[2] then redis.call('SET', max, facts[2], 'NX') end
+  if redis.call('EXISTS', numbers) == 0 or redis.call('ZCARD', numbers) > 100 + 2 * redis.call('ZCARD', main) then
+    recount()
+  end
+  for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
+  redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
+end
 
 -- Take an acquisition out of everything; how many slots it held.
 local function drop(id)
   if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
   local held = redis.call('ZREM', main, id)
-  for i = 2, slots_of(id) do
+  for from = 2, slots_of(id), CHUNK do
+    local members = {}
+    for i = from, math.min(from + CHUNK - 1, slots_of(id)) do members[#members + 1] = id .. '#' .. i end
     -- All its members are there or none: an id of made-up millions stops nobody for long.
-    if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
-    held = held + 1
+    local removed = redis.call('ZREM', main, unpack(members))
+    if removed == 0 then break end
+    held = held + removed
   end
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
-  if claim then
-    for number in string.gmatch(claim.numbers, '%d+') do redis.call('ZREM', numbers, number) end
-  end
+  -- If it was not there any more, its numbers may be somebody else's by now.
+  if claim and held > 0 then free_numbers(claim.numbers) end
   redis.call('HDEL', state, id)
   return held
 end
@@ -156,62 +295,33 @@ end
 
 -- Forget those of the ids that a client which knows no claims has removed.
 local function mend(ids)
+  local found = false
   for _, id in ipairs(ids) do
     if string.sub(id, 1, 1) ~= '.' and not redis.call('ZSCORE', main, id)
         and not redis.call('ZSCORE', waiting, id) then
       drop(id)
+      found = true
     end
   end
-end
-
-local function lowest_free_number()
-  redis.call('ZADD', numbers, 0, '.')
-  local taken = redis.call('ZCARD', numbers) - 1
-  if taken == 0 then return 1 end
-  if redis.call('ZCOUNT', numbers, 1, taken) == taken then return taken + 1 end
-  local low, high = 1, taken  -- the first k of which fewer than k numbers are taken
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if redis.call('ZCOUNT', numbers, 1, middle) < middle then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
-local function take_number(value)
-  local number = lowest_free_number()
-  if number > value then
-    mend(redis.call('HKEYS', state))
-    number = lowest_free_number()
-  end
-  redis.call('ZADD', numbers, number, number)
-  return number
+  if found then recount() end
 end
 
 -- Turn an id into a holder: members, numbers, ttl, token. `claim` is nil for a
--- foreign one, which knows none of these and confirms by acquire.lua. `freed` is
--- a number that is known to be the lowest free one, or nil. `deadline` is when
--- its silence ends it, if that is known already.
-local function seat(id, claim, value, stored_token, interval, freed, deadline)
+-- foreign one, which knows none of these and confirms by acquire.lua. `deadline` is when
+-- its silence ends it, if that is known already. False if there are no numbers for it.
+local function seat(id, claim, value, stored_token, interval, deadline)
   local slots = slots_of(id)
   interval = claim and claim.interval or interval
-  deadline = seconds(deadline or now + interval)
-  redis.call('ZADD', main, deadline, id)
-  for i = 2, slots do redis.call('ZADD', main, deadline, id .. '#' .. i) end
-  outlive(main, interval)
-  if not claim then return end
-  if freed then
-    claim.number = freed
-    redis.call('ZADD', numbers, freed, freed)
-  else
-    claim.number = take_number(value)
+  if claim then
+    claim.numbers, claim.number = allot(slots, value)
+    if not claim.number then
+      claim.numbers = '0'
+      return false
+    end
   end
-  local taken = {whole(claim.number)}
-  for i = 2, slots do taken[i] = whole(take_number(value)) end
-  claim.numbers = table.concat(taken, ',')
+  put(main, members_of(id), seconds(deadline or now + interval))
+  outlive(main, interval)
+  if not claim then return true end
   claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)
   claim.granted = now_text
   write_claim(id, claim, '.token', whole(claim.token))
@@ -219,11 +329,21 @@ local function seat(id, claim, value, stored_token, interval, freed, deadline)
     redis.call('ZADD', ttls, seconds(now + claim.ttl), id)
     outlive(ttls, claim.ttl + interval)
   end
+  return true
 end
 
 -- Whether clients of the documented protocol hold something: every slot of ours has a number.
 local function foreigners_hold()
-  return redis.call('ZCARD', main) > math.max(redis.call('ZCARD', numbers) - 1, 0)
+  local held, taken = redis.call('ZCARD', main), tonumber(redis.call('ZSCORE', numbers, 'top')) or 0
+  if held > taken then return true end
+  local seen = redis.call('ZRANGE', numbers, 0, 99)
+  for _, member in ipairs(seen) do
+    if member ~= 'top' then
+      local low, high = each_range(member)()
+      taken = taken - (high - low + 1)
+    end
+  end
+  return held > taken - (redis.call('ZCARD', numbers) - #seen)  -- the rest, one number each at least
 end
 
 -- A client that wakes nobody has begun to hold something: those who wait look for themselves
@@ -244,16 +364,14 @@ local function current_value()
 end
 
 -- Hand what is free to the line, strictly in order. The interval is what a
--- foreign waiter is given, which did not leave its own. `freed` is the slot number
--- that was just given back, or nil.
-local function settle(value, interval, freed)
+-- foreign waiter is given, which did not leave its own.
+local function settle(value, interval)
   if not value then return end
   local free = value - redis.call('ZCARD', main)
   if free <= 0 then return end
   local facts = redis.call('HMGET', state, '.closing', '.token')
   if facts[1] then return end
   local token = tonumber(facts[2]) or 0
-  local known = foreigners_hold()
   while free > 0 do
     local id = redis.call('ZRANGE', waiting, 0, 0)[1]
     if not id then return end
@@ -262,29 +380,28 @@ local function settle(value, interval, freed)
     local alive = alive_until > now
     -- Nobody passes a head that does not fit: small ones would starve it.
     if alive and slots > free then return end
-    leave_line(id)
     if not alive then
+      leave_line(id)
       redis.call('HDEL', state, id)
     else
       local claim = read_claim(id)
-      -- All numbers but the freed one are taken: no need to search.
-      if not (free == 1 and freed and freed <= value
-              and redis.call('ZCARD', numbers) == value) then
-        freed = nil
+      if not claim and string.sub(id, 1, 3) == 'sw-' then
+        -- Its claim was lost, and its place was not: it is asked to file it again.
+        if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
+        tell(id, nil, 'look')
+        return
       end
+      local first_foreigner = not claim and not foreigners_hold()
       -- A grant is no sign of life: one that died in line blocks the others
       -- for no longer than if it had stayed there.
-      seat(id, claim, value, token, interval, freed, alive_until)
-      freed = nil
+      if not seat(id, claim, value, token, interval, alive_until) then return end
+      leave_line(id)
       if claim then
         token = claim.token
         tell(id, claim.who, 'granted', whole(claim.number), whole(claim.token))
-      elseif string.match(id, '^sw%-') then
-        tell(id, nil, 'look')
       else
         tell(id, nil, 'granted')
-        if not known then warn_of_foreigners() end
-        known = true
+        if first_foreigner then warn_of_foreigners() end
       end
       free = free - slots
     end

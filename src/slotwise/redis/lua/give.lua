@@ -21,7 +21,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
     if not head then
-      redis.call('ZREM', numbers, number)
+      if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
       return {1, 0, 0, 0, 0}
     end
     local interval, head_ttl, ticket, who
@@ -56,7 +56,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
         return {1, 0, 0, 0, 0}
       end
     end
-    redis.call('ZREM', numbers, number)
+    if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
   elseif given == 0 and not head then
     return {0, 0, 0, 0, 0}
   end
@@ -70,7 +70,7 @@ local stood = 0
 if not freed then given = math.max(given, drop(id)) end
 if given == 0 then stood = leave_line(id) end
 local value = current_value()
-settle(value, interval, freed)
+settle(value, interval)
 local reply = {given, stood, 0, 0, 0}
 if counted then
   -- A foreign client may have told it through a list that nobody reads.

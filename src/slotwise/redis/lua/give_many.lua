@@ -85,7 +85,11 @@ if known and #heads == #freed then
     return reply
   end
 end
-if #freed > 0 then redis.call('ZREM', numbers, unpack(freed)) end
+if #freed > 0 and redis.call('EXISTS', numbers) == 1 then
+  local back = {}
+  for i, number in ipairs(freed) do back[2 * i - 1], back[2 * i] = number, number end
+  redis.call('ZADD', numbers, unpack(back))
+end
 if redis.call('EXISTS', waiting) == 0 then return reply end
 -- include common.lua
 open(1, ARGV[1])

@@ -36,28 +36,26 @@ do
     local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
     local now_text = string.format('%.6f', now)
     if held < value and not last and ARGV[5] == '' then
-      local taken = redis.call('ZCARD', numbers) - 1
-      local number = 1  -- the first k of which fewer than k numbers are taken
-      if taken > 0 and redis.call('ZCOUNT', numbers, 1, taken) == taken then
-        number = taken + 1
-      elseif taken > 0 then
-        local high = taken
-        while number < high do
-          local middle = math.floor((number + high) / 2)
-          if redis.call('ZCOUNT', numbers, 1, middle) < middle then
-            high = middle
-          else
-            number = middle + 1
-          end
-        end
-      end
-      if taken < value then
+      -- The lowest free number: of the free ones, or above the highest so far. None if lost.
+      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
+      local number = tonumber(lowest[2])
+      if lowest[1] == 'top' then number = number + 1 end
+      if number and number <= value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
         redis.call('ZADD', main, string.format('%.6f', now + interval), id)
         if held == 0 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
         end
-        redis.call('ZADD', numbers, number, number)
+        local high = tonumber(string.match(lowest[1], '%-(%d+)$'))
+        if lowest[1] == 'top' then
+          redis.call('ZADD', numbers, number, 'top')
+        else
+          redis.call('ZREM', numbers, lowest[1])
+          if high then
+            local rest = number + 1 < high and number + 1 .. '-' .. high or high
+            redis.call('ZADD', numbers, number + 1, rest)
+          end
+        end
         local token_text = string.format('%.0f', token)
         redis.call('HSET', state, '.token', token_text, id,
                    ARGV[4] .. ' - ' .. now_text .. ' ' .. now_text .. ' ' .. number .. ' '
@@ -79,7 +77,10 @@ do
       local ttl = ARGV[5] == '' and '-' or ARGV[5]
       redis.call('HSET', state, id,
                  ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[9])
-      if held > redis.call('ZCARD', numbers) - 1 then return {'queued', value, -2} end
+      -- All slots are held, but not all numbers: a client that knows none holds something.
+      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
+      local taken = lowest[1] == 'top' and tonumber(lowest[2]) or 0
+      if held > taken then return {'queued', value, -2} end
       if ARGV[11] == '' then return {'queued', value, -1} end
       local soonest = now + interval
       for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do

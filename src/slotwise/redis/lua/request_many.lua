@@ -45,7 +45,10 @@ do
       redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
     end
     redis.call('HSET', state, unpack(filed))
-    if held > redis.call('ZCARD', KEYS[7]) - 1 then return {'queued', value, -2} end
+    -- All slots are held, but not all numbers: a client that knows none holds something.
+    local lowest = redis.call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')
+    local taken = lowest[1] == 'top' and tonumber(lowest[2]) or 0
+    if held > taken then return {'queued', value, -2} end
     if ARGV[7] == '' then return {'queued', value, -1} end
     local soonest = now + interval
     for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do

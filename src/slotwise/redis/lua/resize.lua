@@ -24,6 +24,7 @@ elseif closing then
   redis.call('HDEL', state, '.closing', '.value', '.values')
 end
 
+if redis.call('HEXISTS', state, '.value') == 0 then note_orphans() end
 local values = redis.call('HGET', state, '.values')
 if not values then
   local before = held > 0 and tonumber(redis.call('GET', max))

@@ -1,0 +1,157 @@
+"""Any key may vanish at any time: no slot number is handed out twice, or above the value."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+import redis
+from tests.redis._server import until
+from tests.redis.test_scripts_against_ledger import expand
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.keys import Keys
+from slotwise.redis.scripts import load
+
+INTERVAL = 15.0
+VALUE = 5
+
+
+class Fleet:
+    """Clients of one semaphore, what they were told, and a server that loses keys."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.keys = Keys("adv-sem", "s")
+        self.now = round(time.time(), 3)
+        self.issued = 0
+        self.told: dict[str, set[int]] = {}  # the numbers of those who were ever granted any
+        self.believers: set[str] = set()  # who holds slots as far as they know
+        self.waiters: set[str] = set()
+
+    def run(self, name: str, *args: object) -> Any:
+        texts = ["" if arg is None else str(arg) for arg in args]
+        given = (*self.keys.all, f"{self.now:.6f}", *texts)
+        return self.client.eval(load(name).source, len(self.keys.all), *given)
+
+    def request(self, claim_id: str, *, again: bool = False) -> None:
+        args = (claim_id, VALUE, INTERVAL, None, "wait", "again" if again else "", 0)
+        reply = self.run("request", *args, "host 1 ", "", "")
+        (self.believers if reply[0] == "granted" else self.waiters).add(claim_id)
+        assert reply[0] in ("granted", "queued")
+
+    def release(self, claim_id: str) -> None:
+        self.believers.discard(claim_id)
+        self.waiters.discard(claim_id)
+        if random.random() < 0.5 or "*" in claim_id:
+            self.run("give", claim_id, "", INTERVAL, "", "")
+        else:
+            self.run("give_many", "", INTERVAL, "", claim_id)
+
+    def beat(self, ids: set[str]) -> None:
+        holders, waiters = sorted(ids & self.believers), sorted(ids & self.waiters)
+        counts = (len(holders), len(waiters))
+        [[_, *outcomes]] = self.run("beat", "", INTERVAL, "", *counts, *holders, *waiters)
+        for word, claim_id, *_ in (outcome.split() for outcome in outcomes):
+            assert word in ("lost", "gone", "granted")
+            if word == "lost":
+                self.believers.discard(claim_id)
+            elif word == "gone":
+                self.waiters.discard(claim_id)
+                self.told.pop(claim_id, None)  # granted, and taken back before it was told
+                self.request(claim_id, again=True)
+            else:
+                self.waiters.discard(claim_id)
+                self.believers.add(claim_id)
+
+    def check(self) -> None:
+        members = self.client.zrange(self.keys.main, 0, -1)
+        assert len(members) <= VALUE
+        seen: set[int] = set()
+        for holder in (member for member in members if "#" not in member):
+            claim = (self.client.hget(self.keys.state, holder) or "").split()
+            if claim and claim[4] != "0":
+                numbers = set(expand(claim[4]))
+                assert self.told.setdefault(holder, numbers) == numbers
+            numbers = self.told.get(holder, set())
+            assert max(numbers, default=1) <= VALUE, "no number above the value"
+            assert not numbers & seen, "no number twice"
+            seen |= numbers
+        for key in self.client.keys("*"):
+            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_number_is_handed_out_twice_whichever_key_is_lost(
+    client: redis.Redis, seed: int
+) -> None:
+    dice = random.Random(seed)
+    fleet = Fleet(client)
+    for _ in range(200):
+        fleet.now = round(fleet.now + dice.choice([0, 0.001, 0.5, 2]), 6)
+        everyone = fleet.believers | fleet.waiters
+        action = dice.random()
+        if action < 0.15:
+            client.delete(dice.choice(fleet.keys.all))
+        elif action < 0.5:
+            fleet.issued += 1
+            slots = dice.choice(["", "", "", "*2", "*3"])
+            fleet.request(f"sw-x-{fleet.issued}{slots}")
+        elif action < 0.75 and everyone:
+            fleet.release(dice.choice(sorted(everyone)))
+        else:
+            fleet.beat(set(dice.sample(sorted(everyone), dice.randint(0, len(everyone)))))
+        fleet.check()
+    # Nothing is lost any more: all come to know what they have, and go. Then it is as good as new.
+    for _ in range(20):
+        fleet.now += 1
+        fleet.beat(fleet.believers | fleet.waiters)
+        for claim_id in sorted(fleet.believers):
+            fleet.release(claim_id)
+        fleet.check()
+    assert not fleet.believers | fleet.waiters
+    numbers = []
+    for n in range(VALUE):
+        args = (f"sw-y-{n}", VALUE, INTERVAL, None, "try", "", 0, "host 1 ", "", "")
+        numbers.append(fleet.run("request", *args)[:2])
+    assert sorted(numbers) == [["granted", n] for n in range(1, VALUE + 1)]
+
+
+async def test_who_lost_its_claim_is_told_and_who_waits_keeps_its_place(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=2, heartbeat_max_interval=1, config=config)
+    held = [await semaphore.acquire() for _ in range(2)]
+    order: list[int] = []
+
+    async def work(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+
+    tasks = []
+    for n in range(5):
+        tasks.append(asyncio.create_task(work(n)))
+        await until(
+            lambda n=n: client.zcard("adv-sem:semaphore_waiting:s") == n + 1, "one more waiter"
+        )
+    client.delete("adv-sem:semaphore_state:s")
+    for each in held:
+        await asyncio.wait_for(each.lost, 20)
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert order == list(range(5))
+
+
+async def test_holders_do_not_notice_that_the_numbers_are_lost(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=4, config=config)
+    held = [await semaphore.acquire() for _ in range(3)]
+    await semaphore.release(held.pop(1))
+    client.delete("adv-sem:semaphore_numbers:s")
+    held += [await semaphore.acquire() for _ in range(2)]
+    assert [each.slot_number for each in held] == [1, 3, 2, 4]
+    for each in held:
+        assert await semaphore.release(each) is True

@@ -1,0 +1,81 @@
+"""Thousands of slots at once: in few calls of bounded cost, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+from tests.redis._server import until
+from tests.redis.test_semaphore import assert_nothing_left
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+WIDE = 10_000
+
+
+def busy_ms(client: redis.Redis) -> float:
+    """How much processor time the server has used: others on this machine do not count."""
+    used = client.info("cpu")
+    return 1000 * float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
+
+
+async def test_ten_thousand_slots_are_taken_and_given_in_little_of_the_servers_time(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=3 * WIDE, config=config)
+    taking, giving = [], []
+    for _ in range(3):
+        started = busy_ms(client)
+        acquired = await semaphore.acquire(WIDE)
+        taking.append(busy_ms(client) - started)
+        assert client.zcard("adv-sem:semaphore_main:s") == WIDE
+        started = busy_ms(client)
+        assert await semaphore.release(acquired) is True
+        giving.append(busy_ms(client) - started)
+    assert min(taking) < 50
+    assert min(giving) < 50
+    assert_nothing_left(client)
+
+
+async def test_wide_and_single_acquisitions_share_the_lowest_numbers(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=2 * WIDE, config=config)
+    first = [await semaphore.acquire() for _ in range(4)]
+    wide = await semaphore.acquire(WIDE)
+    after = await semaphore.acquire()
+    assert [each.slot_number for each in (*first, wide, after)] == [1, 2, 3, 4, 5, WIDE + 5]
+    await semaphore.release(first[1])
+    await semaphore.release(wide)
+    again = [await semaphore.acquire() for _ in range(3)]
+    assert [each.slot_number for each in again] == [2, 5, 6]
+    for each in (first[0], *first[2:], after, *again):
+        assert await semaphore.release(each) is True
+
+
+async def test_a_wide_request_waits_for_its_turn_and_keeps_its_slots(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=WIDE, heartbeat_max_interval=1, config=config)
+    single = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire(WIDE))
+    await until(lambda: client.zcard("adv-sem:semaphore_waiting:s"), "a waiter")
+    await semaphore.release(single)
+    wide = await asyncio.wait_for(waiting, 20)
+
+    def earliest() -> float:
+        return float(client.zrange("adv-sem:semaphore_main:s", 0, 0, withscores=True)[0][1])
+
+    before = earliest()
+    await until(lambda: earliest() > before + 2, "heartbeats for every slot")
+    assert not wide.lost.is_set()
+    assert await semaphore.release(wide) is True
+    assert_nothing_left(client)
+
+
+async def test_more_slots_than_the_bound_are_refused_by_its_name(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=10**6, config=config)
+    for take in (semaphore.acquire, semaphore.try_acquire):
+        with pytest.raises(ValueError, match="at most 10000 at once on Redis, not 10001"):
+            await take(WIDE + 1)
+    with pytest.raises(ValueError, match="at most 10000"):
+        semaphore.cm(WIDE + 1)
