@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from slotwise._arguments import UNSET, Unset
 from slotwise._locked import LockedAnswer
@@ -39,6 +39,10 @@ class Semaphore(ABC):
     """
 
     __slots__ = ("__weakref__", "_blocks")
+
+    # Whether try_acquire_sync() and release_sync() have to reach something outside of
+    # this process, and may block for as long as that takes.
+    _does_io: ClassVar[bool] = True
 
     def __init__(self) -> None:
         # The acquisitions of `async with semaphore:` blocks, latest last, by who is in them.

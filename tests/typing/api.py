@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
+from contextlib import aclosing, closing
 from typing import Any, assert_type
 
 import slotwise
@@ -222,6 +223,8 @@ async def pipelines(semaphore: Semaphore) -> None:
         async for body in results:
             assert_type(body, bytes)
     assert_type(await anext(results), bytes)
+    async with aclosing(aiter(results)) as closing_results:
+        assert_type(await anext(closing_results), bytes)
     assert_type(bounded_map(digest, [b""], limit=2, ordered=True), BoundedMap[int])
     assert_type(bounded_map(str, numbers(), limit=2, on_error="collect"), BoundedMap[str])
     report = await run_bounded(
@@ -249,6 +252,8 @@ def pipelines_of_threads() -> None:
     assert_type(bounded_map_sync(digest, [b""], 2), BoundedMapSync[int])
     with bounded_map_sync(digest, [b""], 2, weight=2, ordered=False) as results:
         assert_type(next(results), int)
+    with closing(iter(results)) as closing_results:
+        assert_type(next(closing_results), int)
     settings: MapSettings[bytes] = {"on_error": "collect", "max_items": 3}
     assert_type(run_bounded_sync(digest, [b""], 2, **settings), Report)
     run_bounded_sync(digest, [b""], 2, max_items="3")  # type: ignore[arg-type]

@@ -82,6 +82,8 @@ class MemorySemaphore(Semaphore):
         "_value",
     )
 
+    _does_io = False
+
     def __init__(
         self,
         value: int,

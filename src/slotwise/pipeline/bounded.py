@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
 
+from slotwise.pipeline.ending import Ending, carry
 from slotwise.pipeline.flow import Flow
 from slotwise.pipeline.report import Report
 from slotwise.pipeline.results import NOTHING
@@ -63,8 +64,7 @@ class BoundedMap(Generic[R]):
         self._settings = settings
         self._flow = Flow(settings, consumed=consumed)
         self._crew: Crew | None = None
-        self._raised = False
-        self._told_progress = False
+        self._ending = Ending(self._flow)
         self._closed = False
 
     @property
@@ -72,17 +72,18 @@ class BoundedMap(Generic[R]):
         """What was done so far; still true after the end, whatever the end was."""
         return self._flow.report
 
-    def __aiter__(self) -> AsyncIterator[R]:
+    def __aiter__(self) -> _Loop[R]:
         return _Loop(self)
 
     async def __anext__(self) -> R:
+        self._ending.refuse_if_left()
         crew = self._crew or self._open()
         while True:
             result = crew.take()
             if result is not NOTHING:
                 return cast("R", result)
             if crew.finished:
-                self._finish()
+                self._ending.conclude()
                 raise StopAsyncIteration
             await self._news(crew)
 
@@ -110,12 +111,11 @@ class BoundedMap(Generic[R]):
             self._flow.finish()
         else:
             await self._wind_down(self._crew)
-        self._raised = True  # who closes a run does not ask for its error
         self._flow.forget_results()
-        self._finish()
+        self._ending.conclude(silently=True)
 
     def __del__(self) -> None:
-        if getattr(self, "_crew", None) is not None:
+        if hasattr(self, "_closed"):
             self._leave()
 
     # ---------------------------------------------------------------- inside
@@ -138,12 +138,12 @@ class BoundedMap(Generic[R]):
         try:
             await _told(crew)
         except asyncio.CancelledError as cancellation:
+            self._ending.leave("who waited for a result of it was cancelled")
             await self._wind_down(crew)
-            self._raised = True
             self._flow.forget_results()
             carry(cancellation, self.report)
             with suppress(Exception):  # the cancellation goes first
-                self._finish()
+                self._ending.conclude(silently=True)
             raise
 
     async def _wind_down(self, crew: Crew) -> None:
@@ -160,23 +160,13 @@ class BoundedMap(Generic[R]):
         if cancellation is not None:
             raise cancellation
 
-    def _finish(self) -> None:
-        """The run is over: tell the hook a last time, raise what it ended with, once."""
-        self._flow.report._end()
-        hook = self._settings.on_progress
-        if hook is not None and not self._told_progress:
-            self._told_progress = True
-            hook(self.report)
-        error = self._flow.error
-        if error is not None and not self._raised:
-            self._raised = True
-            carry(error, self.report)
-            raise error
-
     def _leave(self) -> None:
         """The loop was left: stop, without anybody to wait for it."""
         crew = self._crew
-        if crew is not None and not crew.finished:
+        if crew is None:
+            return
+        self._ending.leave("a loop over it was left early")
+        if not crew.finished:
             crew.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
 
 
@@ -190,6 +180,10 @@ class _Loop(AsyncIterator[R]):
 
     def __anext__(self) -> Coroutine[Any, Any, R]:
         return self._map.__anext__()
+
+    async def aclose(self) -> None:
+        """Close the run, as `BoundedMap.aclose` does."""
+        await self._map.aclose()
 
     def __del__(self) -> None:
         self._map._leave()
@@ -263,12 +257,6 @@ async def _told(crew: Crew, *, results: bool = True) -> None:
 def _call(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop was closed: nobody waits any more
         loop.call_soon_threadsafe(wake)
-
-
-def carry(error: BaseException, report: Report) -> None:
-    """Let an exception tell how far the run got."""
-    with suppress(Exception):  # it may have no room for attributes
-        error.report = report  # type: ignore[attr-defined]
 
 
 def iterator_of(source: Any) -> Iterator[Any] | AsyncIterator[Any]:

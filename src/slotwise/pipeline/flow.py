@@ -8,7 +8,9 @@ How much a run holds, whatever the amount of work:
   * at most ``2 * limit`` are between the source and the consumer: those that run,
     and one finished result behind each of them, so that workers need not wait for
     a consumer that is only unsteady;
-  * ``priority`` and ``group_key`` look ahead over at most ``limit`` items more.
+  * ``priority`` and ``group_key`` look ahead over at most ``limit`` items more;
+  * with ``semaphore`` items wait for at most as many slots as it has, in place of
+    items that run, so that the way to a server and back is not waited for one by one.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from enum import Enum
 from typing import Any
 
 from slotwise._guard import Pressure
+from slotwise.errors import SlotwiseError
 from slotwise.pipeline.ahead import Ahead
-from slotwise.pipeline.errors import MemoryLimitExceeded
+from slotwise.pipeline.errors import MemoryLimitExceeded, not_an_end
 from slotwise.pipeline.lanes import Lanes
 from slotwise.pipeline.report import FAILURES_KEPT, Report
 from slotwise.pipeline.results import Results
@@ -45,15 +48,17 @@ class Flow:
 
     # Between any two calls:
     #   F1  report.in_flight is the number of items between begin() and their end
-    #   F2  in_use is the sum of their weights, at most limit
-    #   F3  once over is True, no item is begun
+    #   F2  in_use is the sum of their weights, at most limit unless a semaphore counts them
+    #   F3  once over is True, nothing is pulled or looked at; once stopped is True,
+    #       no item is begun either
+    #   F4  asking_slots is what the items between ask() and asked() wait for
 
     def __init__(self, settings: Settings, *, consumed: bool) -> None:
         self.settings = settings
         self.limit = settings.limit
         self.report = Report(settings.limit, settings.memory_guard)
         self.over = False
-        self._finished = False
+        self.stopped = False
         self.exhausted = False
         self.error: BaseException | None = None
         self.in_use = 0
@@ -65,12 +70,16 @@ class Flow:
         self._ahead = Ahead(settings.priority) if settings.priority is not None else None
         self._pulled = 0
         self.report._queue = self._queue_depth
+        self._asking = 0  # items that wait for slots of the semaphore
+        self._asking_slots = 0
+        self._next_ask = 0.0
         self._next_start = 0.0
         self._next_progress = 0.0
         self._guard = settings.memory_guard
         self._weight = settings.weight
         self._max_items = settings.max_items
         # The local limit counts weights, unless a semaphore does.
+        self._semaphore = settings.semaphore
         self._counts_weight = settings.semaphore is None and settings.weight != 1
         # Whether an item may start as soon as it is there.
         self.unconditional = not (
@@ -106,7 +115,8 @@ class Flow:
             return Step.WAIT
         return Step.PULL if self._has_room() else Step.WAIT
 
-    def _held_by_memory(self) -> Step | None:
+    def _held_by_memory(self, *, asking: bool = True) -> Step | None:
+        """WAIT, OVER, or None if an item may go on; ``asking``: others that are about to count."""
         assert self._guard is not None
         pressure = self._guard.check()
         if pressure is Pressure.FREE:
@@ -114,7 +124,7 @@ class Flow:
         if pressure is Pressure.STOP:
             self.finish(MemoryLimitExceeded(f"stopped: {self._guard.describe()}"))
             return Step.OVER
-        if self.report.in_flight:
+        if self.report.in_flight or (asking and self._asking):
             self.report._hold_back()
             return Step.WAIT
         return None
@@ -169,7 +179,7 @@ class Flow:
 
     def _queue_depth(self) -> int:
         ahead = 0 if self._ahead is None else len(self._ahead)
-        return ahead + self._in_lanes + self.results.waiting
+        return ahead + self._in_lanes + self._asking + self.results.waiting
 
     def _weigh(self, item: Any) -> int:
         assert not isinstance(self._weight, int)
@@ -185,20 +195,65 @@ class Flow:
     # ------------------------------------------------------------- may it start
 
     def may_start(self, start: Start) -> Step | float:
-        """START, WAIT, OVER, or how many seconds to wait."""
-        if self.over:
+        """START, WAIT, OVER, or how many seconds to wait; with a semaphore: to ask it."""
+        if self.stopped:
             return Step.OVER
         if self._guard is not None:
             held = self._held_by_memory()
             if held is not None:
                 return held
-        if self._counts_weight and self.in_use + start.weight > self.limit:
-            # Nobody passes the one that does not fit: light items would starve a heavy one.
+        if self._semaphore is None:
+            if self._counts_weight and self.in_use + start.weight > self.limit:
+                # Nobody passes one that does not fit: light items would starve a heavy one.
+                return Step.WAIT
+            return self._pause_until(self._next_start)
+        # Asking for more than all of it would only wait for items of our own.
+        if self._asking and self._asking_slots + start.weight > self._semaphore.value:
             return Step.WAIT
+        return self._pause_until(self._next_ask)
+
+    def ask(self, start: Start) -> None:
+        """It waits for its slots of the semaphore, until `asked`."""
+        self._asking += 1
+        self._asking_slots += start.weight
+        if self.settings.max_per_second is not None:
+            self._next_ask = time.monotonic() + 1 / self.settings.max_per_second
+
+    def asked(self, start: Start) -> None:
+        self._asking -= 1
+        self._asking_slots -= start.weight
+
+    def refused(self, start: Start, error: Exception) -> None:
+        """The semaphore gave it no slots.
+
+        More than it has now, since somebody resized it, is a failure of that item.
+        Closed, timed out, unreachable: nothing can run.
+        """
+        if isinstance(error, ValueError) and not isinstance(error, SlotwiseError):
+            self.reject(start, error)
+        else:
+            self.drop(start)
+            self.finish(error)
+
+    def may_begin(self) -> Step | float:
+        """START, WAIT, OVER or seconds, for an item that has its slots.
+
+        Slots come as others give them back, not at the pace and for the memory of
+        this run: that is looked at again.
+        """
+        if self.stopped:
+            return Step.OVER
+        if self._guard is not None:
+            held = self._held_by_memory(asking=False)
+            if held is not None:
+                return held
+        return self._pause_until(self._next_start)
+
+    def _pause_until(self, when: float) -> Step | float:
         if self.settings.max_per_second is not None:
             now = time.monotonic()
-            if now < self._next_start:
-                return self._next_start - now
+            if now < when:
+                return when - now
         return Step.START
 
     def begin(self, start: Start) -> None:
@@ -233,6 +288,13 @@ class Flow:
         """It was let in and will not be started."""
         self.results.give_up(start)
 
+    def reject(self, start: Start, error: BaseException) -> None:
+        """It was let in and failed before it began."""
+        self.results.give_up(start)
+        if self.lanes is not None:
+            self.lanes.ended(start.key, start.lane)
+        self._count_failure(start.item, error)
+
     def _ended(self, start: Start) -> None:
         report = self.report
         report.in_flight -= 1
@@ -242,6 +304,7 @@ class Flow:
             self.lanes.ended(start.key, start.lane)
 
     def _count_failure(self, item: Any, error: BaseException) -> None:
+        error = not_an_end(error)
         self.report.failed += 1
         on_error = self.settings.on_error
         if on_error == "raise" or not isinstance(error, Exception | CancelledError):
@@ -249,12 +312,19 @@ class Flow:
         elif on_error == "collect" and len(self.report.failures) < FAILURES_KEPT:
             self.report.failures.append((item, error))
 
+    def source_failed(self, error: BaseException) -> None:
+        """The source raised: it has no more, and what came of it before is still run."""
+        self.exhausted = True
+        if self.error is None and not self.stopped:
+            self.error = not_an_end(error)
+
     def finish(self, error: BaseException | None = None) -> None:
-        """Start nothing any more; what the first call gives is what the run ends with."""
+        """Start nothing any more; the first error there was is what the run ends with."""
         # Not "if it is over": it is over with the source's last item, while items still run.
-        if not self._finished:
-            self._finished = True
-            self.error = error
+        if not self.stopped:
+            self.stopped = True
+            if self.error is None and error is not None:
+                self.error = not_an_end(error)
         self.over = self.exhausted = True
 
     # ------------------------------------------------------------- the consumer

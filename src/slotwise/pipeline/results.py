@@ -6,7 +6,7 @@ has its place from the moment it is let in, and is taken when its turn comes.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ class _Nothing(Enum):
 
 NOTHING: Final = _Nothing.NOTHING
 _UNFINISHED: Final = object()
-_WITHOUT_RESULT: Final = object()
 
 
 class Results:
@@ -29,6 +28,8 @@ class Results:
     #   O1  outstanding counts what was let in and has neither failed nor been taken
     #       (nor, if nobody takes results, finished)
     #   O2  waiting counts the results that are ready or have to wait for earlier ones
+    #   O3  with ordered, places has those that are outstanding and no others: one that
+    #       fails leaves its place itself, so nobody waits for the consumer to notice it
 
     def __init__(self, *, window: int, consumed: bool, ordered: bool) -> None:
         self.outstanding = 0
@@ -37,7 +38,8 @@ class Results:
         self._consumed = consumed
         self._ordered = ordered and consumed
         self._ready: deque[Any] = deque()
-        self._cells: deque[list[Any]] = deque()
+        # Not a dict: finding its first key is slow after many removals at the front.
+        self._places: OrderedDict[Start, Any] = OrderedDict()
 
     @property
     def have_room(self) -> bool:
@@ -46,13 +48,12 @@ class Results:
     def let_in(self, start: Start) -> None:
         self.outstanding += 1
         if self._ordered:
-            start.cell = [_UNFINISHED]
-            self._cells.append(start.cell)
+            self._places[start] = _UNFINISHED
 
     def add(self, start: Start, result: Any) -> None:
         """``start`` has succeeded."""
-        if start.cell is not None:
-            start.cell[0] = result
+        if self._ordered:
+            self._places[start] = result
             self.waiting += 1
         elif self._consumed:
             self._ready.append(result)
@@ -62,36 +63,27 @@ class Results:
 
     def give_up(self, start: Start) -> None:
         """``start`` will have no result."""
-        if start.cell is not None:
-            start.cell[0] = _WITHOUT_RESULT
-        else:
-            self.outstanding -= 1
+        self.outstanding -= 1
+        if self._ordered:
+            del self._places[start]
 
     def take(self) -> Any:
         """The next result, or NOTHING if none is ready."""
-        if not self._ordered:
-            if not self._ready:
-                return NOTHING
-            self.outstanding -= 1
-            self.waiting -= 1
-            return self._ready.popleft()
-        while self.first_is_ready:
-            result = self._cells.popleft()[0]
-            self.outstanding -= 1
-            if result is not _WITHOUT_RESULT:
-                self.waiting -= 1
-                return result
-        return NOTHING
+        if not (self.first_is_ready if self._ordered else self._ready):
+            return NOTHING
+        self.outstanding -= 1
+        self.waiting -= 1
+        return self._places.popitem(last=False)[1] if self._ordered else self._ready.popleft()
 
     @property
     def first_is_ready(self) -> bool:
-        """Whether `take` would find something to do."""
+        """Whether `take` would find something."""
         if not self._ordered:
             return bool(self._ready)
-        return bool(self._cells) and self._cells[0][0] is not _UNFINISHED
+        return next(iter(self._places.values()), _UNFINISHED) is not _UNFINISHED
 
     def clear(self) -> None:
-        """Nobody will take them."""
+        """The run is over, and nobody will take them."""
         self._ready.clear()
-        self._cells.clear()
+        self._places.clear()
         self.waiting = 0

@@ -7,7 +7,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from slotwise.pipeline.bounded import carry, iterator_of
+from slotwise.pipeline.bounded import iterator_of
+from slotwise.pipeline.ending import Ending, carry
 from slotwise.pipeline.flow import Flow
 from slotwise.pipeline.report import Report
 from slotwise.pipeline.results import NOTHING
@@ -48,19 +49,19 @@ class BoundedMapSync(Generic[R]):
         self._settings = settings
         kind = ThreadCrew if self._flow.lanes is None else ThreadLanes
         self._crew = kind(self._flow, fn, iterator)
-        self._raised = False
-        self._told_progress = False
+        self._ending = Ending(self._flow)
 
     @property
     def report(self) -> Report:
         """What was done so far; still true after the end, whatever the end was."""
         return self._flow.report
 
-    def __iter__(self) -> Iterator[R]:
+    def __iter__(self) -> _Loop[R]:
         return _Loop(self)
 
     def __next__(self) -> R:
         refuse_to_block_a_loop("bounded_map_sync")
+        self._ending.refuse_if_left()
         crew = self._crew
         try:
             crew.open()
@@ -72,10 +73,11 @@ class BoundedMapSync(Generic[R]):
                     break
                 crew.wait()
         except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
+            self._ending.leave("who waited for a result of it was interrupted")
             carry(interruption, self.report)
             self.close()
             raise
-        self._finish()
+        self._ending.conclude()
         raise StopIteration
 
     def __enter__(self) -> BoundedMapSync[R]:
@@ -95,26 +97,19 @@ class BoundedMapSync(Generic[R]):
         self._crew.stop()
         while not self._crew.finished:
             self._crew.wait_for_end()
-        self._raised = True
         self._flow.forget_results()
         with suppress(Exception):
-            self._finish()
+            self._ending.conclude(silently=True)
 
     def __del__(self) -> None:
         if hasattr(self, "_crew"):
             self._crew.stop()
 
-    def _finish(self) -> None:
-        self._flow.report._end()
-        hook = self._settings.on_progress
-        if hook is not None and not self._told_progress:
-            self._told_progress = True
-            hook(self.report)
-        error = self._flow.error
-        if error is not None and not self._raised:
-            self._raised = True
-            carry(error, self.report)
-            raise error
+    def _leave(self) -> None:
+        """The loop was left: stop, without anybody to wait for it."""
+        if self._crew.opened:
+            self._ending.leave("a loop over it was left early")
+            self._crew.stop()
 
 
 class _Loop(Iterator[R]):
@@ -128,8 +123,12 @@ class _Loop(Iterator[R]):
     def __next__(self) -> R:
         return self._map.__next__()
 
+    def close(self) -> None:
+        """Close the run, as `BoundedMapSync.close` does."""
+        self._map.close()
+
     def __del__(self) -> None:
-        self._map._crew.stop()
+        self._map._leave()
 
 
 def bounded_map_sync(

@@ -12,7 +12,7 @@ from typing import Any
 
 from slotwise.pipeline.flow import Flow
 from slotwise.pipeline.start import Start
-from slotwise.pipeline.tasks import TaskCrew
+from slotwise.pipeline.tasks import TaskCrew, this_task
 
 
 class TaskLanes(TaskCrew):
@@ -39,7 +39,7 @@ class TaskLanes(TaskCrew):
         return [*super()._waiting(), self._admitted]
 
     async def _dispatch(self) -> None:
-        self._leader = asyncio.current_task()
+        self._leader = this_task()
         try:
             while (start := await self._next()) is not None:
                 queue = self._queues.get(start.lane)
@@ -49,6 +49,10 @@ class TaskLanes(TaskCrew):
                 else:
                     queue.append(start)
                     self._nudge()
+        except asyncio.CancelledError as error:
+            if self.flow.stopped:
+                raise
+            self.flow.source_failed(error)  # by a stranger: there is no more, and not in silence
         finally:
             self._leader = None
             self._nudge()
@@ -56,21 +60,34 @@ class TaskLanes(TaskCrew):
     async def _lane(self, number: int) -> None:
         """One worker, for all items of its groups, in the source's order."""
         queue = self._queues[number]
-        while True:
-            if not queue:
-                if self._leader is None:  # nothing will come any more
-                    return
-                await self._changed()
-                continue
-            start = queue.popleft()
-            self.flow.left_lane_queue()
-            async with self._admission:
-                self._admitted = asyncio.current_task()
-                try:
-                    if not await self._admit(start):
-                        self.flow.drop(start)
-                        return
-                finally:
-                    self._admitted = None
-            self._nudge()
-            await self._run(start)
+        # Until nothing will come any more.
+        while queue or (self._leader is not None and not self.flow.stopped):
+            try:
+                if queue:
+                    await self._start(queue.popleft())
+                else:
+                    await self._changed()
+            except asyncio.CancelledError:
+                if self.flow.stopped:
+                    raise
+                await self._forget_cancellation()  # by a stranger, and nobody else has this lane
+
+    async def _start(self, start: Start) -> None:
+        self.flow.left_lane_queue()
+        task = this_task()
+        try:
+            await self._admission.acquire()
+        except asyncio.CancelledError as error:
+            self._interrupted(start, error)
+            raise
+        self._admitted = task
+        try:
+            admitted = await self._admit(start)
+        finally:
+            self._admitted = None
+            self._admission.release()
+        self._nudge()
+        if admitted and self._semaphore is None:
+            await self._run(start, task)
+        elif admitted:
+            await self._run_with_slots(start, task)

@@ -52,7 +52,7 @@ class ThreadLanes(ThreadCrew):
         queue = self._queues[number]
         while True:
             while not queue:
-                if not self._leading or self.flow.over:
+                if not self._leading or self.flow.stopped:
                     return
                 self._changed.wait()
             start = queue.popleft()
@@ -65,7 +65,5 @@ class ThreadLanes(ThreadCrew):
             finally:
                 self._admitting = False
                 self._changed.notify_all()
-            if not admitted:
-                self.flow.drop(start)
-                return
-            self._run(start)
+            if admitted:
+                self._run_with_slots(start)

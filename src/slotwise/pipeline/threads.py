@@ -1,7 +1,8 @@
 """ThreadCrew: plain functions, run by worker threads that pull their items themselves.
 
 The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
-item may start, leaves the lead and runs it. A thread is started when nobody leads
+item may start, leaves the lead, takes slots for it if there is a semaphore, and runs
+it. A thread is started when nobody leads
 and nobody is idle.
 
 Threads can't be cancelled: a run that is stopped starts nothing any more and waits
@@ -18,9 +19,12 @@ import inspect
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 from slotwise import _fork
+from slotwise.pipeline.context import in_context
 from slotwise.pipeline.flow import Flow, Step
 from slotwise.pipeline.news import News
 from slotwise.pipeline.on_loop import LoopCalls
@@ -51,6 +55,13 @@ class ThreadCrew:
         self.flow = flow
         self._fn = fn
         self._source = source
+        # The other one is no end but a mistake of the source.
+        self._no_more: type[Exception] = (
+            StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
+        )
+        # The caller's, as it was when the run was opened. Each item runs in a copy of it,
+        # and the source in one copy for its whole life, whichever thread pulls.
+        self._context = self._pulling = Context()
         # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
         self._lock = _fork.new_lock()
         self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
@@ -60,7 +71,7 @@ class ThreadCrew:
         self._threads = 0
         self._idlers = 0
         self._leading = False
-        self._opened = False
+        self.opened = False
         self._semaphore = flow.settings.semaphore
         self._name = f"slotwise-pipeline-{next(_numbers)}"
         self._calls = LoopCalls(loop, f"{self._name}-waits")
@@ -69,9 +80,11 @@ class ThreadCrew:
 
     def open(self) -> None:
         with self._lock:
-            if self._opened:
+            if self.opened:
                 return
-            self._opened = True
+            self.opened = True
+            self._context = copy_context()
+            self._pulling = self._context.copy()
             self.flow.report._begin()
             self._begin()
 
@@ -80,7 +93,7 @@ class ThreadCrew:
 
     @property
     def finished(self) -> bool:
-        return not self._threads and (self.flow.over or not self._opened)
+        return not self._threads and (self.flow.over or not self.opened)
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
         """Call ``wake``, in some thread, when there is news; False if there is some already.
@@ -116,7 +129,7 @@ class ThreadCrew:
         del cancel
         with self._lock:
             self.flow.finish()
-            self._opened = True
+            self.opened = True
             self._changed.notify_all()
             self._idle.notify_all()
         self._calls.stop()
@@ -127,8 +140,8 @@ class ThreadCrew:
 
     def _hire(self, work: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(
-            target=self._member,
-            args=(work, *args),
+            target=self._context.copy().run,
+            args=(self._member, work, *args),
             name=f"{self._name}-{self._threads + 1}",
             # A run that nobody waits for must not keep the interpreter from ending.
             daemon=True,
@@ -148,6 +161,8 @@ class ThreadCrew:
             except BaseException as error:
                 self.flow.finish(error)
             self._threads -= 1
+            if self.flow.stopped:
+                self._calls.stop()
             if not self._threads:
                 self.flow.over = True
                 self._calls.close()
@@ -177,14 +192,13 @@ class ThreadCrew:
             try:
                 start = self._lead()
                 if start is not None and not self._admit(start):
-                    self.flow.drop(start)
                     start = None
             finally:
                 self._leading = False
                 self._lead_passes_on()
             if start is None:
                 return
-            self._run(start)
+            self._run_with_slots(start)
 
     def _lead(self) -> Start | None:
         """The next item; None if there is none."""
@@ -200,12 +214,10 @@ class ThreadCrew:
             else:
                 try:
                     item = self._unlocked(self._pull)
-                except (StopIteration, StopAsyncIteration):
+                except self._no_more:
                     flow.exhausted = True
-                except asyncio.CancelledError:
-                    flow.finish()
-                except Exception as error:
-                    flow.finish(error)
+                except (Exception, asyncio.CancelledError) as error:
+                    flow.source_failed(error)
                 else:
                     start = None if flow.over else flow.take_in(item)
                     if start is not None:
@@ -213,9 +225,8 @@ class ThreadCrew:
 
     def _pull(self) -> Any:
         if not isinstance(self._source, AsyncIterator):
-            return next(self._source)
-        # In a coroutine of its own: an asynchronous iterator may give any awaitable.
-        pull = self._source.__anext__
+            return self._pulling.run(next, self._source)
+        pull = partial(in_context, self._pulling, self._source.__anext__)
 
         async def pulling() -> Any:
             try:
@@ -229,29 +240,52 @@ class ThreadCrew:
         return found[0]
 
     def _admit(self, start: Start) -> bool:
-        """Wait until ``start`` may start; False if it never will."""
-        flow = self.flow
-        if flow.unconditional:
-            return not flow.over
+        """Wait until ``start`` may start, or ask for its slots; False if it never will."""
+        return self._wait_until(start, lambda: self.flow.may_start(start))
+
+    def _wait_until(self, start: Start, verdict: Callable[[], Step | float]) -> bool:
+        """Wait until the verdict on ``start`` is START; it is given up if that never comes."""
         while True:
-            verdict = flow.may_start(start)
-            if verdict is Step.START:
-                break
-            if verdict is Step.OVER:
+            step = verdict()
+            if step is Step.START:
+                return True
+            if step is Step.OVER:
+                self.flow.drop(start)
                 return False
-            self._changed.wait(verdict if isinstance(verdict, float) else None)
-        if self._semaphore is not None:
-            try:
-                start.acquisition = self._unlocked(self._acquire, start.weight)
-            except asyncio.CancelledError:
-                return False
-            except Exception as error:  # closed, timed out, unreachable: nothing can run
-                flow.finish(error)
-                return False
-            if flow.over:
-                self._unlocked(self._release, start)
-                return False
-        return True
+            self._changed.wait(step if isinstance(step, float) else None)
+
+    def _run_with_slots(self, start: Start) -> None:
+        if self._semaphore is None:
+            self._run(start)
+            return
+        give_back = self._acquire(start)
+        if give_back is None:
+            return
+        try:
+            if self._wait_until(start, self.flow.may_begin):
+                self._run(start)
+        finally:
+            self._unlocked(give_back)
+
+    def _acquire(self, start: Start) -> Callable[[], object] | None:
+        """Take its slots; how to give them back, or None if it gets none."""
+        flow = self.flow
+        flow.ask(start)
+        try:
+            give_back: Callable[[], object] = self._unlocked(self._take_slots, start.weight)
+        except asyncio.CancelledError as error:
+            if flow.stopped:
+                flow.drop(start)
+            else:  # the loop was closed, or a stranger cancelled all that ran in it
+                flow.reject(start, error)
+        except Exception as error:
+            flow.refused(start, error)
+        else:
+            return give_back
+        finally:
+            flow.asked(start)
+            self._item_ended()
+        return None
 
     def _run(self, start: Start) -> None:
         flow = self.flow
@@ -260,7 +294,7 @@ class ThreadCrew:
         result = None
         self._lock.release()
         try:
-            result = self._fn(start.item)
+            result = self._context.copy().run(self._fn, start.item)
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(
@@ -270,23 +304,28 @@ class ThreadCrew:
         except BaseException as error:
             failure = error
         finally:
-            if start.acquisition is not None:
-                self._release(start)
             self._lock.acquire()
         if failure is None:
             flow.succeed(start, result)
         else:
             flow.fail(start, failure)
             failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
-        self._changed.notify_all()
-        if flow.over:
-            self._idle.notify_all()
-        self._tell()
         if flow.progress_is_due() and flow.settings.on_progress is not None:
             try:
                 self._unlocked(flow.settings.on_progress, flow.report)
             except Exception as error:
                 flow.finish(error)
+        self._item_ended()
+
+    def _item_ended(self) -> None:
+        """Somebody may start now who could not before; the consumer may have a result."""
+        self._changed.notify_all()
+        if self.flow.over:
+            self._idle.notify_all()
+        if self.flow.stopped:
+            self._calls.stop()
+        if self.flow.results.first_is_ready:
+            self._tell()
 
     # ------------------------------------------------------- outside of the lock
 
@@ -297,21 +336,21 @@ class ThreadCrew:
         finally:
             self._lock.acquire()
 
-    def _acquire(self, slots: int) -> Any:
-        assert self._semaphore is not None
+    def _take_slots(self, slots: int) -> Callable[[], object]:
+        semaphore = self._semaphore
+        assert semaphore is not None
+        if not semaphore._does_io:
+            acquired = semaphore.try_acquire_sync(slots)
+            if acquired is not None:
+                return partial(semaphore.release_sync, acquired)
         # The way through the loop can be cancelled without losing the place in the
-        # queue, which a blocking wait can't; it is taken only if there is a queue.
-        acquired = self._semaphore.try_acquire_sync(slots)
-        return self._run_on_loop(self._semaphore.acquire(slots)) if acquired is None else acquired
-
-    def _release(self, start: Start) -> None:
-        assert self._semaphore is not None
-        assert start.acquisition is not None
-        self._semaphore.release_sync(start.acquisition)
-        start.acquisition = None
+        # queue, which a blocking wait can't.
+        block = semaphore.cm(slots)
+        self._run_on_loop(block.__aenter__())
+        return partial(block.__exit__, None, None, None)
 
     def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
-        if self.flow.over:
+        if self.flow.stopped:
             work.close()
             raise asyncio.CancelledError
         return self._calls.run(work)
