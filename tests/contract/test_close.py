@@ -14,12 +14,6 @@ from tests.contract.conftest import Speak
 Make = Callable[..., Semaphore]
 
 
-@pytest.fixture(autouse=True)
-def not_on_redis_yet(request: pytest.FixtureRequest) -> None:
-    if "redis" in request.node.name:
-        pytest.skip("to come")
-
-
 # ----------------------------------------------------------------- in this process
 
 

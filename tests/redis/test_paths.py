@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict, WouldBlockLoop
@@ -267,14 +268,18 @@ async def test_a_cancelled_head_lets_the_next_of_its_path_be_served(config: Redi
     await paths.release(await asyncio.wait_for(second, 20))
 
 
-async def test_close_fails_the_waiters_of_this_object_only(
-    config: RedisConfig, client: redis.Redis
+def worker_of(server: Server) -> Worker:
+    tiers = [(tier.name, tier.value, tier.keyed) for tier in USER_AND_ALL]
+    return Worker(module="tests.redis._path_worker", url=server.url, name="t", tiers=tiers)
+
+
+async def test_close_fails_the_waiters_of_this_process_only(
+    server: Server, config: RedisConfig, client: redis.Redis
 ) -> None:
     paths, other = uploads(config), uploads(config)
     held = await paths.acquire(("a", None), timeout=5)
-    own = [asyncio.create_task(paths.acquire(("a", None), timeout=None)) for _ in range(3)]
-    await in_line(paths, 3)
-    theirs = await wait_for(other, "a", 4)
+    own = [asyncio.create_task(each.acquire(("a", None), timeout=None)) for each in (paths, other)]
+    await in_line(paths, 2)
     failed: list[BaseException] = []
 
     def wait_in_a_thread() -> None:
@@ -285,20 +290,72 @@ async def test_close_fails_the_waiters_of_this_object_only(
 
     thread = threading.Thread(target=wait_in_a_thread)
     thread.start()
-    await in_line(other, 5)
-    await paths.close()
-    for task in own:
-        with pytest.raises(SemaphoreClosed, match="the tiers user, all of 't' are closed"):
-            await task
-    await asyncio.to_thread(thread.join, 20)
-    assert len(failed) == 1
-    with pytest.raises(SemaphoreClosed):
-        await paths.acquire(("b", None), timeout=5)
-    await in_line(other, 1)
-    await paths.close()
-    assert await paths.release(held.acquisition_id) is True
-    await other.release(await asyncio.wait_for(theirs, 20))
+    await in_line(other, 3)
+    with worker_of(server) as worker:
+        worker.tell("acquire a")
+        await in_line(other, 4)
+        await paths.close()
+        for task in own:
+            with pytest.raises(SemaphoreClosed, match="the tiers user, all of 't' are closed"):
+                await task
+        await asyncio.to_thread(thread.join, 20)
+        assert len(failed) == 1
+        with pytest.raises(SemaphoreClosed):
+            await other.acquire(("b", None), timeout=5)
+        await in_line(other, 1)
+        await paths.close()
+        assert await paths.release(held.acquisition_id) is True
+        assert await asyncio.to_thread(worker.hears) == "acquired 1"
+        worker.tell("release")
+        assert await asyncio.to_thread(worker.hears) == "released True"
     assert_nothing_left(client)
+
+
+async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
+    server: Server, config: RedisConfig, client: redis.Redis
+) -> None:
+    paths = uploads(config)
+    held = await paths.acquire(("a", None), timeout=5)
+    ours = asyncio.create_task(paths.acquire(("a", None), timeout=None))
+    await in_line(paths, 1)
+    with worker_of(server) as worker:
+        worker.tell("acquire a")
+        await in_line(paths, 2)
+        await paths.close_everywhere("for now")
+        refused = "the tiers user, all of 't' are closed everywhere: for now"
+        assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
+        with pytest.raises(SemaphoreClosed, match=refused):
+            await ours
+        assert await paths.release(held.acquisition_id) is True
+        client.expire("adv-sem:tiers_state:t", 60)
+        client.hset("adv-sem:tiers_state:t", ".life", 0)
+        worker.tell("acquire b")
+        assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
+        assert client.ttl("adv-sem:tiers_state:t") >= 30 * 24 * 3600 - 60
+        with pytest.raises(SemaphoreClosed, match=refused):
+            await paths.resize("all", 5)
+        await paths.reopen()
+        worker.tell("acquire b")
+        assert await asyncio.to_thread(worker.hears) == "acquired 1"
+        worker.tell("release")
+        assert await asyncio.to_thread(worker.hears) == "released True"
+    assert_nothing_left(client)
+
+
+async def test_of_very_many_waiters_the_heartbeats_refuse_the_rest(config: RedisConfig) -> None:
+    paths = uploads(config, ping_interval=0.1)
+    held = await paths.acquire(("a", None), timeout=5)
+    waiters = [asyncio.create_task(paths.acquire(("a", None), timeout=None)) for _ in range(2500)]
+    await in_line(paths, 2500)
+    await paths.close_everywhere()
+    async with asyncio.timeout(60):
+        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {SemaphoreClosed}
+    await in_line(paths, 0)
+    await paths.release(held.acquisition_id)
+    await paths.reopen()
+    again = await paths.acquire(("a", None), timeout=5)
+    await paths.release(again.acquisition_id)
 
 
 async def test_a_close_by_another_thread_that_does_not_see_a_newcomer_refuses_it_all_the_same(

@@ -328,30 +328,6 @@ async def test_resize_reaches_waiters_of_other_instances(config: RedisConfig) ->
         await a.release(acquired)
 
 
-async def test_close_fails_waiters_and_newcomers_and_frees_the_name_with_the_last_holder(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    a = RedisSemaphore(name="s", value=1, config=config)
-    b = RedisSemaphore(name="s", value=1, config=config)
-    held = await a.acquire()
-    waiting = asyncio.create_task(b.acquire())
-    await in_line(a, 1)
-    await a.close()
-    with pytest.raises(SemaphoreClosed):
-        await waiting
-    late = RedisSemaphore(name="s", value=4, config=config)
-    with pytest.raises(SemaphoreClosed):
-        await late.acquire()
-    assert await a.release(held)
-    for old in (a, b):
-        with pytest.raises(SemaphoreClosed):
-            await old.acquire()
-    async with late:
-        assert (await late.stats()).max_slots == 4
-    assert_nothing_left(client)
-    assert client.ttl("adv-sem:semaphore_state:s") > 3600
-
-
 async def test_statistics_come_from_the_whole_server_fullest_first(config: RedisConfig) -> None:
     other = RedisConfig(config.url, namespace="other*")
     async with RedisSemaphore(name="idle", value=3, config=config):

@@ -315,20 +315,6 @@ async def test_the_manager_is_a_block_that_closes_it(manager):
         await slots.acquire_download_slot()
 
 
-async def test_closing_one_manager_leaves_others_of_its_name_alone(anywhere, manager, look):
-    name = anywhere.get("name", "shared-by-two")
-    one, other = manager(name=name, max_downloads=1), manager(name=name, max_downloads=1)
-    held = await one.acquire_download_slot()
-    waiting = asyncio.create_task(other.acquire_download_slot())
-    await look.downloads_waiting(other, 1)
-    await one.close()
-    assert not waiting.done()
-    await one.release_download_slot(held)
-    async with asyncio.timeout(30):
-        await waiting
-    await other.release_download_slot(waiting.result())
-
-
 # ---------------------------------------------------------------- threads
 
 

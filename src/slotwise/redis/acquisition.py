@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from slotwise._closing import Closure, closed_error
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, ValueConflict
 from slotwise.redis.asking import AGAIN_AT, REQUEST, REQUEST_MANY, Source, ask_together
 from slotwise.redis.giving import give
@@ -133,7 +135,6 @@ class Acquisition(AcquisitionResult):
 
     def _ask_alone(self, *, wait: bool, again: bool = False) -> None:
         semaphore, acquisition_id = self.semaphore, self._acquisition_id
-        age_us = int((time.monotonic() - semaphore._made_at) * 1e6)
         due = b"" if self.process.keeper.watches(self.room) else b"due"
         args = [
             b"",
@@ -143,7 +144,6 @@ class Acquisition(AcquisitionResult):
             b"" if self.ttl is None else self.ttl,
             b"wait" if wait else b"try",
             b"again" if again else b"",
-            age_us,
             f"{self.process.who} {self.label}",
             self.room.keys.notification,
             due,
@@ -155,10 +155,10 @@ class Acquisition(AcquisitionResult):
         if wait and not again and not self.label:
             # Most of a request is always the same: packing it anew would cost as much
             # as all the rest.
-            first, middle, last = semaphore._template()
-            own, age = acquisition_id.encode(), b"%d" % age_us
-            call.packed = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-                *(first, len(own), own, middle, len(age), age, last, len(due), due),
+            first, middle = semaphore._template()
+            own = acquisition_id.encode()
+            call.packed = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+                *(first, len(own), own, middle, len(due), due),
             )
         call.patient = again and wait
         self._call = call
@@ -185,6 +185,9 @@ class Acquisition(AcquisitionResult):
         elif word == b"busy":
             self._fail(self.timeout_error(0.0, *reply[1:4]))
             told = reply[4:]
+        elif word == b"closed":
+            told = []
+            self._fail(self.closed_error(read_closure(reply[1:])))
         else:
             told = []
             self._fail(self._refusal(word, *reply[1:]))
@@ -217,7 +220,7 @@ class Acquisition(AcquisitionResult):
                 self._leave_line()
                 self.ask(wait=self._waits, again=True)
         elif word == "closed":
-            self._fail(self._refusal(b"closed", 1))
+            self._fail(self.closed_error(Closure(" ".join(more) if more else None)))
         elif word == "refused":
             self._fail(self._refusal(b"too many", int(more[0])))
 
@@ -348,6 +351,22 @@ class Acquisition(AcquisitionResult):
         if not given.cancelled() and isinstance(given.exception(), Unreachable):
             self.process.keeper.deliver(self.give, self.room, self.interval)
 
+    def close(self) -> bool:
+        """Fail since its instance was closed, in its loop's thread; whether the server may know it.
+
+        Then it has to be given back.
+        """
+        if self.future.done():
+            return False  # granted before, or given up: who waited cleans up by itself
+        self._fail(self.closed_error(None))
+        for call in (self._call, self._confirmation):
+            if call is not None:
+                call.patient = False
+        call = self._call
+        if call is None:  # it lingered, and was not sent yet
+            return False
+        return call.script is REQUEST_MANY or not self.seat.withdraw(call)
+
     async def give_back(self) -> None:
         """Give it back for somebody who can't; a failure is left to the heartbeat's silence."""
         try:
@@ -361,6 +380,9 @@ class Acquisition(AcquisitionResult):
     def title(self) -> str:
         """What it was asked of, as messages name it."""
         return repr(self.room.name)
+
+    def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
+        return closed_error(f"{self.title} is", closure)
 
     def was_granted(self, reply: list[Any]) -> bool:
         """Whether give.lua found it among the holders."""
@@ -379,10 +401,6 @@ class Acquisition(AcquisitionResult):
 
     def _refusal(self, word: bytes, *counts: int) -> Exception:
         name = self.room.name
-        if word == b"closed":
-            if counts[0]:
-                self.semaphore._closed = True
-            return closed_error(name)
         if word == b"conflict":
             value, held, waiting = counts
             return ValueConflict(
@@ -396,5 +414,6 @@ class Acquisition(AcquisitionResult):
         )
 
 
-def closed_error(name: str) -> SemaphoreClosed:
-    return SemaphoreClosed(f"{name!r} is closed")
+def read_closure(reason: Sequence[bytes]) -> Closure:
+    """What a script says of a name that is closed: its reason, or nothing."""
+    return Closure(reason[0].decode() if reason else None)

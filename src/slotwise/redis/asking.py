@@ -5,13 +5,13 @@ Which way one goes is decided by `Acquisition.ask`, and the acquisitions take th
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slotwise.redis.scripts import load
 from slotwise.redis.transport import Call, pack_half
 
 if TYPE_CHECKING:
+    from slotwise._closing import Generation
     from slotwise.redis.acquisition import Acquisition
     from slotwise.redis.config import RedisConfig
     from slotwise.redis.process import Process, Room
@@ -29,10 +29,9 @@ class Source(Protocol):
 
     _cancel_task_after_ttl: bool
     _cancel_task_on_loss: bool
-    _closed: bool
     _config: RedisConfig
+    _generation: Generation
     _interval: float
-    _made_at: float
     _ping_interval: float
     _ttl: float | None
     _value: int
@@ -45,18 +44,18 @@ class Source(Protocol):
 
     def _attached(self) -> tuple[Process, Room]: ...
 
-    def _template(self) -> tuple[bytes, bytes, bytes]: ...
+    def _template(self) -> tuple[bytes, ...]: ...
 
 
-def request_template(semaphore: Source) -> tuple[bytes, bytes, bytes]:
-    """What stands before the id, between the id and the age, and before the last word."""
+def request_template(semaphore: Source) -> tuple[bytes, bytes]:
+    """What stands before the id, and between the id and the last word."""
     process, room = semaphore._attached()
     keys = room.keys.all
     first = pack_half((b"EVALSHA", REQUEST.sha, len(keys), *keys, b""))
     ttl = b"" if semaphore._ttl is None else semaphore._ttl
-    middle = pack_half((semaphore._value, semaphore._interval, ttl, b"wait", b""))
-    last = pack_half((f"{process.who} ", room.keys.notification))
-    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, last
+    words = (semaphore._value, semaphore._interval, ttl, b"wait", b"", f"{process.who} ")
+    middle = pack_half((*words, room.keys.notification))
+    return b"*%d\r\n" % (3 + len(keys) + 10) + first, middle
 
 
 def ask_together(seat: Seat, room: Room) -> None:
@@ -92,7 +91,6 @@ def _ask_at_once(seat: Seat, room: Room, batch: list[Acquisition]) -> None:
         b"",
         f"{process.who} ",
         b"" if process.keeper.watches(room) else b"due",
-        int((time.monotonic() - semaphore._made_at) * 1e6),
         room.keys.notification,
         *(each._acquisition_id for each in batch),
     ]

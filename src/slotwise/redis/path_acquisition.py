@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slotwise._closing import Closure, closed_error
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
-from slotwise.redis.acquisition import Acquisition
+from slotwise.redis.acquisition import Acquisition, read_closure
 from slotwise.redis.path_keys import PathKeys, read_node, write_path
 from slotwise.redis.process import Room
 from slotwise.redis.scripts import load
@@ -37,6 +38,16 @@ class PathRoom(Room):
 
     def __init__(self, keys: PathKeys) -> None:
         super().__init__(keys)
+
+    async def give_all(
+        self,
+        process: Process,
+        seat: Seat,
+        ids: list[str],
+        interval: float,  # noqa: ARG002 - there are no foreign waiters here
+    ) -> None:
+        some = (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
+        await asyncio.gather(*(give(process, self, seat, each) for each in some))
 
     def go_on(self, process: Process, seat: Seat) -> None:
         """Have the server look at those for whom one call was not enough."""
@@ -123,6 +134,8 @@ class PathAcquisition(Acquisition):
         elif word == b"busy":
             self._fail(self._full(0.0, *reply[1:5]))
             told = reply[5:]
+        elif word == b"closed":
+            self._fail(self.closed_error(read_closure(reply[1:])))
         else:
             self._fail(self.paths._conflict(*reply[1:3]))
         for message in told:
@@ -150,21 +163,14 @@ class PathAcquisition(Acquisition):
         self.let_go()
         await super().give_back()
 
-    def close(self) -> str | None:
-        """Fail, in its loop's thread; its id if the server has to be told."""
-        if self.future.done():
-            return None  # granted before, or given up: who waited cleans up by itself
-        self._fail(SemaphoreClosed(f"{self.paths._title} are closed"))
-        call = self._call
-        if call is not None and self.seat.withdraw(call):
-            return None
-        return self._acquisition_id
-
     # ---------------------------------------------------------------- errors
 
     @property
     def title(self) -> str:
         return self.paths._title
+
+    def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
+        return closed_error(f"{self.title} are", closure)
 
     def was_granted(self, reply: list[Any]) -> bool:
         return bool(reply[0] == b"1")
@@ -209,14 +215,6 @@ def give(process: Process, room: PathRoom, seat: Seat, ids: list[str]) -> asynci
     call.eager = not seat.in_line
     seat.submit(call)
     return future
-
-
-async def give_all(process: Process, room: PathRoom, seat: Seat, ids: list[str]) -> None:
-    """Have many ended, in calls of bounded size."""
-    given = [
-        give(process, room, seat, ids[at : at + _AT_ONCE]) for at in range(0, len(ids), _AT_ONCE)
-    ]
-    await asyncio.gather(*given)
 
 
 def _bulk(word: bytes) -> bytes:

@@ -7,17 +7,16 @@ server (lua/path_*.lua), which mirror `slotwise._ledger.paths`, where the rules 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from slotwise._arguments import check_flag, check_name, check_seconds
+from slotwise._closing import Closure, closed_error
 from slotwise._labels import check_label
-from slotwise.errors import BackendError, SemaphoreClosed, ValueConflict
+from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.paths import Path, TierSpec, TierStats
-from slotwise.redis import log, path_stats
+from slotwise.redis import _closing, log, path_stats
 from slotwise.redis import process as processes
 from slotwise.redis._reply_limits import (
     LOOK,
@@ -26,19 +25,18 @@ from slotwise.redis._reply_limits import (
     release_within,
     reply_within,
 )
-from slotwise.redis.acquisition import Acquisition
+from slotwise.redis.acquisition import Acquisition, read_closure
 from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.path_acquisition import (
     PathAcquisition,
     PathRoom,
     give,
-    give_all,
     request_template,
 )
 from slotwise.redis.path_idle import Idle
 from slotwise.redis.path_keys import PathKeys, write_node
 from slotwise.redis.process import Process, process_for
-from slotwise.redis.scripts import load
+from slotwise.redis.scripts import Script, load
 from slotwise.redis.seat import Seat
 from slotwise.redis.waiting import outcome
 from slotwise.semaphore import EXIT_LIMIT, refuse_to_block_a_loop
@@ -53,6 +51,8 @@ _REMEMBERED = 12 * 3600
 _MOST = 2**53
 
 _RESIZE = load("path_resize")
+_CLOSE = load("path_close")
+_REOPEN = load("path_reopen")
 
 
 class RedisPaths:
@@ -108,8 +108,8 @@ class RedisPaths:
         self._declared = ",".join(str(tier.value) for tier in self._tiers)
         limited = [tier.value for tier in self._tiers if tier.value]
         self._value = limited[-1] if limited else 0
-        self._made_at = time.monotonic()
-        self._closed = False
+        self._closing_key = _closing.key_of(config, "tiers", name)
+        self._generation = _closing.generations.current(self._closing_key)
         self._attach()
 
     def _attach(self) -> None:
@@ -157,8 +157,8 @@ class RedisPaths:
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        if self._closed:
-            raise SemaphoreClosed(f"{self._title} are closed")
+        if not self._generation.admits(self._attached()[0].has):
+            raise self._closed_error()
         if label is not None:
             check_label(label)
         acquisition = PathAcquisition(self, path, label or "")
@@ -166,8 +166,6 @@ class RedisPaths:
             acquisition.task = asyncio.current_task()
         self._idle.enter(path)
         acquisition.ask(wait=timeout != 0)
-        if self._closed and acquisition.close():  # by another thread, which did not see this one
-            acquisition.give(acquisition.seat).add_done_callback(_ignore)
         await outcome(acquisition, timeout)
         return acquisition
 
@@ -253,9 +251,11 @@ class RedisPaths:
         node = "" if key is None else write_node(index, key)
         args = [b"", seat.token, self._interval, self._shape, self._declared]
         args += [index, node, value, _REMEMBERED]
-        word, *more = await reply_within(
-            LOOK, seat.run(_RESIZE, room.keys.all, args, room.keys.slot), seat, room.keys.slot
-        )
+        if self._generation.closed:
+            raise self._closed_error()
+        word, *more = await self._ask(_RESIZE, args)
+        if word == b"closed":
+            raise self._closed_error(read_closure(more))
         if word == b"conflict":
             raise self._conflict(*more)
         for message in more[1:]:
@@ -280,38 +280,43 @@ class RedisPaths:
     # --------------------------------------------------------------- closing
 
     async def close(self) -> None:
-        """Fail this object's waiters and newcomers; the fleet's limits go on.
+        """Close all objects of the name that this process made so far; see `PathBackend`.
 
-        Returns when the waiters have left the line, or after ``cleanup_timeout``;
-        then their silence takes them out.
+        Returns when the waiters have left the queue, or after ``cleanup_timeout``; then
+        that goes on in the background.
         """
-        self._closed = True
-        process, room = self._attached()
-        by_seat: dict[Seat, list[PathAcquisition]] = {}
-        for waiter in list(process.waiters.values()):
-            if isinstance(waiter, PathAcquisition) and waiter.paths is self:
-                by_seat.setdefault(waiter.seat, []).append(waiter)
-
-        async def fail(seat: Seat, waiters: list[PathAcquisition]) -> None:
-            ids = [left for left in (waiter.close() for waiter in waiters) if left is not None]
-            with contextlib.suppress(BackendError):
-                await give_all(process, room, seat, ids)
-
-        here = asyncio.get_running_loop()
-        leaving: list[asyncio.Future[None]] = []
-        for seat, waiters in by_seat.items():
-            if seat.loop is here:
-                leaving.append(here.create_task(fail(seat, waiters)))
-            elif not seat.loop.is_closed():
-                elsewhere = asyncio.run_coroutine_threadsafe(fail(seat, waiters), seat.loop)
-                leaving.append(asyncio.wrap_future(elsewhere))
-        if leaving:
-            await asyncio.wait(leaving, timeout=self._config.cleanup_timeout)
+        if not self._generation.closed:
+            at_most = self._config.cleanup_timeout
+            await _closing.close_here(*self._attached(), self._closing_key, at_most)
 
     def close_sync(self) -> None:
         self._in_keeper(self.close())
 
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        process, _ = self._attached()
+        args = [b"", process.seat().token, *([] if reason is None else [reason])]
+        for message in await self._ask(_CLOSE, args):
+            process.hear(message)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        self._in_keeper(self.close_everywhere(reason))
+
+    async def reopen(self) -> None:
+        await self._ask(_REOPEN, [b""])
+
+    def reopen_sync(self) -> None:
+        self._in_keeper(self.reopen())
+
+    async def _ask(self, script: Script, args: list[Any]) -> Any:
+        process, room = self._attached()
+        seat = process.seat()
+        reply = seat.run(script, room.keys.all, args, room.keys.slot)
+        return await reply_within(LOOK, reply, seat, room.keys.slot)
+
     # ------------------------------------------------------------------ words
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        return closed_error(f"{self._title} are", closure)
 
     @property
     def _title(self) -> str:
@@ -337,9 +342,3 @@ class RedisPaths:
 def _check_value(value: int) -> None:
     if value > _MOST:
         raise ValueError(f"value must be at most {_MOST} on Redis, not {value}")
-
-
-def _ignore(given: asyncio.Future[Any]) -> None:
-    """The heartbeat's silence frees what this could not."""
-    if not given.cancelled():
-        given.exception()

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from slotwise import _fork
 from slotwise.redis.cluster import ClusterMap
 from slotwise.redis.config import RedisConfig
+from slotwise.redis.giving import give
 from slotwise.redis.keeper import Keeper
 from slotwise.redis.keys import Keys, KeySet
 from slotwise.redis.scripts import load
@@ -36,12 +37,11 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """What this process knows of one name: its keys, its value, whether it was closed."""
+    """What this process knows of one name: its keys and its value."""
 
     __slots__ = (
         "__weakref__",
         "_templates",
-        "closed_at",
         "heard_at",
         "keys",
         "name",
@@ -57,8 +57,11 @@ class Room:
         self.value = 0  # the last that the server told; 0 before that
         self.values: frozenset[int] = frozenset()  # those that instances may be made with
         self.heard_at = -math.inf  # when the last heartbeat was sent that was answered
-        self.closed_at = -math.inf  # instances made before are closed
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
+
+    async def give_all(self, process: Process, seat: Seat, ids: list[str], interval: float) -> None:
+        """Have many acquisitions ended, in calls of bounded size."""
+        await asyncio.gather(*(give(process, self, seat, each, interval) for each in ids))
 
     def learn(self, value: int, *declared: int) -> None:
         if value != self.value or not self.values.issuperset(declared):
@@ -113,6 +116,10 @@ class Process:
                 keys = Keys(self.config.namespace, name, cluster=self.cluster is not None)
                 room = self._rooms[name] = Room(keys)
             return room
+
+    def has(self, acquisition_id: str) -> bool:
+        """Whether this process holds it, or waits for it."""
+        return acquisition_id in self.holders or acquisition_id in self.waiters
 
     # ----------------------------------------------------------------- seats
 

@@ -16,8 +16,8 @@ _INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
 
 DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
 OURS = (
-    *("request", "request_many", "give", "give_many", "beat", "resize", "close", "look", "kick"),
-    "push",
+    *("request", "request_many", "give", "give_many", "beat", "resize", "look", "kick", "push"),
+    *("close", "reopen", "path_close", "path_reopen"),
     *("path_request", "path_give", "path_beat", "path_resize", "path_look"),
 )
 

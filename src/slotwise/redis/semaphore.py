@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,11 +18,13 @@ from slotwise._arguments import (
     check_count,
     check_flag,
     check_name,
+    check_reason,
     check_seconds,
 )
+from slotwise._closing import Closure, closed_error
 from slotwise._labels import Labelled, check_label
-from slotwise.errors import BackendError
-from slotwise.redis import log, statistics
+from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.redis import _closing, log, statistics
 from slotwise.redis import process as processes
 from slotwise.redis._reply_limits import (
     LOOK,
@@ -32,7 +33,7 @@ from slotwise.redis._reply_limits import (
     release_within,
     reply_within,
 )
-from slotwise.redis.acquisition import Acquisition, closed_error
+from slotwise.redis.acquisition import Acquisition, read_closure
 from slotwise.redis.asking import request_template
 from slotwise.redis.config import RedisConfig, check_heartbeat
 from slotwise.redis.giving import give, kick
@@ -40,12 +41,13 @@ from slotwise.redis.people import read_claimants
 from slotwise.redis.process import Process, Room, process_for
 from slotwise.redis.scripts import Script, load
 from slotwise.redis.seat import Seat
+from slotwise.redis.statistics import read_stats
 from slotwise.redis.threads import ForThreads
 from slotwise.redis.waiting import outcome
 from slotwise.semaphore import EXIT_LIMIT, HeldWhileInside
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
-# For how long a resize or a close is remembered when nobody is there.
+# For how long a resize is remembered when nobody is there.
 _REMEMBERED = 24 * 3600
 
 # Lua counts in doubles: above this it would miscount.
@@ -56,6 +58,8 @@ _MOST = 2**53
 _MOST_SLOTS_AT_ONCE = 10_000
 
 _LOOK = load("look")
+_CLOSE = load("close")
+_REOPEN = load("reopen")
 
 
 class RedisSemaphore(ForThreads):
@@ -81,11 +85,10 @@ class RedisSemaphore(ForThreads):
     __slots__ = (
         "_cancel_task_after_ttl",
         "_cancel_task_on_loss",
-        "_closed",
         "_config",
         "_era",
+        "_generation",
         "_interval",
-        "_made_at",
         "_max_acquire_time",
         "_name",
         "_ping_interval",
@@ -122,16 +125,19 @@ class RedisSemaphore(ForThreads):
         if config is not None and not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {config!r}")
         self._config = RedisConfig() if config is None else config
-        self._made_at = time.monotonic()
-        self._closed = False
+        self._generation = _closing.generations.current(self._closing_key)
         self._era: object = None
         self._attach()
+
+    @property
+    def _closing_key(self) -> _closing.Key:
+        return _closing.key_of(self._config, "semaphore", self._written_name)
 
     def _attach(self) -> None:
         process = process_for(self._config)
         self._process = process
         self._room = process.room(self._written_name)
-        self._sent_as: tuple[bytes, bytes, bytes] | None = None
+        self._sent_as: tuple[bytes, bytes] | None = None
         self._era = processes.era
 
     def _attached(self) -> tuple[Process, Room]:
@@ -140,7 +146,7 @@ class RedisSemaphore(ForThreads):
             self._attach()
         return self._process, self._room
 
-    def _template(self) -> tuple[bytes, bytes, bytes]:
+    def _template(self) -> tuple[bytes, bytes]:
         """A request as it travels, but for what differs each time."""
         if self._sent_as is None:
             self._sent_as = request_template(self)
@@ -224,8 +230,8 @@ class RedisSemaphore(ForThreads):
     def _new_acquisition(self, slots: int, label: str | None) -> Acquisition:
         if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
             _check_slots(slots)
-        if self._closed or self._made_at <= self._room.closed_at:
-            raise closed_error(self._written_name)
+        if not self._generation.admits(self._attached()[0].has):
+            raise self._closed_error()
         acquisition = Acquisition(self, slots, "" if label is None else check_label(label) or "")
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
@@ -285,22 +291,21 @@ class RedisSemaphore(ForThreads):
     # ------------------------------------------------------ looking, steering
 
     async def _locked(self) -> bool:
-        if self._closed or self._made_at <= self._room.closed_at:
+        if self._generation.closed:
             return True
-        value, held, waiting, closing = await self._look("counts")
-        return bool(waiting or (held and (closing or held >= value)))
+        stats = await self.stats()
+        return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
 
     async def stats(self) -> SemaphoreStats:
-        value, held, waiting, _ = await self._look("counts")
-        return SemaphoreStats(held, value or self._value, waiting)
+        return read_stats(await self._look("counts"), self._value)
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, in the whole fleet."""
-        return read_claimants((await self._look("holders"))[4:])
+        return read_claimants((await self._look("holders"))[5:])
 
     async def waiters(self) -> list[Claimant]:
         """Who waits now, in the whole fleet, first come first."""
-        return read_claimants((await self._look("waiters"))[4:])
+        return read_claimants((await self._look("waiters"))[5:])
 
     async def _look(self, what: str) -> list[Any]:
         args = [b"", what, self._attached()[1].keys.notification, self._interval]
@@ -347,28 +352,47 @@ class RedisSemaphore(ForThreads):
 
     async def resize(self, value: int) -> None:
         _check_value(value)
+        if self._generation.closed:
+            raise self._closed_error()
         process, room = self._attached()
         seat = process.seat()
-        age = int((time.monotonic() - self._made_at) * 1e6)
         args = [b"", seat.token, self._interval, room.keys.notification]
-        args += [self._value, value, _REMEMBERED, age]
+        args += [self._value, value, _REMEMBERED]
         word, *told = await self._ask(load("resize"), args)
         if word == b"closed":
-            self._closed = bool(told[0])
-            raise closed_error(self._written_name)
+            raise self._closed_error(read_closure(told))
         room.learn(value, self._value, value)
         for message in told[1:]:
             process.hear(message)
 
+    # --------------------------------------------------------------- closing
+
     async def close(self) -> None:
-        process, room = self._attached()
-        seat = process.seat()
-        args = [b"", seat.token, _REMEMBERED]
-        told = await seat.run(load("close"), room.keys.all, args, room.keys.slot)
-        self._closed = True
-        room.closed_at = time.monotonic()
-        for message in told:
+        if not self._generation.closed:
+            at_most = self._config.cleanup_timeout
+            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for the whole fleet, until `reopen`.
+
+        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
+        instances made later too; holders may still release. The server remembers it for
+        30 days after the last call that met it.
+        """
+        reason = check_reason(reason)
+        process, _ = self._attached()
+        args = [b"", process.seat().token, self._value, *([] if reason is None else [reason])]
+        for message in await self._ask(_CLOSE, args):
             process.hear(message)
+
+    async def reopen(self) -> None:
+        process, room = self._attached()
+        args = [b"", process.seat().token, self._interval, room.keys.notification]
+        for message in await self._ask(_REOPEN, args):
+            process.hear(message)
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        return closed_error(f"{self._written_name!r} is", closure)
 
 
 def _check_value(value: object) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.keys import Keys
@@ -13,9 +13,12 @@ from slotwise.redis.weather import Refused, logger
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
+    from slotwise.redis.opening import Address
     from slotwise.redis.process import Process
+    from slotwise.redis.seat import Seat
 
 _AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write
+_WITH_REASON = 2  # what look.lua says of one that is closed for a reason
 _INTERVAL = 15  # what foreign waiters are given if this look grants them something
 
 
@@ -40,31 +43,47 @@ async def collect(
                     raise outcome
                 logger.warning("%r can't be counted: %s", name, outcome)  # and the others can
                 continue
-            value, held, waiting, _ = outcome
-            known = value and (names is not None or held or waiting)
-            if known:
-                shown.append((name, SemaphoreStats(held, value, waiting)))
+            value, held, waiting, closed, _ = outcome
+            if value and (names is not None or held or waiting or closed):
+                shown.append((name, read_stats(outcome, value)))
     shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
     return dict(shown[:limit])
 
 
+def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
+    """What look.lua replies; ``value`` is for one that the server knows none of."""
+    known_value, held, waiting, closed, reason, *_ = reply
+    why = reason.decode() if closed == _WITH_REASON else None
+    return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
+
+
 async def _scan(process: Process) -> list[str]:
-    """The names of all semaphores that are held or waited for."""
+    """The names of all semaphores that are held, waited for, or closed."""
     seat = process.seat()
     names: dict[str, None] = {}
-    for kind in ("main", "waiting"):
+    for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
         prefix = f"{process.config.namespace}:semaphore_{kind}:"
         pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
         for address in await seat.primaries():
             cursor = b"0"
             while True:
                 cursor, keys = await seat.command(
-                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, "TYPE", "zset"),
+                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, "TYPE", its_type),
                     address=address,
                 )
+                if kind == "state":  # those of idle semaphores stay for a while
+                    keys = await _closed_of(seat, keys, address)
                 for key in keys:
                     name = key.decode().removeprefix(prefix)
                     names[name[1:-1] if process.cluster is not None else name] = None
                 if cursor == b"0":
                     break
     return list(names)
+
+
+async def _closed_of(seat: Seat, keys: list[bytes], address: Address | None) -> list[bytes]:
+    """Those of the states that say that the semaphore is closed."""
+    asked = (seat.command("HEXISTS", key, ".closed", address=address) for key in keys)
+    # One that moved to another node meanwhile is asked for there.
+    replies = await asyncio.gather(*asked, return_exceptions=True)
+    return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from slotwise._arguments import UNSET, Unset, check_reason
+from slotwise._arguments import UNSET, Unset
 from slotwise.redis.acquisition import Acquisition
 from slotwise.redis.process import Process, Room
 from slotwise.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
@@ -139,15 +139,8 @@ class ForThreads(Semaphore):
     def close_sync(self) -> None:
         self._in_keeper(self.close())
 
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        check_reason(reason)
-        await self.close()
-
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         self._in_keeper(self.close_everywhere(reason))
-
-    async def reopen(self) -> None:
-        raise NotImplementedError
 
     def reopen_sync(self) -> None:
         self._in_keeper(self.reopen())

@@ -35,6 +35,9 @@ async def outcome(acquisition: Acquisition, timeout: float | None) -> None:
     ``timeout`` 0 waits for nobody but the server, which has a second to answer.
     """
     future, timer = acquisition.future, None
+    # By another thread, which may not have seen it among the waiters.
+    if acquisition.semaphore._generation.closed and acquisition.close():
+        acquisition.give(acquisition.seat).add_done_callback(acquisition._withdrawn)
     if timeout is not None:
         timer = acquisition.seat.loop.call_later(timeout or TRY, acquisition.time_out)
     try:

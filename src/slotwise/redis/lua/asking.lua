@@ -2,7 +2,7 @@
 -- request_many.lua share. Not a script: scripts.py puts it, behind common.lua, in place of
 -- the line "-- include asking.lua". The replies are those of request.lua.
 -- include common.lua
-local function request(id, declared, interval, ttl, may_wait, again, age_us, who)
+local function request(id, declared, interval, ttl, may_wait, again, who)
   caller, told = string.match(id, '^sw%-([^-]+)%-'), {}
 
   local function answer(...)
@@ -13,18 +13,11 @@ local function request(id, declared, interval, ttl, may_wait, again, age_us, who
 
   end_ttls()
   bury_silent()
-  local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.closing')
+  local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.reason')
   local held, in_line = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
 
-  local closed = tonumber(facts[4])
-  if closed and now_us - age_us <= closed then return {'closed', 1} end
-  if facts[5] and held > 0 then return {'closed', 0} end
-  if facts[5] then
-    -- The last holder of a closed semaphore has left: its name is free again.
-    redis.call('HDEL', state, '.closing', '.value', '.values')
-    redis.call('DEL', max)
-    facts[1], facts[2] = false, false
-  end
+  -- One that is asked again may have been granted before the close.
+  if facts[4] and not (again and redis.call('ZSCORE', main, id)) then return closed_reply(facts[5]) end
 
   local value = tonumber(facts[1])
   if not value and held + in_line > 0 then

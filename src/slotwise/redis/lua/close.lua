@@ -1,20 +1,27 @@
--- close.lua: refuse everybody who is here or comes, until the last holder has left.
+-- close.lua: refuse everybody who is here or comes, until reopen.lua.
 -- KEYS  1-7 the semaphore (common.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat   3 for how long it is remembered (s)
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat
+--       3 the value the caller was made with   4 the reason (only if there is one)
 -- Returns what it has to tell the caller's seat.  Mirrors Ledger.close.
---
--- Semaphore objects made before this stay closed for as long as it is
--- remembered; new ones may use the name again once nobody holds it.
 -- include common.lua
 open(1, ARGV[1])
 caller = ARGV[2]
 end_ttls()
 bury_silent()
-redis.call('HSET', state, '.closed', whole(now_us), '.closing', '1')
+redis.call('HSET', state, '.closed', '1')
+if ARGV[4] then
+  redis.call('HSET', state, '.reason', ARGV[4])
+else
+  redis.call('HDEL', state, '.reason')
+end
+if not current_value() then
+  redis.call('HSET', state, '.value', ARGV[3], '.values', ',' .. ARGV[3] .. ',')
+  redis.call('SET', max, ARGV[3])
+end
 for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
-  tell(id, who_of(id), 'closed')
+  tell(id, who_of(id), 'closed', ARGV[4])
   redis.call('HDEL', state, id)
 end
 redis.call('DEL', waiting, waiting_heartbeat)
-outlive(state, tonumber(ARGV[3]))
+keep_closed()
 return told

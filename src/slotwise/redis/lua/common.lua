@@ -8,7 +8,7 @@
 --   waiting            zset  id -> ticket          documented
 --   waiting_heartbeat  zset  id -> deadline        documented
 --   state              hash  id -> its claim, "interval ttl ticket granted numbers token who",
---                            and facts: .value .values .token .closed .closing .interval, and
+--                            and facts: .value .values .token .closed .reason .interval, and
 --                            .life, until when (us) state, max and numbers live at least
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
@@ -42,6 +42,17 @@ local function outlive(key, life)  -- EXPIRE never shortens a key's life
   local left = redis.call('PTTL', key)
   -- A little more than asked for, so that most calls find nothing to do.
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, math.ceil(1.5 * ms)) end
+end
+
+-- Keep it in mind that the semaphore is closed, for 30 days after the last call that met it.
+local function keep_closed()
+  for _, key in ipairs({state, max}) do outlive(key, 30 * 24 * 3600) end
+end
+
+-- What is replied to one who is refused: "closed", and the reason if there is one.
+local function closed_reply(reason)
+  keep_closed()
+  return {'closed', reason or nil}
 end
 
 local function slots_of(id)
@@ -369,7 +380,7 @@ local function settle(value, interval)
   if not value then return end
   local free = value - redis.call('ZCARD', main)
   if free <= 0 then return end
-  local facts = redis.call('HMGET', state, '.closing', '.token')
+  local facts = redis.call('HMGET', state, '.closed', '.token')
   if facts[1] then return end
   local token = tonumber(facts[2]) or 0
   while free > 0 do

@@ -13,7 +13,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   -- goes as it is, number and all, to the first in line.
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closing')
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed')
   local ttl, number = string.match(facts[1] or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
   given = redis.call('ZREM', main, id)
   if given == 1 and number then

@@ -31,7 +31,7 @@ if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
 -- one slot and without a ttl; they take the numbers over, the lowest first.
 local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
 if known and #heads == #freed then
-  local facts = redis.call('HMGET', state, '.value', '.token', '.closing', unpack(heads))
+  local facts = redis.call('HMGET', state, '.value', '.token', '.closed', unpack(heads))
   local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
   local now_us = tonumber(ARGV[1])

@@ -2,7 +2,8 @@
 -- KEYS  1-7 the semaphore (common.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders" or "waiters"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
--- Returns {value or 0, held, waiting, 1 if closed}, and behind it, in order, for each one
+-- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or ""}, and
+-- behind it, in order, for each one
 -- the id, since when (s) and its claim, "" for a foreign one.
 -- Mirrors Ledger.expire, then reads.
 -- include common.lua
@@ -12,8 +13,12 @@ end_ttls()
 bury_silent()
 local value = current_value()
 settle(value, tonumber(ARGV[4]))
-local closing = redis.call('HGET', state, '.closing') and 1 or 0
-local reply = {value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closing}
+local facts = redis.call('HMGET', state, '.closed', '.reason')
+if facts[1] then keep_closed() end
+local closed = facts[1] and (facts[2] and 2 or 1) or 0
+local reply = {
+  value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closed, facts[2] or '',
+}
 
 local function append(id, since)
   local claim = redis.call('HGET', state, id) or ''

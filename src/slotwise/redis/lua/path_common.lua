@@ -11,7 +11,7 @@
 --                     id -> its claim, "interval ttl path ticket granted number token who"
 --                     ">path" -> "node ticket": where the group of a path is parked
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
---                     and .life, until when (us) all of this is kept
+--                     .closed, and .reason if that has one, and .life, until when (us) all of this is kept
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
 --   ttls        zset  id -> deadline of its ttl
@@ -77,7 +77,8 @@ local function open(first, given_now, ...)
   end
   now_text = seconds(now)
   told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
-  fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life', ...})
+  fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life',
+         '.closed', '.reason', ...})
   read_values(known['.values'] or '')
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
@@ -98,6 +99,9 @@ local function outlive(life)
   fresh[state] = true
   for key = first_key, first_key + 7 do expire_with_the_others(KEYS[key]) end
 end
+
+-- Keep it in mind that the tiers are closed, for 30 days after the last call that met it.
+local function keep_closed() outlive(30 * 24 * 3600) end
 
 -- ------------------------------------------------------------------------------- nodes
 
@@ -205,4 +209,11 @@ local function answer(reply)
   save()
   for _, message in ipairs(told) do reply[#reply + 1] = message end
   return reply
+end
+
+-- What is replied to one who is refused: "closed", and the reason if there is one.
+local function closed_reply()
+  keep_closed()
+  save()
+  return {'closed', known['.reason'] or nil}
 end

@@ -9,12 +9,17 @@
 --         {"queued", ms until somebody's time is up, or -1, 1 if something is unfinished}
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
 --         {"conflict", tier or -1, its value}      in use with other tiers
+--         {"closed", the reason if there is one}   for everybody, until path_reopen.lua
 -- and behind these what it has to tell the caller's seat of others.
 -- Mirrors PathLedger.expire, then PathLedger.request or try_request.
 -- include path_rules.lua
 local id, path, interval = ARGV[2], ARGV[3], tonumber(ARGV[6])
 open(1, ARGV[1], id, '>' .. path, unpack(names_of(path)))
 caller = string.match(id, '^sw%-([^-]+)%-')
+-- One that is asked again may have been granted before the close.
+if known['.closed'] and not (ARGV[9] ~= '' and redis.call('ZSCORE', holders, id)) then
+  return closed_reply()
+end
 local clash = declare(ARGV[4], ARGV[5])
 if clash then return {'conflict', clash - 1, values[clash] or 0} end
 if interval > longest then

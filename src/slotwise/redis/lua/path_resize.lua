@@ -4,13 +4,14 @@
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit
 --       9 for how long it is remembered when nobody is there (s)
--- Returns {"resized", 1 if something is unfinished} or {"conflict", tier or -1, its value}, and
--- behind it what it has to tell the caller's seat.
+-- Returns {"resized", 1 if something is unfinished}, {"conflict", tier or -1, its value} or
+-- {"closed", the reason if there is one}, and behind it what it has to tell the caller's seat.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include path_rules.lua
 open(1, ARGV[1])
 caller = ARGV[2]
 local tier, name, value = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8])
+if known['.closed'] then return closed_reply() end
 local clash = declare(ARGV[4], ARGV[5])
 if clash then return {'conflict', clash - 1, values[clash] or 0} end
 outlive(math.max(longest, tonumber(ARGV[3])))

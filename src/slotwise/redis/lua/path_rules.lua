@@ -238,6 +238,11 @@ local function examine(path, ticket, here)
 end
 
 local function settle()
+  if known['.closed'] then  -- nobody is granted anything
+    redis.call('DEL', unfinished)
+    is_finished = true
+    return
+  end
   local looks = LOOKS
   while looks > 0 and not is_finished do
     local work = redis.call('ZRANGE', unfinished, 0, 0, 'WITHSCORES')
@@ -273,6 +278,13 @@ local function expire()
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     leave(id)
+  end
+  if known['.closed'] then
+    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+      local claim = read_claim(id)
+      leave(id)
+      tell(id, claim and claim.who, 'closed', id, known['.reason'] or nil)
+    end
   end
   settle()
 end

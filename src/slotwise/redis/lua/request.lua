@@ -3,15 +3,14 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
 --       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
 --       6 "wait" or "try"   7 "again" if it may have been asked before, else empty
---       8 age of the caller's semaphore object (us), to tell one made before a close
---       9 who: "host pid label"   10 pattern of foreign notification lists
---       11 "due" to be told when somebody's time is up, else empty
+--       8 who: "host pid label"   9 pattern of foreign notification lists
+--       10 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}
 --         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in common.lua)}
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
 --         {"conflict", value, held, waiting}       in use with another value
 --         {"too many", value}                      more slots than there are
---         {"closed", 1 for ever, or 0 until the last holder has left}
+--         {"closed", the reason if there is one}   for everybody, until reopen.lua
 -- and behind these what it has to tell the caller's seat of others.
 -- Mirrors Ledger.request and Ledger.try_request.
 --
@@ -59,7 +58,7 @@ do
         local token_text = string.format('%.0f', token)
         redis.call('HSET', state, '.token', token_text, id,
                    ARGV[4] .. ' - ' .. now_text .. ' ' .. now_text .. ' ' .. number .. ' '
-                   .. token_text .. ' ' .. ARGV[9])
+                   .. token_text .. ' ' .. ARGV[8])
         return {'granted', number, token, value}
       end
     elseif held >= value and ARGV[6] == 'wait' then
@@ -76,12 +75,12 @@ do
       end
       local ttl = ARGV[5] == '' and '-' or ARGV[5]
       redis.call('HSET', state, id,
-                 ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[9])
+                 ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[8])
       -- All slots are held, but not all numbers: a client that knows none holds something.
       local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
       local taken = lowest[1] == 'top' and tonumber(lowest[2]) or 0
       if held > taken then return {'queued', value, -2} end
-      if ARGV[11] == '' then return {'queued', value, -1} end
+      if ARGV[10] == '' then return {'queued', value, -1} end
       local soonest = now + interval
       for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
         local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
@@ -93,6 +92,6 @@ do
 end
 -- include asking.lua
 open(1, ARGV[1])
-pattern = ARGV[10]
+pattern = ARGV[9]
 return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'wait',
-               ARGV[7] == 'again', tonumber(ARGV[8]), ARGV[9])
+               ARGV[7] == 'again', ARGV[8])

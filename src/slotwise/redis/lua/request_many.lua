@@ -4,8 +4,7 @@
 --       3 heartbeat_max_interval (s)   4 ttl (s; empty: none)
 --       5 "again" if they may have been asked before, else empty   6 who: "host pid label"
 --       7 "due" to be told when somebody's time is up, else empty
---       8 age of the callers' semaphore object (us)   9 pattern of foreign notification lists
---       10... the acquisition ids
+--       8 pattern of foreign notification lists   9... the acquisition ids
 -- Returns {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in common.lua)},
 --          all of them, in their order
 --         {"each", what request.lua would reply to the first, to the second ...}
@@ -28,7 +27,7 @@ do
     local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
     local ttl = ARGV[4] == '' and '-' or ARGV[4]
     local tickets, deadlines, filed = {}, {}, {}
-    for i = 10, #ARGV do
+    for i = 9, #ARGV do
       local text = string.format('%.6f', ticket)
       tickets[#tickets + 1] = text
       tickets[#tickets + 1] = ARGV[i]
@@ -60,10 +59,10 @@ do
 end
 -- include asking.lua
 open(1, ARGV[1])
-pattern = ARGV[9]
+pattern = ARGV[8]
 local replies = {'each'}
-for i = 10, #ARGV do
+for i = 9, #ARGV do
   replies[#replies + 1] = request(ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), true,
-                                  ARGV[5] == 'again', tonumber(ARGV[8]), ARGV[6])
+                                  ARGV[5] == 'again', ARGV[6])
 end
 return replies

@@ -3,8 +3,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat   3 heartbeat_max_interval (s)
 --       4 pattern of foreign notification lists   5 the value the caller was made with
 --       6 the new value   7 for how long it is remembered when nobody is there (s)
---       8 age of the caller's semaphore object (us)
--- Returns {"resized", value} or {"closed", 1 for ever, or 0 until the last holder has left}, and
+-- Returns {"resized", value} or {"closed", the reason if there is one}, and
 -- behind it what it has to tell the caller's seat.
 -- Mirrors Ledger.resize.
 -- include common.lua
@@ -13,16 +12,9 @@ caller, pattern = ARGV[2], ARGV[4]
 local interval, declared, value, remembered = tonumber(ARGV[3]), ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 end_ttls()
 bury_silent()
-local closed = tonumber(redis.call('HGET', state, '.closed'))
-local closing = redis.call('HGET', state, '.closing')
+local facts = redis.call('HMGET', state, '.closed', '.reason')
+if facts[1] then return closed_reply(facts[2]) end
 local held = redis.call('ZCARD', main)
-if closed and now_us - tonumber(ARGV[8]) <= closed then
-  return {'closed', 1}
-elseif closing and held > 0 then
-  return {'closed', 0}
-elseif closing then
-  redis.call('HDEL', state, '.closing', '.value', '.values')
-end
 
 if redis.call('HEXISTS', state, '.value') == 0 then note_orphans() end
 local values = redis.call('HGET', state, '.values')

@@ -1,0 +1,72 @@
+"""Local closes on Redis: which instances this process has made, and failing their waiters.
+
+The fleet is not told. Closing a name for everybody is a script's business (close.lua,
+path_close.lua), and so is refusing those who come then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from slotwise._closing import Generations
+from slotwise.errors import BackendError
+
+if TYPE_CHECKING:
+    from slotwise.redis.acquisition import Acquisition
+    from slotwise.redis.config import Endpoint, RedisConfig
+    from slotwise.redis.process import Process, Room
+    from slotwise.redis.seat import Seat
+
+# By server, namespace, what it is (a semaphore or tiers), and its name.
+Key = tuple["Endpoint", str, str, str]
+
+generations = Generations()
+
+
+def key_of(config: RedisConfig, kind: str, name: str) -> Key:
+    return config.endpoint, config.namespace, kind, name
+
+
+def has_open_instances(endpoint: Endpoint) -> bool:
+    """Whether this process has instances on a server that it has not closed."""
+    return any(isinstance(key, tuple) and key[0] == endpoint for key in generations.open_names())
+
+
+async def close_here(process: Process, room: Room, key: Key, at_most: float) -> None:
+    """Close all instances of a name that this process made so far.
+
+    Returns when their waiters have left the queue, or after ``at_most`` seconds; then
+    it goes on in the background.
+    """
+    generations.close(key, [each.acquisition_id for each in _members(process, room)])
+    by_seat: dict[Seat, list[Acquisition]] = {}
+    for waiter in _members(process, room):
+        if waiter.semaphore._generation.closed:
+            by_seat.setdefault(waiter.seat, []).append(waiter)
+    here = asyncio.get_running_loop()
+    failing: list[asyncio.Future[None]] = []
+    for seat, waiters in by_seat.items():
+        if seat.loop is here:
+            failing.append(here.create_task(_fail(process, room, seat, waiters)))
+        elif not seat.loop.is_closed():
+            elsewhere = asyncio.run_coroutine_threadsafe(
+                _fail(process, room, seat, waiters), seat.loop
+            )
+            failing.append(asyncio.wrap_future(elsewhere))
+    if failing:
+        await asyncio.wait(failing, timeout=at_most)
+
+
+def _members(process: Process, room: Room) -> list[Acquisition]:
+    """Who of this process holds or waits for what the room is of."""
+    everybody = (*list(process.waiters.values()), *list(process.holders.values()))
+    return [each for each in everybody if each.room.keys.all == room.keys.all]
+
+
+async def _fail(process: Process, room: Room, seat: Seat, waiters: list[Acquisition]) -> None:
+    """Fail waiters, in the thread of their loop, and take them out of the queue."""
+    ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
+    with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then
+        await room.give_all(process, seat, ids, waiters[0].interval)

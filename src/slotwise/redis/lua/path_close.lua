@@ -1,0 +1,14 @@
+-- path_close.lua: refuse everybody who is here or comes, until path_reopen.lua.
+-- KEYS  1-8 the Tiers object (path_common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat
+--       3 the reason (only if there is one)
+-- Returns what it has to tell the caller's seat.  Mirrors PathLedger.close, then
+-- PathLedger.expire. Of very many waiters, some are refused by the next calls, of whomever.
+-- include path_rules.lua
+open(1, ARGV[1])
+caller = ARGV[2]
+put('.closed', '1')
+put('.reason', ARGV[3] or false)
+keep_closed()
+expire()
+return answer({})

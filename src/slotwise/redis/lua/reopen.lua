@@ -1,0 +1,14 @@
+-- reopen.lua: undo close.lua; a semaphore that is open is left alone.
+-- KEYS  1-7 the semaphore (common.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat
+--       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
+-- Returns what it has to tell the caller's seat.  Mirrors Ledger.reopen.
+-- include common.lua
+open(1, ARGV[1])
+caller, pattern = ARGV[2], ARGV[4]
+end_ttls()
+bury_silent()
+if redis.call('HDEL', state, '.closed', '.reason') > 0 then
+  settle(current_value(), tonumber(ARGV[3]))
+end
+return told

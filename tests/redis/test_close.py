@@ -1,0 +1,139 @@
+"""Closing on Redis: what other processes notice, and for how long the server remembers it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+from tests.redis._client import Worker
+from tests.redis._server import Server, until
+
+from slotwise import SemaphoreClosed
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+DAYS = 24 * 3600
+
+
+def worker_of(server: Server, **options: Any) -> Worker:
+    return Worker(name="s", value=1, config={"url": server.url}, **options)
+
+
+async def hears(worker: Worker) -> str:
+    return await asyncio.to_thread(worker.hears)
+
+
+async def in_line(semaphore: RedisSemaphore, count: int) -> None:
+    async def enough() -> bool:
+        return (await semaphore.stats()).waiting == count
+
+    await until(enough, f"{count} in line")
+
+
+async def test_a_local_close_is_not_noticed_by_other_processes(
+    server: Server, config: RedisConfig
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    held = await semaphore.acquire()
+    ours = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    with worker_of(server) as worker:
+        worker.tell("acquire")
+        await in_line(semaphore, 2)
+        await semaphore.close()
+        with pytest.raises(SemaphoreClosed, match=r"'s' is closed$"):
+            await ours
+        await in_line(semaphore, 1)
+        assert await semaphore.release(held)
+        assert (await hears(worker)).startswith("acquired 1 ")
+        worker.tell("release")
+        assert await hears(worker) == "released True"
+
+
+async def test_close_everywhere_and_reopen_reach_other_processes(
+    server: Server, config: RedisConfig
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    held = await semaphore.acquire()
+    with worker_of(server) as worker:
+        worker.tell("acquire")
+        await in_line(semaphore, 1)
+        await semaphore.close_everywhere("a b  c")
+        refused = "failed SemaphoreClosed 's' is closed everywhere: a b  c"
+        assert await hears(worker) == refused
+        assert await semaphore.release(held)
+        worker.tell("acquire")
+        assert await hears(worker) == refused
+        await semaphore.reopen()
+        worker.tell("acquire")
+        assert (await hears(worker)).startswith("acquired 1 ")
+        worker.tell("release")
+        assert await hears(worker) == "released True"
+
+
+async def test_a_waiter_that_missed_the_message_is_told_by_its_heartbeat(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", ping_interval=0.1, config=config)
+    held = await semaphore.acquire()
+    waiter = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    # As close.lua does it, but for the messages.
+    client.hset("adv-sem:semaphore_state:s", mapping={".closed": "1", ".reason": "why"})
+    client.delete("adv-sem:semaphore_waiting:s", "adv-sem:semaphore_waiting_heartbeat:s")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await asyncio.wait_for(waiter, 30)
+    assert closed.value.reason == "why"
+    assert await semaphore.release(held)
+
+
+async def test_it_is_remembered_for_30_days_after_the_last_call_that_met_it(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(3, name="s", config=config)
+    await semaphore.close_everywhere("holidays")
+    keys = ("adv-sem:semaphore_state:s", "adv-sem:semaphore_max:s")
+
+    async def taken() -> None:
+        with pytest.raises(SemaphoreClosed):
+            await semaphore.try_acquire()
+
+    for meet in (taken, semaphore.stats):
+        for key in keys:
+            client.expire(key, 1 * DAYS)
+        await meet()
+        for key in keys:
+            assert client.ttl(key) >= 30 * DAYS - 60
+    assert {*client.keys()} == {*keys}
+    stats = await RedisSemaphore.get_acquired_stats(config=config)
+    assert (stats["s"].closed, stats["s"].reason, stats["s"].max_slots) == (True, "holidays", 3)
+    await semaphore.reopen()
+    assert await RedisSemaphore.get_acquired_stats(config=config) == {}
+
+
+async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    """The request is sent again over the next connection, and the server knows the holder."""
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    held = await semaphore.acquire()
+    await semaphore.close_everywhere()
+    again = semaphore._new_acquisition(1, None)
+    again._acquisition_id = held.acquisition_id
+    again.ask(wait=True, again=True)
+    await asyncio.wait_for(again.future, 30)
+    assert again.slot_number == held.slot_number
+    assert await semaphore.release(held)
+
+
+async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) -> None:
+    from slotwise.redis._closing import generations
+
+    for number in range(50):
+        semaphore = RedisSemaphore(1, name=f"passing-{number}", config=config)
+        async with semaphore:
+            pass
+        await semaphore.close()
+    del semaphore
+    assert not [key for key in generations.open_names() if "passing-" in str(key)]
