@@ -17,7 +17,17 @@ from slotwise.redis import RedisConfig, RedisSemaphore, scripts
 WAITING = "adv-sem:semaphore_waiting:x"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
 # What we send besides scripts, and what a script of any kind is sent by.
-SENT = {"evalsha", "eval", "script|exists", "script|load", "subscribe", "blpop", "scan", "exists"}
+SENT = {
+    "evalsha",
+    "eval",
+    "script|exists",
+    "script|load",
+    "subscribe",
+    "blpop",
+    "scan",
+    "exists",
+    "hexists",
+}
 
 
 @pytest.fixture
@@ -54,6 +64,9 @@ async def use_everything(semaphore: RedisSemaphore, client: redis.Redis) -> None
     await asyncio.gather(semaphore.release(held), semaphore.release(next_one))
     acquired = await asyncio.to_thread(semaphore.acquire_sync)
     assert await asyncio.to_thread(semaphore.release_sync, acquired)
+    await semaphore.close_everywhere("x")
+    assert (await RedisSemaphore.get_acquired_stats(config=config))["x"].closed
+    await semaphore.reopen()
     await semaphore.close()
 
 
