@@ -97,7 +97,7 @@ async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
     assert acquired == type(acquired).__mro__[1](acquired.acquisition_id, acquired.slot_number)
 
 
-async def test_thousands_of_heartbeats_are_one_call(
+async def test_thousands_of_heartbeats_are_a_few_calls(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=2, config=config)
@@ -115,7 +115,9 @@ async def test_thousands_of_heartbeats_are_one_call(
     deadline = deadline_of(client, held.acquisition_id)
     await until(lambda: deadline_of(client, held.acquisition_id) > deadline + 1.5, "four beats")
     calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-    assert calls / (time.monotonic() - started) < 6, "a beat each 0.4 s, and now and then a look"
+    assert calls / (time.monotonic() - started) < 12, (
+        "a beat each 0.4 s, of two calls, and now and then a look"
+    )
     await semaphore.release(held)
     await asyncio.gather(*waiting)
     assert order == list(range(3000))

@@ -1,4 +1,4 @@
-"""Heart: the signs of life of a process, sent in as few calls as can be.
+"""Heart: the signs of life of a process, in calls of bounded cost that are spread over time.
 
 When it beats is the keeper's business, and so is what follows from the answers.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from slotwise.redis.acquisition import Acquisition
     from slotwise.redis.process import Process, Room
 
-# The ids in one call: the server does nothing else meanwhile, and this is some 10 ms of it.
-_IDS_PER_CALL = 10_000
+# What one call may cost, in members renewed: the server does nothing else meanwhile, and this is
+# some 5 ms of it. A name costs as much as so many members.
+_COST_PER_CALL = 2_000
+_COST_OF_A_NAME = 50
+# Over which part of the time between two heartbeats the calls of one are spread.
+_SPREAD = 0.5
+# Pauses shorter than this are not worth it; and how often to look whether there is a hurry.
+_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A server that is alive may take so long to answer.
 _LEAST_PATIENCE = 0.05
 
@@ -46,10 +53,13 @@ class Heart:
         # On a cluster: how many heartbeats of a name are not answered yet.
         self._under_way: Counter[Room] = Counter()
         self.again = False  # asked, while it beats, to beat once more
+        # Of the heartbeat that is under way: calls without an answer, by name.
+        self._unanswered: Counter[Room] = Counter()
         self._complaints: set[object] = set()  # troubles that were told, and last
 
     async def beat(self) -> None:
         """Show that all live who hold, wait or have asked, and pass on what became of them."""
+        hurried = self.again
         while True:
             self.again = False
             started = time.monotonic()
@@ -57,14 +67,19 @@ class Heart:
             parties: dict[tuple[Room, float], tuple[list[str], list[str]]] = {}
             for holder in list(process.holders.values()):
                 party = parties.setdefault((holder.room, holder.interval), ([], []))
-                party[0].append(holder.acquisition_id)
+                party[0].extend(_parts(holder))
             for waiter in list(process.waiters.values()):
                 if waiter.needs_heartbeat:
                     party = parties.setdefault((waiter.room, waiter.interval), ([], []))
                     party[1].append(waiter.acquisition_id)
             apart = process.cluster is not None
             late = set(self._under_way)
-            for batch in _batches(parties, apart=apart):
+            batches = list(_batches(parties, apart=apart))
+            # A name is heard when all its calls have been answered.
+            self._unanswered = Counter(room for batch in batches for room, *_ in batch)
+            spread = 0.0 if hurried else self._time_left(parties)
+            for number, batch in enumerate(batches):
+                await self._pause_until(started + spread * number / len(batches))
                 if not apart:
                     await self._deliver(batch, started)
                 # Each node of a cluster answers in its own time: one that is gone must
@@ -74,6 +89,19 @@ class Heart:
                     self._spawn(self._deliver_apart(batch, started))
             if not self.again:
                 return
+            hurried = True
+
+    def _time_left(self, parties: Iterable[tuple[Room, float]]) -> float:
+        """Over how many seconds to spread the calls of a heartbeat."""
+        between = self._process.keeper.interval
+        spare = min((interval for _, interval in parties), default=0.0) - between
+        return max(min(between, spare) * _SPREAD, 0.0) if spare > -math.inf else 0.0
+
+    async def _pause_until(self, when: float) -> None:
+        """Let the server serve others, unless there is a hurry."""
+        # Other threads are in a hurry, and have no business with an event of this loop.
+        while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
+            await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
     async def _deliver(self, batch: Batch, started: float) -> None:
         try:
@@ -114,7 +142,9 @@ class Heart:
             for outcome in outcomes:
                 self._hear(outcome)
             # Last: a waiter that is gone must not take this for a sign of its own life.
-            room.heard_at = started
+            self._unanswered[room] -= 1
+            if self._unanswered[room] <= 0:
+                room.heard_at = started
 
     def _hear_of_memory(self, reply: list[Any]) -> None:
         """Say once that the server is at its maxmemory: heartbeats pass all the same."""
@@ -183,24 +213,51 @@ class Heart:
         return [each for each in found if each is not None]
 
 
+def _parts(holder: Acquisition) -> list[str]:
+    """What stands for a holder in heartbeats: its id, or ranges of its slots if they are many."""
+    if holder.slots <= _COST_PER_CALL:
+        return [holder.acquisition_id]
+    return [
+        f"{holder.acquisition_id}#{first}-{min(first + _COST_PER_CALL - 1, holder.slots)}"
+        for first in range(1, holder.slots + 1, _COST_PER_CALL)
+    ]
+
+
+def _cost(holder: str) -> int:
+    """How many members a holder, or a part of it, stands for."""
+    _, _, slots = holder.partition("*")
+    count, _, part = slots.partition("#")
+    if part:
+        first, _, last = part.partition("-")
+        return int(last) - int(first) + 1
+    return int(count or 1)
+
+
 def _batches(
     parties: dict[tuple[Room, float], tuple[list[str], list[str]]], *, apart: bool
 ) -> Iterator[Batch]:
-    """Heartbeats in calls of bounded size and of one script; on a cluster also of one name."""
+    """Heartbeats in calls of bounded cost and of one script; on a cluster also of one name."""
     batch: Batch = []
-    size = 0
+    left = 0
+
     for (room, interval), (holders, waiters) in sorted(parties.items(), key=_by_script):
-        while holders or waiters:
-            some_holders = holders[:_IDS_PER_CALL]
-            some_waiters = waiters[: _IDS_PER_CALL - len(some_holders)]
-            count = len(some_holders) + len(some_waiters)
-            other = bool(batch) and batch[-1][0].beat is not room.beat
-            if batch and (apart or other or size + count > _IDS_PER_CALL):
+        waiting = [(each, 1) for each in waiters]
+        everyone = [(each, _cost(each)) for each in holders] + waiting
+        entry: tuple[list[str], list[str]] | None = None
+        for number, (each, cost) in enumerate(everyone):
+            needed = cost if entry else cost + _COST_OF_A_NAME
+            other = bool(batch) and (apart or batch[-1][0].beat is not room.beat) and not entry
+            if batch and (needed > left or other):
                 yield batch
-                batch, size = [], 0
-            batch.append((room, interval, some_holders, some_waiters))
-            size += count
-            holders, waiters = holders[len(some_holders) :], waiters[len(some_waiters) :]
+                batch, entry = [], None
+            if not batch:
+                left = _COST_PER_CALL + _COST_OF_A_NAME
+            if entry is None:
+                entry = ([], [])
+                batch.append((room, interval, *entry))
+                left -= _COST_OF_A_NAME
+            entry[number >= len(holders)].append(each)
+            left -= cost
     if batch:
         yield batch
 

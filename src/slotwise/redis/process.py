@@ -197,6 +197,9 @@ class Process:
         if waiter is None:
             # Delivered before, or given up: who gave it up also gives it back.
             return
+        if word == "more":  # one call was not enough to serve all who fit
+            self.keeper.watch(waiter.room, 0)
+            return
         if word in ("gone", "kicked"):
             # In this thread, at once: its loop may be about to read a grant of before.
             waiter.doubtful = True

@@ -2,7 +2,8 @@
 -- KEYS  7 for each semaphore (common.lua), one after the other
 -- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat, or empty
 --       then for each semaphore: heartbeat_max_interval (s), pattern of foreign
---       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids
+--       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids;
+--       a holder of many slots comes in parts, "id#first-last", of which each stands for those slots
 -- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
 -- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
 -- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. A semaphore
@@ -10,27 +11,27 @@
 -- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include common.lua
--- Those of the ids ARGV[first] .. ARGV[last] that are in a sorted set, as a set.
-local function present(key, first, last)
+-- Those of ids[first] .. ids[last] that are in a sorted set, as a set.
+local function present(key, ids, first, last)
   local found = {}
   for from = first, last, CHUNK do
     local to = math.min(from + CHUNK - 1, last)
-    local scores = redis.call('ZMSCORE', key, unpack(ARGV, from, to))
+    local scores = redis.call('ZMSCORE', key, unpack(ids, from, to))
     for i = 1, to - from + 1 do
-      if scores[i] then found[ARGV[from + i - 1]] = true end
+      if scores[i] then found[ids[from + i - 1]] = true end
     end
   end
   return found
 end
 
--- Those of the ids ARGV[first] .. ARGV[last] that have a claim, as a set.
-local function claimed(first, last)
+-- Those of the ids that have a claim, as a set.
+local function claimed(ids)
   local found = {}
-  for from = first, last, CHUNK do
-    local to = math.min(from + CHUNK - 1, last)
-    local texts = redis.call('HMGET', state, unpack(ARGV, from, to))
+  for from = 1, #ids, CHUNK do
+    local to = math.min(from + CHUNK - 1, #ids)
+    local texts = redis.call('HMGET', state, unpack(ids, from, to))
     for i = 1, to - from + 1 do
-      if parse_claim(texts[i]) then found[ARGV[from + i - 1]] = true end
+      if parse_claim(texts[i]) then found[ids[from + i - 1]] = true end
     end
   end
   return found
@@ -84,40 +85,46 @@ end
 -- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function beat(first, at)
   open(first, ARGV[1])
-  caller, told = ARGV[2], {}
+  caller, told, unfinished = ARGV[2], {}, false
   local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   pattern = ARGV[at + 1]
-  local first_holder, first_waiter = at + 4, at + 4 + holders
-  local last = first_waiter + waiters - 1
+  local ids, firsts, lasts = {}, {}, {}
+  for i = 1, holders + waiters do
+    ids[i] = ARGV[at + 3 + i]
+    if string.find(ids[i], '#', 1, true) then
+      local id, first_slot, last_slot = string.match(ids[i], '^(.*)#(%d+)%-(%d+)$')
+      ids[i], firsts[i], lasts[i] = id, tonumber(first_slot), tonumber(last_slot)
+    end
+  end
 
   local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans')
   local longest = math.max(tonumber(facts[1]) or 0, interval)
   if not facts[2] and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
-  local filed = (facts[3] or not facts[2]) and claimed(first_holder, last)
+  local filed = (facts[3] or not facts[2]) and claimed(ids)
   if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest) end
   local value = current_value()
   local deadline = seconds(now + interval)
 
   end_ttls()
   -- Renewed before the silent are buried: who is late, but was not yet given up, lives.
-  local held = present(main, first_holder, last)
-  local in_line = present(waiting, first_waiter, last)
+  local held = present(main, ids, 1, #ids)
+  local in_line = present(waiting, ids, holders + 1, #ids)
   local members, line, outcome = {}, {}, {}
-  for i = first_holder, first_waiter - 1 do
-    local id = ARGV[i]
+  for i = 1, holders do
+    local id = ids[i]
     if held[id] and filed and not filed[id] then
       drop(id)
       held[id] = nil
     end
     if held[id] then
-      for _, member in ipairs(members_of(id)) do members[#members + 1] = member end
+      members_of(id, firsts[i], lasts[i], members)
     else
       outcome[#outcome + 1] = 'lost ' .. id
     end
   end
-  for i = first_waiter, last do
-    local id = ARGV[i]
+  for i = holders + 1, #ids do
+    local id = ids[i]
     if in_line[id] then
       line[#line + 1] = id
       if filed and not filed[id] then outcome[#outcome + 1] = 'gone ' .. id end

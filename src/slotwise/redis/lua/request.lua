@@ -78,7 +78,7 @@ do
                  ARGV[4] .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. ARGV[8])
       -- All slots are held, but not all numbers: a client that knows none holds something.
       local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
-      local taken = lowest[1] == 'top' and tonumber(lowest[2]) or 0
+      local taken = (tonumber(lowest[2]) or 1) - (lowest[1] == 'top' and 0 or 1)
       if held > taken then return {'queued', value, -2} end
       if ARGV[10] == '' then return {'queued', value, -1} end
       local soonest = now + interval

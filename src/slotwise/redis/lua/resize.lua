@@ -25,9 +25,10 @@ end
 for _, known in ipairs({declared, whole(value)}) do
   if not string.find(values, ',' .. known .. ',', 1, true) then values = values .. known .. ',' end
 end
+local shrinks = value < (current_value() or math.huge)  -- nobody has to go for a value that grows
 redis.call('HSET', state, '.value', value, '.values', values)
 redis.call('SET', max, value, 'KEEPTTL')
-for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
+for _, id in ipairs(shrinks and redis.call('ZRANGE', waiting, 0, -1) or {}) do
   if slots_of(id) > value then
     leave_line(id)
     tell(id, who_of(id), 'refused', whole(value))

@@ -1,0 +1,118 @@
+"""No call keeps the server from others for long, however many names, slots or waiters there are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import redis
+from tests.redis._server import until
+from tests.redis.test_semaphore import assert_nothing_left, in_line
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis.heart import _batches, _cost, _parts
+from slotwise.redis.keys import Keys
+from slotwise.redis.process import Room
+from slotwise.redis.scripts import load
+
+
+def room(name: str) -> Room:
+    return Room(Keys("adv-sem", name))
+
+
+def members_of(batch: Any) -> int:
+    return sum(sum(map(_cost, holders)) + len(waiters) for _, _, holders, waiters in batch)
+
+
+def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> None:
+    wide = SimpleNamespace(acquisition_id="sw-p-7*10000", slots=10_000)
+    holders = [f"sw-p-{n}" for n in range(3_000)] + _parts(cast("Any", wide))
+    waiters = [f"sw-p-{n}" for n in range(3_000, 5_000)]
+    parties = {(room("many"), 1.0): (holders, waiters)}
+    for n in range(500):
+        parties[room(f"name{n}"), 1.0] = ([f"sw-n-{n}"], [])
+    batches = list(_batches(parties, apart=False))
+    assert max(len(batch) for batch in batches) <= 50
+    assert max(members_of(batch) for batch in batches) <= 2_000 + 50
+    assert sum(members_of(batch) for batch in batches) == 3_000 + 10_000 + 2_000 + 500
+    sent = [entry for batch in batches for _, _, *both in batch for some in both for entry in some]
+    assert sorted(sent) == sorted([*holders, *waiters, *(f"sw-n-{n}" for n in range(500))])
+    assert all(len(batch) == 1 for batch in _batches(parties, apart=True))
+
+
+def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
+    client: redis.Redis,
+) -> None:
+    keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
+
+    def run(name: str, now: float, *args: object) -> Any:
+        given = (*keys.all, f"{now:.6f}", *map(str, args))
+        return client.eval(load(name).source, len(keys.all), *given)
+
+    wide = "sw-x-1*10"
+    granted = run("request", now, wide, 10, 15, "", "try", "", 0, "host 1 ", "", "")
+    assert granted[0] == "granted"
+    assert run("beat", now + 5, "", 15, "", 1, 0, f"{wide}#4-6") == [[-1]]
+    later = {
+        member
+        for member, score in client.zrange(keys.main, 0, -1, withscores=True)
+        if score > now + 16
+    }
+    assert later == {f"{wide}#{n}" for n in (4, 5, 6)}
+    # The others were silent: with them all of it is over.
+    assert run("beat", now + 16, "", 15, "", 0, 0) == [[-1]]
+    assert client.exists(keys.main) == 0
+    assert run("beat", now + 16, "", 15, "", 1, 0, f"{wide}#1-3") == [[-1, f"lost {wide}"]]
+
+
+async def test_more_waiters_than_one_call_serves_are_all_served_in_order(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    first = await semaphore.acquire()
+    order: list[int] = []
+    done = asyncio.Event()
+
+    async def wait(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+            await done.wait()
+
+    waiting = [asyncio.create_task(wait(n)) for n in range(1_000)]
+    await in_line(semaphore, 1_000)
+    # Somebody else makes room for all: the next ones have to hear that there is more.
+    await RedisSemaphore(name="s", value=1, config=config).resize(1_001)
+    await until(lambda: len(order) == 1_000, "everybody inside", within=30)
+    assert order == sorted(order)
+    done.set()
+    await asyncio.gather(*waiting)
+    await semaphore.release(first)
+    assert_nothing_left(client)
+
+
+async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    held = []
+    for n in range(300):
+        name = f"spread{n}"
+        semaphore = RedisSemaphore(name=name, value=1, heartbeat_max_interval=10, config=config)
+        held.append((semaphore, await semaphore.acquire()))
+    before = time.time() + 10
+
+    def renewed() -> list[float]:
+        scores = [
+            client.zscore(f"adv-sem:semaphore_main:spread{n}", a.acquisition_id)
+            for n, (_, a) in enumerate(held)
+        ]
+        return sorted({round(float(score or 0), 6) for score in scores})
+
+    await until(lambda: renewed()[0] > before, "heartbeats of all", within=40)
+    times = renewed()
+    assert times[-1] - times[0] > 0.5, "some of the 2 s between two heartbeats"
+    assert len(times) >= 6, "in several calls"
+    assert not any(acquired.lost.is_set() for _, acquired in held)
+    for semaphore, acquired in held:
+        await semaphore.release(acquired)
