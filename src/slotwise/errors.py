@@ -38,7 +38,16 @@ class UnknownSemaphore(SlotwiseError, LookupError):
 
 
 class ValueConflict(SlotwiseError, ValueError):
-    """Two users of one name disagree about its value while it is in use."""
+    """Two users of one name disagree about its value while it is in use.
+
+    ``value`` is the one in use; None if it is not that of a semaphore.
+    """
+
+    value: int | None
+
+    def __init__(self, *args: object, value: int | None = None) -> None:
+        super().__init__(*args)
+        self.value = value
 
 
 class WouldBlockLoop(SlotwiseError, RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from datetime import datetime
 
+from rich.cells import cell_len
 from tests.cli._shell import Shell, command
 
 
@@ -115,3 +116,15 @@ def test_url_after_the_command_wins_over_the_environment(shell: Shell, tmp_path)
     assert shell.json("ls", "--url", f"process://{tmp_path}/elsewhere") == []
     assert len(shell.json("ls")) == 1
     assert not (tmp_path / "elsewhere").exists()  # looking makes nothing
+
+
+def test_wide_and_combined_letters_keep_the_columns_straight(shell: Shell):
+    names = ("abc", "数据库备份", "e\u0301te\u0301", "\U0001f680")
+    for name in names:
+        shell.occupy(name)
+    head, *rows = shell.here("ls").stdout.splitlines()
+    assert len(rows) == len(names)
+    for line in rows:
+        name = next(name for name in names if line.startswith(name))
+        before = line[: line.index("1")]
+        assert cell_len(before) == head.index("VALUE") + len("VALUE") - 1, name

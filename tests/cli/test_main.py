@@ -43,7 +43,11 @@ def test_every_command_explains_itself_with_examples(shell: Shell, name):
         (("show",), "NAME"),
         (("resize", "api"), "N"),
         (("ls", "extra"), "extra"),
-        (("top", "--every", "0"), "--every"),
+        (("top", "--every", "0"), "--every must be a number of seconds, at least 0.1, not '0'"),
+        (("top", "--every", "nan"), "--every must be a number of seconds"),
+        (("resize", "api", "0"), "N must be at least 1, not 0"),
+        (("resize", "api", "--", "-3"), "N must be at least 1, not -3"),
+        (("resize", "api", "many"), "N must be a whole number, not 'many'"),
         (("--nonsense",), "--nonsense"),
     ],
 )
@@ -75,6 +79,23 @@ def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shel
         f"slotwise {words[0]}: Redis at 127.0.0.1:1 can't be reached; is it running, and the url"
         f" right?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [("show", "NAME"), ("resize", "NAME N"), ("kick", "ACQUISITION_ID")],
+)
+def test_the_usage_shows_arguments_without_braces(shell: Shell, name, usage):
+    assert f"Usage: slotwise {name} [OPTIONS] {usage}\n" in shell.here(name, "--help").stdout
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/proc/none/of/it"])
+def test_a_folder_that_takes_no_files_is_told_from_one_that_is_missing(shell: Shell, folder):
+    where = {"SLOTWISE_URL": "process://", "SLOTWISE_DIR": folder}
+    ran = shell.run("run", "api", "--limit", 1, "--", "true", **where)
+    assert ran.returncode == 125
+    remedy = "set SLOTWISE_DIR to a folder" if folder == "/proc" else "make its parent folder first"
+    assert remedy in ran.stderr
 
 
 def test_both_names_are_the_same_command(shell: Shell):

@@ -13,6 +13,7 @@ import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, state_of, until
 
 from slotwise.cli import run
+from slotwise.cli.say import resize_command
 
 LINUX = sys.platform == "linux"
 
@@ -154,13 +155,6 @@ def test_its_own_failures_are_125_and_one_line(shell: Shell, url, words):
     assert ran.stderr.startswith("slotwise run: ")
     assert words in ran.stderr
     assert ran.stderr.count("\n") == 1
-
-
-def test_another_limit_than_the_one_in_use_is_125(most_shells: Shell):
-    most_shells.occupy(limit=2)
-    ran = most_shells.run("run", "api", "--limit", 3, "--", "true")
-    assert ran.returncode == 125
-    assert "in use with 2 slots, not 3" in ran.stderr
 
 
 def test_a_resized_value_wins_with_one_warning(most_shells: Shell):
@@ -353,3 +347,20 @@ def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
         check=True,
     )  # fmt: skip
     assert ran.stdout == "0 []\n"
+
+
+@pytest.mark.parametrize("name", ["mm", "a b"])
+def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(any_shell, name):
+    any_shell.occupy(name, limit=3)
+    ran = any_shell.run("run", name, "--limit", 4, "--", "true")
+    assert ran.returncode == 125
+    typed = "mm" if name == "mm" else "'a b'"
+    assert (
+        ran.stderr == f"slotwise run: {name!r} is in use with 3 slots: slotwise resize {typed} 4\n"
+    )
+    ran = any_shell.run("run", name, "--limit", 4, "--url", any_shell.url, "--", "true")
+    assert ran.stderr.endswith(f"slotwise resize {typed} 4 --url {any_shell.url}\n")
+
+
+def test_the_command_that_is_named_has_no_password_in_it():
+    assert resize_command("a", 2, "redis://:secret@h") == "slotwise resize a 2 --url ..."

@@ -193,6 +193,75 @@ def test_bad_usage_is_not_done(root, old, words) -> None:
     assert path.exists()
 
 
+@pytest.mark.parametrize("audit", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_the_audit_can_go_to_stdout_be_it_a_pipe_or_a_file(tmp_path, root, old, audit) -> None:
+    gone = old(root / "a")
+    ran = run(root, "--yes", "--json", "--audit", audit)
+    assert ran.returncode == 0, ran.stderr
+    assert [json.loads(line).get("path") for line in ran.stdout.splitlines()][1] == str(gone)
+    gone = old(root / "a")
+    with (tmp_path / "log").open("w") as log:
+        log.write("before\n")
+        log.flush()
+        words = command(root, "--yes", "--json", "--audit", audit)
+        subprocess.run(words, stdout=log, env=environment(), timeout=60, check=True)
+    before, *lines = (tmp_path / "log").read_text().splitlines()
+    assert before == "before"
+    assert [json.loads(line).get("event") for line in lines] == ["start", None, "summary"]
+
+
+def test_a_stdout_below_the_root_is_refused_as_an_audit(root, old) -> None:
+    old(root / "a")
+    with (root / "log").open("w") as log:
+        words = command(root, "--yes", "--audit", "/dev/stdout")
+        ran = subprocess.run(words, stdout=log, env=environment(), timeout=60, check=False)
+    assert ran.returncode == 2
+    assert (root / "a").exists()
+
+
+def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(tmp_path, root, old) -> None:
+    gone = old(root / "a")
+    os.mkfifo(tmp_path / "pipe")
+    words = command(root, "--yes", "--audit", tmp_path / "pipe")
+    purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
+    assert purging.stderr is not None
+    line = purging.stderr.readline()
+    assert line == f"WARNING waiting for somebody to read the audit from the pipe {tmp_path}/pipe\n"
+    assert gone.exists()
+    audited = (tmp_path / "pipe").read_text()
+    assert json.loads(audited)["path"] == str(gone)
+    purging.communicate(timeout=60)
+    assert purging.returncode == 0
+    assert not gone.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_reader_of_the_audit(tmp_path, root, old, number) -> None:
+    stays = old(root / "a")
+    os.mkfifo(tmp_path / "pipe")
+    words = command(root, "--yes", "--audit", tmp_path / "pipe")
+    purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
+    assert purging.stderr is not None
+    purging.stderr.readline()
+    purging.send_signal(number)
+    purging.communicate(timeout=60)
+    assert purging.returncode == 128 + number
+    assert stays.exists()
+
+
+def test_a_reader_of_the_audit_that_goes_away_ends_the_purge(tmp_path, root, old) -> None:
+    for number in range(2000):
+        old(root / f"{number}")
+    os.mkfifo(tmp_path / "pipe")
+    words = command(root, "--yes", "--audit", tmp_path / "pipe")
+    purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
+    with (tmp_path / "pipe").open() as pipe:
+        pipe.readline()
+    purging.communicate(timeout=60)
+    assert purging.returncode == 2
+    assert list(root.iterdir())
+
+
 def test_refused_roots_and_audits_are_not_done(tmp_path, root, old) -> None:
     old(root / "x")
     assert run("/", "--yes", "--dry-run").returncode == 2

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import slotwise
 from slotwise.purge import purge
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -127,3 +128,14 @@ def test_the_limit_may_be_one_of_this_machine(root, old, tmp_path) -> None:
     old(root / "x")
     report = purge(root, url=f"process://{tmp_path}/limits", name="scratch")
     assert (report.files_purged, report.exit_code) == (1, 0)
+
+
+def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(
+    root, old, tmp_path, caplog
+) -> None:
+    stays = old(root / "a")
+    url = f"process://{tmp_path}/slots"
+    with slotwise.semaphore("efs", 3, url):
+        report = purge(root, url=url, name="efs", max_concurrency_deletion=4)
+    assert (report.stopped_by, stays.exists()) == ("shared_limit", True)
+    assert "'efs' is in use with 3 slots: slotwise resize efs 4" in caplog.text

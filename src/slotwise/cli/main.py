@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from slotwise import __version__
 from slotwise.cli import run as running
@@ -62,6 +64,13 @@ def _names(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+class _Command(typer.core.TyperCommand):
+    """A command whose usage shows NAME; newer versions of typer say {NAME}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -72,6 +81,29 @@ Url = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The semaphore.", autocompletion=_names)]
+
+
+# Numbers are read here: what typer says of wrong ones differs from version to version.
+
+
+def _count(what: str, given: str) -> int:
+    try:
+        number = int(given)
+    except ValueError:
+        raise typer.BadParameter(f"{what} must be a whole number, not {given!r}") from None
+    if number < 1:
+        raise typer.BadParameter(f"{what} must be at least 1, not {given}")
+    return number
+
+
+def _pause(what: str, given: str) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds < math.inf:
+        raise typer.BadParameter(f"{what} must be a number of seconds, at least 0.1, not {given!r}")
+    return seconds
 
 
 def _version(wanted: bool) -> None:
@@ -126,15 +158,16 @@ def _signature_of_run() -> inspect.Signature:
 
 _run.__signature__ = _signature_of_run()  # type: ignore[attr-defined]
 _run.__annotations__ = {p.name: p.annotation for p in _run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-app.command("run", epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))(_run)
+app.command("run", cls=_Command, epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))(_run)
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise ls",
         "slotwise ls --url redis://cache:6379",
         "slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
-    )
+    ),
 )
 def ls(url: Url = None, json: Json = False) -> None:
     """List the semaphores: value, slots held, waiting.
@@ -147,10 +180,11 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise show backup",
         "slotwise show backup --json | jq '.holders[].pid'",
-    )
+    ),
 )
 def show(name: Name, url: Url = None, json: Json = False) -> None:
     """Show who holds a semaphore and who waits for it."""
@@ -160,17 +194,18 @@ def show(name: Name, url: Url = None, json: Json = False) -> None:
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise top",
         "slotwise top --every 5 --url redis://cache:6379",
         "slotwise top --json         of one moment, for programs",
-    )
+    ),
 )
 def top(
     url: Url = None,
     every: Annotated[
-        float, typer.Option("--every", metavar="S", min=0.1, help="Seconds between two looks.")
-    ] = 1.0,
+        str, typer.Option("--every", metavar="S", help="Seconds between two looks.")
+    ] = "1",
     json: Json = False,
 ) -> None:
     """Watch the semaphores live, sorted as you like.
@@ -187,18 +222,19 @@ def top(
     """
     from slotwise.cli import top as watching
 
-    watching.top(url, every, as_json=json)
+    watching.top(url, _pause("--every", every), as_json=json)
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise resize api 20      more: those who wait get them at once",
         "slotwise resize api 2       fewer: nobody is ended, nothing is granted until it fits",
-    )
+    ),
 )
 def resize(
     name: Name,
-    value: Annotated[int, typer.Argument(metavar="N", min=1, help="How many slots from now on.")],
+    value: Annotated[str, typer.Argument(metavar="N", help="How many slots from now on.")],
     url: Url = None,
 ) -> None:
     """Change how many slots a semaphore has, while it is in use.
@@ -207,15 +243,16 @@ def resize(
     """
     from slotwise.cli import steer
 
-    steer.resize(name, value, url)
+    steer.resize(name, _count("N", value), url)
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise show backup                    lists the ids",
         "slotwise kick pef2e9eb1a04049f-1        asks, as there is no way back",
         "slotwise kick pef2e9eb1a04049f-1 --yes  in scripts",
-    )
+    ),
 )
 def kick(
     acquisition_id: Annotated[
@@ -235,10 +272,11 @@ def kick(
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise close deploy       'slotwise run' exits with 75 for those who wait",
         "slotwise show deploy        who still holds",
-    )
+    ),
 )
 def close(name: Name, url: Url = None) -> None:
     """Send those who wait away, and let nobody in.
@@ -251,11 +289,12 @@ def close(name: Name, url: Url = None) -> None:
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise doctor",
         "slotwise doctor --url redis://cache:6379",
         "slotwise doctor --json | jq '.[] | select(.state == \"failed\")'",
-    )
+    ),
 )
 def doctor(url: Url = None, json: Json = False) -> None:
     """Check that the folder or the server is fit for use.
@@ -268,6 +307,7 @@ def doctor(url: Url = None, json: Json = False) -> None:
 
 
 @app.command(
+    cls=_Command,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
@@ -279,10 +319,11 @@ def purge(context: typer.Context) -> None:
 
 
 @app.command(
+    cls=_Command,
     epilog=_examples(
         "slotwise demo               a picture that changes; Ctrl-C ends it",
         "slotwise demo | cat         the same as lines",
-    )
+    ),
 )
 def demo() -> None:
     """Show a few semaphores under contention, live; no server needed.

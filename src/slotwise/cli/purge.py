@@ -149,7 +149,7 @@ def _parser() -> _Flags:
     flag("--dry-run", "delete nothing; count what would go", False)
     flag("--json", "JSON lines on stdout, the summary last", False)
     flag("--log-level", "how much to say on the way", "warning", choices=_LEVELS)
-    flag("--audit", "append a JSON line to FILE before each deletion", metavar="FILE")
+    flag("--audit", "append a JSON line to FILE, or a pipe, before each deletion", metavar="FILE")
     flag("--yes", "don't ask", False)
     flag("--allow-dangerous-root", "allow / and home directories", False)
     parser.add_argument(

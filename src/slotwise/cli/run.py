@@ -20,10 +20,16 @@ from typing import Any, NoReturn
 
 from slotwise import door
 from slotwise.cli.child import CannotStart, Child
-from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage
+from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage, resize_command
 from slotwise.cli.signals import Arrival, Inbox
 from slotwise.cli.status import shown_while_waiting
-from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, SlotwiseError
+from slotwise.errors import (
+    AcquireTimeout,
+    BackendError,
+    SemaphoreClosed,
+    SlotwiseError,
+    ValueConflict,
+)
 from slotwise.values import AcquisitionResult
 
 NO_SLOT, ENDED_BY_US, OWN_FAILURE = 75, 124, 125
@@ -193,6 +199,10 @@ def main(words: Sequence[str]) -> int:
     except CannotStart as error:
         complain("run", error)
         return error.code
+    except ValueConflict as error:
+        remedy = resize_command(given.name, given.limit, given.url)
+        complain("run", f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
+        return OWN_FAILURE
     except UnicodeError:
         complain("run", NOT_TEXT)
         return OWN_FAILURE
@@ -202,6 +212,10 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:
         complain("run", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return OWN_FAILURE
+
+
+def _slots(count: int | None) -> str:
+    return "1 slot" if count == 1 else f"{count} slots"
 
 
 class _Interrupted(Exception):

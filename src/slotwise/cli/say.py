@@ -8,6 +8,7 @@ fit, as an id that was cut can't be copied.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -74,15 +75,53 @@ def rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], **more: A
 
 def _plain(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     rows = [[title.removeprefix(RIGHT).upper() for title in columns], *cells]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
+    widths = [max(width_of(row[at]) for row in rows) for at in range(len(columns))]
     rights = [title.startswith(RIGHT) for title in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, rights, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            gap + cell if right else cell + gap
+            for cell, gap, right in zip(row, gaps, rights, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def cut(text: str, width: int) -> str:
+    """A text of at most so many columns; an ellipsis stands for what was cut."""
+    if width_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for char in text:
+        room -= _columns(char)
+        if room < 0:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def _columns(char: str) -> int:
+    import unicodedata  # seldom needed, and not small
+
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # drawn over the one before
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def resize_command(name: str, value: int, url: str | None) -> str:
+    """What to type in order to give a semaphore another value."""
+    words = ["slotwise", "resize", name, str(value)]
+    if url is not None and "@" not in url:  # else there is a password in it
+        words += ["--url", url]
+    elif url is not None:
+        words += ["--url", "..."]
+    return shlex.join(words)
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from slotwise.cli.say import age, duration, printable
+from slotwise.cli.say import age, cut, duration, printable
 from slotwise.cli.signals import in_foreground
 from slotwise.errors import SlotwiseError
 from slotwise.values import Claimant, SemaphoreStats
@@ -66,7 +66,7 @@ async def _show(semaphore: Looked, shown: asyncio.Event) -> None:
         width = max(shutil.get_terminal_size().columns - 1, 1)
         line = printable(line)
         shown.set()
-        _write(_CLEAR + (line if len(line) <= width else line[: width - 1] + "…"))
+        _write(_CLEAR + cut(line, width))
         await asyncio.sleep(_REFRESH)
 
 

@@ -28,6 +28,7 @@ from slotwise._arguments import (
 )
 from slotwise._clock import glance
 from slotwise._closing import Closure
+from slotwise._conflict import value_conflict
 from slotwise._locked import KnownAnswer
 from slotwise._section import alone, lock, section
 from slotwise.errors import ValueConflict
@@ -156,10 +157,12 @@ class MemorySemaphore(Semaphore):
 
     def _value_conflict(self) -> ValueConflict:
         stats = self.stats_sync()
-        return ValueConflict(
-            f"{self._name!r} is in use with {stats.max_slots} slots, not {self._value}:"
-            f" {stats.acquired_slots} held, {stats.waiting} waiting;"
-            f" resize() changes the value of a semaphore in use"
+        return value_conflict(
+            self._name,
+            self._value,
+            value=stats.max_slots,
+            held=stats.acquired_slots,
+            waiting=stats.waiting,
         )
 
     def __repr__(self) -> str:

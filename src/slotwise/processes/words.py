@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slotwise._closing import Closure, closed_error
+from slotwise._conflict import value_conflict
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -58,10 +59,8 @@ def closed(name: str, closure: Closure | None = None) -> SemaphoreClosed:
 
 
 def conflict(name: str, declared: int | None, state: State) -> ValueConflict:
-    return ValueConflict(
-        f"{name!r} is in use with {state.value} slots, not {declared}:"
-        f" {state.in_use} held, {len(state.waiting)} waiting;"
-        f" resize() changes the value of a semaphore in use"
+    return value_conflict(
+        name, declared, value=state.value, held=state.in_use, waiting=len(state.waiting)
     )
 
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from slotwise.purge._audit import descriptor_of
 from slotwise.purge._errors import AuditRefused, RootRefused
 from slotwise.purge._globs import Globs
 from slotwise.purge._identity import Identity, identity_of
@@ -96,6 +97,8 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
         if options.audit is not None:
             audit_path = os.path.realpath(options.audit)
             _refuse_audit_below(audit_path, found)
+            if descriptor_of(os.fspath(options.audit)) is not None:
+                audit_path = os.fspath(options.audit)  # a pipe has no other name
         real = os.path.realpath(path)
         names = (real, os.path.abspath(path))  # noqa: PTH100  # a Path forgets what was typed
         return Plan(

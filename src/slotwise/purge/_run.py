@@ -82,7 +82,7 @@ class Run:
         """Do it, blocking; `stop` from another thread, or `interrupt`, ends it early."""
         options = self.plan.options
         if self.plan.audit_path is not None and not options.dry_run:
-            self.audit = Audit(self.plan.audit_path)
+            self.audit = Audit.open(self.plan.audit_path, lambda: self.stopping)
         try:
             if not options.dry_run and (options.url or options.semaphore) is not None:
                 from slotwise.purge._shared_limit import SharedLimit  # needs asyncio

@@ -7,9 +7,10 @@ per file would cost more than the deletion itself.
 from __future__ import annotations
 
 import asyncio
+import shlex
 
 from slotwise.door import semaphore as open_semaphore
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, ValueConflict
 from slotwise.pipeline.on_loop import LoopCalls
 from slotwise.purge._options import PurgeOptions
 from slotwise.semaphore import Semaphore
@@ -37,6 +38,13 @@ class SharedLimit:
         try:
             acquired: AcquisitionResult = self._waits.run(self._semaphore.acquire())
         except asyncio.CancelledError:
+            return None
+        except ValueConflict as error:
+            limit = self._semaphore
+            remedy = shlex.join(["slotwise", "resize", str(limit.name), str(limit.value)])
+            self.error = ValueConflict(
+                f"{limit.name!r} is in use with {error.value} slots: {remedy}", value=error.value
+            )
             return None
         except SlotwiseError as error:
             self.error = error

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._closing import Closure, closed_error
-from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed, ValueConflict
+from slotwise._conflict import value_conflict
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.redis.asking import AGAIN_AT, REQUEST, REQUEST_MANY, Source, ask_together
 from slotwise.redis.giving import give
 from slotwise.redis.transport import Call
@@ -403,10 +404,8 @@ class Acquisition(AcquisitionResult):
         name = self.room.name
         if word == b"conflict":
             value, held, waiting = counts
-            return ValueConflict(
-                f"{name!r} is in use with {value} slots, not {self.semaphore._value}:"
-                f" {held} held, {waiting} waiting;"
-                f" resize() changes the value of a semaphore in use"
+            return value_conflict(
+                name, self.semaphore._value, value=value, held=held, waiting=waiting
             )
         return ValueError(
             f"{self.slots} slots asked of {name!r}, which has {counts[0]}:"
