@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -231,6 +234,71 @@ def test_a_ledger_of_a_million_slots_starts_small_and_grows_with_its_holders():
     ledger = Ledger[Claim](1_000_000)
     ledger.request(Claim("holder", 3))
     assert ledger.circulating <= 2 * ledger.in_use
+    check(ledger)
+
+
+def lines_of(call: Callable[[], object]) -> int:
+    """How many lines of the ledger a call runs, which is what it costs on a quiet machine."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def costs_with(slots: int) -> list[int]:
+    ledger = Ledger[Claim](slots + 2)
+    ledger.request(Claim("below"))
+    calls: list[Callable[[], object]] = [
+        partial(ledger.request, Claim("wide", slots)),
+        partial(ledger.request, Claim("above")),
+        partial(ledger.release, "wide"),
+        partial(ledger.request, Claim("wide again", slots - 7, ttl=1.0)),
+        partial(ledger.expire, 2.0),
+        partial(ledger.resize, 10),
+        partial(ledger.resize, slots),
+        partial(ledger.release, "above"),
+        partial(ledger.request, Claim("all", slots - 1)),
+        ledger.close,
+        partial(ledger.release, "all"),
+        ledger.reopen,
+    ]
+    costs = [lines_of(call) for call in calls]
+    assert ledger.holders.keys() == {"below"}
+    assert ledger.top == 1
+    assert not ledger.attention
+    return costs
+
+
+def test_a_million_slots_cost_what_ten_thousand_do():
+    costs = costs_with(10_000)
+    assert costs_with(1_000_000) == costs
+    assert max(costs) < 500
+
+
+def test_numbers_below_somebody_else_are_the_lowest_free_however_many_they_are():
+    ledger = Ledger[Claim](100_000)
+    ledger.request(Claim("wide", 50_000))
+    ledger.request(Claim("above"))
+    ledger.release("wide")
+    for key in range(3):
+        ledger.request(Claim(key))
+    ledger.request(Claim("wide", 99_990))
+    assert [ledger.holders[key].slot_number for key in ("above", 0, 1, 2)] == [50_001, 1, 2, 3]
+    wide = ledger.holders["wide"]
+    assert list(wide.ranges) == [range(4, 50_001), range(50_002, 99_995)]
+    ledger.release(1)
+    ledger.request(Claim("two", 2))
+    assert ledger.holders["two"].numbers == (2, 99_995)
     check(ledger)
 
 

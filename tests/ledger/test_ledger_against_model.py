@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.ledger.model import Entry, Model
 
 from slotwise._ledger import Claim, Ledger, Pass
+from slotwise._ledger import ledger as ledger_module
 from slotwise._ledger.invariants import check
 from slotwise._ledger.ledger import QUICK_LANE
 from slotwise.errors import SemaphoreClosed
@@ -254,3 +255,14 @@ LedgerAgainstModel.TestCase.settings = settings(
 @pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")
 class TestLedgerAgainstModel(LedgerAgainstModel.TestCase):
     pass
+
+
+@pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")
+@pytest.mark.usefixtures("few_is_one")
+class TestLedgerThatKeepsRangesAgainstModel(LedgerAgainstModel.TestCase):
+    """As with acquisitions of very many slots, whose numbers are never handled one by one."""
+
+
+@pytest.fixture
+def few_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_FEW", 1)

@@ -7,6 +7,7 @@ Tests call `check` after every step; the documentation draws its diagram from
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 from slotwise._ledger.ledger import QUICK_LANE, Ledger
@@ -42,7 +43,7 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
         assert ledger.in_use + head.slots > ledger.value, f"I2: {head.key} fits, and waits"
     if not ledger.closed:
         assert len(ledger.free) <= max(ledger.value - len(held), 0), "I3: more free than fit"
-    numbers = [*ledger.free, *ledger.reserve, *held]
+    numbers = [*ledger.free, *chain(*ledger.reserve), *held]
     assert len(set(numbers)) == len(numbers), f"I4: a number stands twice in {sorted(numbers)}"
     assert all(1 <= number <= ledger.top for number in numbers), f"I4: top is {ledger.top}"
     if ledger.circulating or not ledger.closed:  # else it may have retired

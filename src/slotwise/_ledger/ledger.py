@@ -37,11 +37,13 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 from slotwise._ledger.deadlines import NEVER, Deadlines
+from slotwise._ledger.ranges import Ranges, ranges_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.values import AcquisitionResult
 
@@ -59,7 +61,7 @@ class Claim(AcquisitionResult):
     Drivers subclass it to keep a waker, a task or a label beside it.
     """
 
-    __slots__ = ("further_numbers", "key", "slots", "ttl")
+    __slots__ = ("key", "ranges", "slots", "ttl")
 
     # Whether it stands among the holders while it holds. A driver may have
     # claims that nobody can name, and remember their numbers by itself.
@@ -68,7 +70,7 @@ class Claim(AcquisitionResult):
     key: Hashable  # what the ledger files it under
     slots: int
     ttl: float | None
-    further_numbers: tuple[int, ...]
+    ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
 
     def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
         self.key = key
@@ -86,7 +88,7 @@ class Claim(AcquisitionResult):
     @property
     def numbers(self) -> tuple[int, ...]:
         """The slot numbers it was granted, lowest first."""
-        return (self._slot_number, *(self.further_numbers if self.slots > 1 else ()))
+        return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
 
 
 class Pass(Claim):
@@ -109,7 +111,11 @@ C = TypeVar("C", bound=Claim)
 # never shrunk. Shared and therefore never changed, only replaced.
 _NO_LINE: deque[Any] = deque(maxlen=0)
 _NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
-_NO_NUMBERS: list[int] = []
+_NO_NUMBERS = Ranges()
+
+# How many numbers come into circulation at once, and what is handled one by one: with
+# so many the quick lane is worth it, and nobody notices the time.
+_FEW = 1024
 
 
 class Ledger(Generic[C]):
@@ -134,8 +140,8 @@ class Ledger(Generic[C]):
     #   I2  if anyone waits, in the line or behind it, the first of them does not fit
     #   I3  in_use exceeds value only after a shrink, and nothing is granted then
     #   I4  free, reserve and the held numbers are disjoint parts of 1..top
-    #   I5  attention is up if there are waiting claims, if closed, and while a shrink
-    #       is not done
+    #   I5  attention is up if there are waiting claims, if closed, while a shrink
+    #       is not done, and while there are numbers in reserve
     #   I6  nobody waits on a closed ledger
     #   I7  only holders and waiters have deadlines
     # `invariants.check` is these, as code.
@@ -200,7 +206,11 @@ class Ledger(Generic[C]):
             raise SemaphoreClosed("the ledger is closed")
         if claim.slots > self.value:
             raise ValueError(_never(claim.slots, self.value))
-        return not self.line and not self.waiting and self._seat(claim, now)
+        if self.line or self.waiting or not self._seat(claim, now):
+            return False
+        if self.attention:
+            self._lower_attention()  # it may have got the last of the reserve
+        return True
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""
@@ -213,27 +223,39 @@ class Ledger(Generic[C]):
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
-        for number in claim.further_numbers if claim.slots > 1 else ():
-            self._put_back(number)
-        return self.give_number(claim._slot_number, now)
+        self._put_back_all(claim)
+        return self.settle(now)
 
     def give_number(self, number: int, now: float = 0.0) -> list[C]:
         """Take back one slot by its number."""
         self._put_back(number)
         return self.settle(now)
 
+    def _put_back_all(self, claim: C) -> None:
+        if claim.slots == 1:
+            self._put_back(claim._slot_number)
+            return
+        for numbers in claim.ranges:
+            if len(numbers) > _FEW:
+                self._put_aside(numbers)
+            else:
+                for number in numbers:
+                    self._put_back(number)
+
     def _put_back(self, number: int) -> None:
         """To ``free``, unless nobody may have it now: a late quick taker could pop it there."""
         if self.closed or self.circulating > self.value:
-            self.circulating -= 1
-            self._put_aside(number)
+            self._put_aside(range(number, number + 1))
         else:
             heappush(self.free, number)
 
-    def _put_aside(self, number: int) -> None:
+    def _put_aside(self, numbers: range) -> None:
+        """Take numbers that nobody holds out of circulation."""
+        self.attention = True
         if self.reserve is _NO_NUMBERS:
-            self.reserve = []
-        heappush(self.reserve, number)
+            self.reserve = Ranges()
+        self.reserve.add(numbers)
+        self.circulating -= len(numbers)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take a waiter out of the queue; one that does not wait is left alone."""
@@ -263,8 +285,7 @@ class Ledger(Generic[C]):
                     waiters.append(self.waiting.pop(key))
         # Only now, when no waiter is left whose own time is up, is anything granted.
         for claim in holders:
-            for number in claim.numbers:
-                self._put_back(number)
+            self._put_back_all(claim)
         return holders, waiters, self.settle(now)
 
     def resize(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
@@ -324,9 +345,7 @@ class Ledger(Generic[C]):
         line = self.line
         granted: list[Any] = []
         if self.closed:
-            for number in self._drain():
-                self.circulating -= 1
-                self._put_aside(number)
+            self._put_free_aside()
             while line:
                 granted.append(Pass(line.popleft(), 0))
             return granted
@@ -383,11 +402,10 @@ class Ledger(Generic[C]):
                     return False
                 return self._seat(claim, now)
         else:
-            numbers = self._take(claim.slots)
-            if not numbers:
+            claim.ranges = ranges = self._take(claim.slots)
+            if not ranges:
                 return False
-            number, *further = numbers
-            claim.further_numbers = tuple(further)
+            number = ranges[0].start
         claim._slot_number = number
         if claim.named:
             self.holders[claim.key] = claim
@@ -397,54 +415,82 @@ class Ledger(Generic[C]):
             self.deadlines.discard(claim.key)  # the end of its wait, if it had one
         return True
 
-    def _take(self, slots: int) -> list[int]:
+    def _take(self, slots: int) -> Sequence[range]:
         """That many numbers, lowest first; none at all if there are not enough."""
+        if slots > self.value - self.in_use:
+            return ()
         taken: list[int] = []
-        while len(taken) < slots:
-            try:
+        try:
+            while len(taken) < slots:
                 taken.append(heappop(self.free))
-            except IndexError:
-                if not self._mint():
-                    for number in taken:
-                        heappush(self.free, number)
-                    return []
-        return taken
+        except IndexError:
+            pass
+        missing = slots - len(taken)
+        if missing > self.value - self.circulating:  # a taker on the quick lane was faster
+            for number in taken:
+                heappush(self.free, number)
+            return ()
+        ranges = ranges_of(taken)
+        if missing:
+            for numbers in self._draw(missing):
+                ranges.add(numbers)
+        return ranges
+
+    def _draw(self, how_many: int) -> list[range]:
+        """Bring that many numbers into circulation, the lowest that are not: they are returned.
+
+        A signal handler may raise between any two steps. What it interrupts is then
+        lost; in another order of the steps it would be handed out twice.
+        """
+        self.circulating += how_many
+        drawn = self.reserve.take_lowest(how_many)
+        fresh = how_many - sum(map(len, drawn))
+        if fresh:
+            self.top += fresh
+            drawn.append(range(self.top - fresh + 1, self.top + 1))
+        return drawn
 
     def _mint(self) -> bool:
         """Bring more numbers into circulation, the lowest first, if the value allows.
 
         Fresh ones come in doubling batches: a semaphore of a million slots
-        does not start with a list of a million numbers.
+        does not start with a list of a million numbers. One by one, so that a signal
+        handler that raises in between costs one of them and not the batch.
         """
         missing = self.value - self.circulating
         if missing <= 0:
             return False
         if self.reserve:
-            self.circulating += 1
-            heappush(self.free, heappop(self.reserve))
+            heappush(self.free, self._draw(1)[0].start)
             return True
-        batch = min(missing, self.circulating or 1)
-        self.circulating += batch
-        for number in range(self.top + 1, self.top + batch + 1):
+        for number in range(self.top + 1, self.top + 1 + min(missing, self.circulating or 1, _FEW)):
+            self.circulating += 1
+            self.top = number
             heappush(self.free, number)
-        self.top += batch
         return True
 
     def _drain(self) -> list[int]:
         """Empty ``free``, whatever takers of the quick lane do meanwhile; lowest first."""
-        taken = []
-        while True:
-            try:
-                taken.append(heappop(self.free))
-            except IndexError:
-                return taken
+        return [*iter(self._pop_free, None)]
+
+    def _put_free_aside(self) -> None:
+        for number in iter(self._pop_free, None):
+            self._put_aside(range(number, number + 1))
+
+    def _pop_free(self) -> int | None:
+        try:
+            return heappop(self.free)
+        except IndexError:
+            return None
 
     def _rebalance_if_needed(self) -> None:
-        """Look, while a shrink is not done, whether numbers have to change places."""
+        """Look, while numbers are in reserve or a shrink is not done, whether they have to move."""
+        reserve = self.reserve
         if (
             self.circulating > self.value
-            or max(self.free, default=0) > self.reserve[0]
-            or (self.circulating == self.value and self.reserve[0] > self.value)
+            or max(self.free, default=0) > reserve[0].start
+            or reserve[-1].stop > self.top
+            or (self.circulating < self.value and reserve.total <= _FEW)
         ):
             self._rebalance()
 
@@ -452,22 +498,21 @@ class Ledger(Generic[C]):
         """Circulate what is held and, beside it, the lowest numbers that fit the value.
 
         Numbers left over rest in ``reserve`` until the value grows or a higher
-        number comes back, so that newcomers get numbers from 1 to the value.
+        number comes back, so that newcomers get numbers from 1 to the value. So do the
+        lowest ones if they are very many: they are brought back as they are needed.
         """
         self.attention = True
-        spare = self._drain()
-        self.circulating -= len(spare)
-        spare = sorted([*spare, *self.reserve])
-        fitting = max(self.value - self.circulating, 0)
-        self.reserve = spare[fitting:]  # sorted, so it is a heap
-        del spare[fitting:]
-        self.circulating += len(spare)
-        for number in spare:
-            heappush(self.free, number)
-        if self.reserve and self.circulating == self.value and self.reserve[0] > self.value:
-            # 1..value circulate again; a growth mints the numbers above anew.
+        self._put_free_aside()
+        reserve = self.reserve
+        if reserve and reserve[-1].stop > self.top:
+            # Nobody has those, nor any above them: they are drawn anew when they are needed.
+            self.top = reserve[-1].start - 1
+            del reserve[-1]
+        if reserve.total <= _FEW:
+            while reserve and self.circulating < self.value:
+                heappush(self.free, self._draw(1)[0].start)
+        if not reserve:
             self.reserve = _NO_NUMBERS
-            self.top = self.value
 
     def _lower_attention(self) -> None:
         """Let the quick lane run again, if nothing needs a careful look; no claim waits."""

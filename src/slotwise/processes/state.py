@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias
 
 from slotwise._closing import Closure
-from slotwise._ledger import Claim, Ledger
+from slotwise._ledger import Claim, Ledger, ranges_of
 
 RULES = 2
 
@@ -287,8 +287,8 @@ class State(Ledger[Entry]):
         for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
             entry = Entry(*basics)
             entry.granted_us, entry.token, entry.expires_at = granted_us, token, expires_at
-            entry._slot_number, *further = numbers
-            entry.further_numbers = tuple(further)
+            entry._slot_number = numbers[0]
+            entry.ranges = ranges_of(numbers)
             held.update(numbers)
             state.holders[entry.key] = entry
             if expires_at is not None:
@@ -317,7 +317,7 @@ class State(Ledger[Entry]):
         self.top = max(held)
         self.circulating = len(held)
         self.free = []
-        self.reserve = [number for number in range(1, self.top + 1) if number not in held]
+        self.reserve = ranges_of({*range(1, self.top + 1)} - held)
         self._rebalance()
         if not self.waiting:
             self._lower_attention()
