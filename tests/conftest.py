@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -35,3 +36,11 @@ def collect() -> Callable[[], None]:
         gc.collect()
 
     return twice
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    """For tests that call ``slotwise run`` in this process: it leaves signals blocked."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -87,7 +87,7 @@ def test_no_message_shows_a_password(scheme):
 
 
 def test_a_url_that_is_no_text_is_a_type_error():
-    with pytest.raises(TypeError, match="url must be a str, not 7"):
+    with pytest.raises(TypeError, match="url must be a str, not int"):
         slotwise.semaphore("door", 1, 7)  # type: ignore[arg-type]
 
 

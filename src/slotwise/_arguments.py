@@ -6,6 +6,8 @@ import math
 from enum import Enum
 from typing import Final, Literal
 
+from slotwise._redaction import redacted_repr
+
 
 class _Unset(Enum):
     UNSET = "the semaphore's own"
@@ -23,7 +25,7 @@ Unset = Literal[_Unset.UNSET]
 def check_count(what: str, given: object) -> int:
     """An int of at least 1."""
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {given!r}")
+        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
     if given < 1:
         raise ValueError(f"{what} must be at least 1, not {given}")
     return given
@@ -34,14 +36,14 @@ def check_seconds(what: str, given: object, *, zero: bool = False) -> float | No
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{what} must be a number of seconds or None, not {given!r}")
+        raise TypeError(f"{what} must be a number of seconds or None, not {redacted_repr(given)}")
     try:
         seconds = float(given)
     except OverflowError:  # an int beyond the largest float
         seconds = math.inf
     if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        raise ValueError(f"{what} must be finite and {least}, not {given!r}")
+        raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")
     return seconds
 
 
@@ -50,7 +52,7 @@ def check_name(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"name must be a str or None, not {given!r}")
+        raise TypeError(f"name must be a str or None, not {redacted_repr(given)}")
     if not given:
         raise ValueError("name must not be empty; leave it out for a private semaphore")
     return given
@@ -58,7 +60,7 @@ def check_name(given: object) -> str | None:
 
 def check_flag(what: str, given: object) -> bool:
     if not isinstance(given, bool):
-        raise TypeError(f"{what} must be True or False, not {given!r}")
+        raise TypeError(f"{what} must be True or False, not {redacted_repr(given)}")
     return given
 
 
@@ -67,6 +69,6 @@ def check_reason(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"reason must be a str or None, not {given!r}")
+        raise TypeError(f"reason must be a str or None, not {redacted_repr(given)}")
     given.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
     return given or None

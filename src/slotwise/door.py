@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from slotwise._redaction import kind_of, scheme_of_unreadable
 from slotwise.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -86,20 +87,19 @@ def url_of_environment() -> str | None:
 def scheme_of(url: object) -> str:
     """Which scope a url names; ValueError in a sentence that shows no password."""
     if not isinstance(url, str):
-        raise TypeError(f"url must be a str, not {url!r}")
+        raise TypeError(f"url must be a str, not {kind_of(url)}")
     scheme, separator, _ = url.partition("://")
     if separator and scheme in ("memory", "process", *_REDIS):
         return scheme
-    shown = f"{scheme}://..." if separator else "one without '://'"
-    raise ValueError(f"url must be one of {_SCOPES}; not {shown}")
+    raise ValueError(f"url must be one of {_SCOPES}; not {scheme_of_unreadable(url)}")
 
 
 def folder_of(url: str) -> str | None:
     """The folder of a ``process://`` url; None for the usual one."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ValueError(f"the url process://... can't be read: {error}") from None
+    except ValueError:
+        raise ValueError("the url process://... can't be read: a bracket is out of place") from None
     if parts.netloc or parts.query or parts.fragment:
         raise ValueError(
             "a url of this machine must be process:// or process:///an/absolute/folder, with three"

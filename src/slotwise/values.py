@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from slotwise._lost import Lost
+from slotwise._redaction import redacted_repr
 from slotwise._section import lock
 
 
@@ -126,4 +127,6 @@ def acquisition_id_of(given: object) -> str:
         return given.acquisition_id
     if isinstance(given, str):
         return given
-    raise TypeError(f"release takes an acquisition_id or an AcquisitionResult, not {given!r}")
+    raise TypeError(
+        f"release takes an acquisition_id or an AcquisitionResult, not {redacted_repr(given)}"
+    )

@@ -17,6 +17,8 @@ import redis.asyncio
 from tests.redis._server import Server, free_port
 
 from slotwise import AcquireTimeout, SlotwiseError
+from slotwise.cli import run as running
+from slotwise.cli.main import main as command_line
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -189,9 +191,42 @@ async def test_too_old_a_server_is_told_so(reply: bytes) -> None:
         assert "needs Redis 6.2 or later" in await complaint_of(impatient(server.url))
 
 
-async def test_something_that_is_no_redis_is_no_mystery() -> None:
-    with SpeaksLikeAnOldServer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server:
-        assert "127.0.0.1" in await complaint_of(impatient(server.url))
+NOT_REDIS = {
+    "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "pop3": b"+OK POP3 ready\r\n",
+    "imap": b"* OK IMAP4rev1 ready\r\n",
+    "tls": b"\x15\x03\x03\x00\x02\x02\x46",
+    "a map": b"%1\r\n+proto\r\n:3\r\n",
+    "a number": b":42\r\n",
+    "nothing": b"_\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", NOT_REDIS.values(), ids=NOT_REDIS)
+async def test_a_port_that_is_not_redis_is_named(answer: bytes) -> None:
+    with SpeaksLikeAnOldServer(answer) as server:
+        where = server.url.removeprefix("redis://")
+        complaint = await complaint_of(impatient(server.url))
+        assert complaint.startswith(f"{where} does not speak Redis: it answered ")
+        for kind in ("redis+cluster://", "redis+sentinel://"):
+            path = "/service" if "sentinel" in kind else ""
+            assert where in await complaint_of(impatient(f"{kind}{where}{path}"), timeout=1)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[str]) -> None:
+    with SpeaksLikeAnOldServer(NOT_REDIS["http"]) as server:
+        complaint = (
+            f"{server.url.removeprefix('redis://')} does not speak Redis:"
+            f" it answered 'HTTP/1.1 400 Bad Request'"
+        )
+        assert command_line(["doctor", "--url", server.url]) == 1
+        assert complaint in capfd.readouterr().out
+        assert running.main(["s", "--limit", "1", "--url", server.url, "--", "true"]) == 125
+        assert capfd.readouterr().err == f"slotwise run: {complaint}\n"
+        assert command_line(["ls", "--url", server.url]) == 1
+        assert capfd.readouterr().err == f"slotwise ls: {complaint}\n"
 
 
 def test_settings_are_taken_from_clients_and_connections_are_not(server: Server) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from slotwise import door
 from slotwise.cli.doctor import FAILED, OK, WARNING, Check, some
 from slotwise.errors import SlotwiseError
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, weather
 from slotwise.redis.keys import Keys
 from slotwise.redis.opening import Address, Talk, ask_cluster, ask_sentinels, open_line
 from slotwise.redis.scripts import OURS, load
@@ -42,9 +42,10 @@ def examine(url: str) -> Iterator[Check]:
         return
     try:
         for talk in talks:
-            yield from _examine_one(Talk(talk.sock, time.monotonic() + _PATIENCE), config)
+            talk.allow(_PATIENCE)
+            yield from _examine_one(talk, config)
     except OSError as error:
-        words = f"the connection to {endpoint} broke: {error}"
+        words = str(weather.unreachable(endpoint, error))
         yield Check("server", FAILED, words, "see the server's log")
         return
     finally:
@@ -61,10 +62,11 @@ def _split(error: BaseException) -> tuple[str, str | None]:
 
 def _examine_one(talk: Talk, config: RedisConfig) -> Iterator[Check]:
     server = _info(talk, "server")
-    mode = server.get("redis_mode", "standalone")
+    mode = talk.quoted(server.get("redis_mode", "standalone"))
+    version = talk.quoted(server.get("redis_version", "6.2 or later"))
     peer = f"{config.endpoint}"
     yield Check("server", OK, f"{peer} answers")
-    yield Check("version", OK, f"Redis {server.get('redis_version', '6.2 or later')}, {mode}")
+    yield Check("version", OK, f"Redis {version}, {mode}")
     yield _role(talk)
     yield _eviction(talk)
     yield _round_trip(talk)
@@ -85,7 +87,7 @@ def _role(talk: Talk) -> Check:
     reply = talk.ask("ROLE")
     if not isinstance(reply, list):
         return Check("role", WARNING, "this user may not ask for it", "allow it +role")
-    role = reply[0].decode()
+    role = talk.quoted(reply[0].decode(errors="replace")) if reply else "nobody"
     if role == "master":
         return Check("role", OK, "primary, takes writes")
     return Check(
@@ -99,11 +101,12 @@ def _eviction(talk: Talk) -> Check:
     policy = memory.get("maxmemory_policy")
     if policy is None:
         return Check("eviction", WARNING, "this user may not ask for it", "allow it +info")
-    limit = int(memory.get("maxmemory", "0"))
+    policy = talk.quoted(policy)
+    limited = memory.get("maxmemory", "0") != "0"
     if policy == "noeviction":
         return Check("eviction", OK, "noeviction: no semaphore can be thrown away")
     remedy = "CONFIG SET maxmemory-policy noeviction, and in redis.conf too"
-    if limit == 0:
+    if not limited:
         found = f"{policy}, but with no maxmemory nothing is evicted"
         return Check("eviction", WARNING, found, remedy)
     found = f"{policy}: semaphores in use may vanish when memory is full, and holders with them"
@@ -125,9 +128,11 @@ def _round_trip(talk: Talk) -> Check:
 
 def _clock(talk: Talk) -> Check:
     before = time.time()
-    seconds, microseconds = talk.ask("TIME")
+    there = _time(talk)
     after = time.time()
-    apart = int(seconds) + int(microseconds) / 1e6 - (before + after) / 2
+    if there is None:
+        return Check("clock", FAILED, "the server does not tell its time", "allow this user +time")
+    apart = there - (before + after) / 2
     unsure = (after - before) / 2
     ahead = "ahead of" if apart > 0 else "behind"
     found = f"the server's is {abs(apart):.3f} s {ahead} ours (±{unsure:.3f} s)"
@@ -137,12 +142,18 @@ def _clock(talk: Talk) -> Check:
     return Check("clock", OK, found)
 
 
+def _time(talk: Talk) -> float | None:
+    """What the server's clock shows, if it tells."""
+    reply = talk.ask("TIME")
+    return int(reply[0]) + int(reply[1]) / 1e6 if isinstance(reply, list) else None
+
+
 def _scripts(talk: Talk, config: RedisConfig) -> Check:
     remedy = "allow this user @scripting, or enable EVALSHA and SCRIPT on the server"
     scripts = [load(name) for name in OURS]
     known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
     if not isinstance(known, list):
-        return Check("scripts", FAILED, f"they can't be asked for ({known})", remedy)
+        return Check("scripts", FAILED, f"they can't be asked for ({talk.quoted(known)})", remedy)
     if not all(known):
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
@@ -154,21 +165,20 @@ def _scripts(talk: Talk, config: RedisConfig) -> Check:
     )
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
         return Check("scripts", OK, f"all {len(scripts)} are loaded, and run")
-    return Check("scripts", FAILED, f"they don't run ({reply})", remedy)
+    return Check("scripts", FAILED, f"they don't run ({talk.quoted(reply)})", remedy)
 
 
 def _leftovers(talk: Talk, config: RedisConfig) -> Iterator[Check]:
-    keys = _keys(talk, config.namespace)
-    if keys is None:
+    keys, now = _keys(talk, config.namespace), _time(talk)
+    if keys is None or now is None:
         yield Check("leftovers", WARNING, "this user may not look for them", "allow it +scan")
         return
     eternal, silent = [], 0
-    now = int(talk.ask("TIME")[0])
     for key in keys:
         if talk.ask("PTTL", key) == -1:
-            eternal.append(key.decode(errors="replace"))
+            eternal.append(talk.quoted(key.decode(errors="replace")))
         if b":semaphore_main:" in key:
-            dead = talk.ask("ZCOUNT", key, "-inf", f"({now}")
+            dead = talk.ask("ZCOUNT", key, "-inf", f"({now:.0f}")
             silent += dead if isinstance(dead, int) else 0
     looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
     if eternal:

@@ -19,8 +19,9 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from slotwise._redaction import redact, redacted_repr
 from slotwise.cli.purge_view import bar, show_plan, show_summary
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
@@ -67,12 +68,15 @@ class _Flags(argparse.ArgumentParser):
             try:
                 default = _from_environment(given, default, more)
             except ValueError:
-                self._wrong.append(f"{variable}={given!r} is no value for {name}")
+                self._wrong.append(f"{variable}={redacted_repr(given)} is no value for {name}")
         if isinstance(default, bool):
             more["action"] = argparse.BooleanOptionalAction
         if default is not None and not isinstance(default, bool | list):
-            words += f" [{default}]"
+            words += f" [{redact(str(default))}]"
         self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redact(message))
 
     def parse(self, words: Sequence[str] | None) -> dict[str, Any]:
         """The values of all flags; SystemExit if help was asked for, or something is wrong."""
@@ -298,6 +302,7 @@ def _sample(plan: Plan) -> PurgeReport:
 
 
 def _refuse(words: str, *, as_json: bool) -> int:
+    words = redact(words)
     if as_json:
         with suppress(OSError):  # stderr has it, too
             _line("refused", {"error": words})

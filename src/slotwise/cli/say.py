@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from slotwise._redaction import redact
+
 NOT_TEXT = "names and labels must be text, in UTF-8"
 
 RIGHT = ">"  # what the title of a column of numbers begins with
@@ -22,7 +24,7 @@ RIGHT = ">"  # what the title of a column of numbers begins with
 def complain(command: str, words: object) -> None:
     """One line on stderr, whatever is in the words."""
     speaker = f"slotwise {command}".rstrip()
-    line = " ".join(str(words).split())
+    line = redact(" ".join(str(words).split()))
     sys.stderr.write(f"{speaker}: {printable(line)}\n")
     sys.stderr.flush()
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from slotwise._arguments import check_count, check_seconds
+from slotwise._redaction import kind_of, scheme_of_unreadable
 
 # Options of TLS, by redis-py's names, that may stand behind the '?' of a url.
 _TLS_OPTIONS = (
@@ -39,7 +40,7 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     database: int = 0
-    tls: tuple[tuple[str, Any], ...] | None = None
+    tls: tuple[tuple[str, Any], ...] | None = field(default=None, repr=False)
     cluster: bool = False
     service: str | None = None
     sentinel_username: str | None = None
@@ -53,6 +54,13 @@ class Endpoint:
         if self.service is not None:
             return f"{self.service!r} of the Redis Sentinels at {where}"
         return f"Redis at {where}" + (f" (database {self.database})" if self.database else "")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may repeat."""
+        options = dict(self.tls or ())
+        found = (self.password, self.sentinel_password, options.get("ssl_password"))
+        return tuple(str(secret) for secret in found if secret)
 
     def server(self, node: tuple[str, int] | None = None) -> str:
         """How messages name the server itself, whatever the database; or one node of a cluster."""
@@ -101,7 +109,7 @@ class RedisConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.namespace, str):
-            raise TypeError(f"namespace must be a str, not {self.namespace!r}")
+            raise TypeError(f"namespace must be a str, not {kind_of(self.namespace)}")
         if not self.namespace:
             raise ValueError("namespace must not be empty")
         for what in ("connect_timeout", "reply_timeout", "backoff", "max_backoff"):
@@ -130,14 +138,13 @@ class RedisConfig:
 def parse_url(url: object) -> Endpoint:
     """What a url says; ValueError in a sentence that does not show the password."""
     if not isinstance(url, str):
-        raise TypeError(f"url must be a str, not {url!r}")
+        raise TypeError(f"url must be a str, not {kind_of(url)}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in (
         *("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"),
         *("redis+sentinel", "rediss+sentinel"),
     ):
-        shown = f"{scheme}://..." if separator else "one without '://'"
-        raise ValueError(f"url must begin with {_SCHEMES}, not {shown}")
+        raise ValueError(f"url must begin with {_SCHEMES}, not {scheme_of_unreadable(url)}")
     # What was not understood may be part of a password: no message repeats it.
     form = (
         f"its form is {scheme}://user:password@host:port/database,"
@@ -148,6 +155,11 @@ def parse_url(url: object) -> Endpoint:
         parts = urlsplit(f"http://{rest}") if scheme != "unix" else urlsplit(url)
     except ValueError:
         raise ValueError(f"url can't be read: a bracket is out of place; {form}") from None
+    if scheme != "unix" and (
+        "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc)
+    ):
+        # The rest of a password, whose beginning would be taken for a host.
+        raise ValueError(f"url can't be read: a / ? or # stands before the @; {form}")
     user, _, hosts = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
     query = dict(parse_qsl(parts.query))
@@ -212,7 +224,7 @@ def _endpoint_of(client: Any) -> Endpoint:
     if pool is None:
         raise TypeError(
             f"from_client takes a client of redis-py (for Sentinel: what master_for returns),"
-            f" not {client!r}"
+            f" not {kind_of(client)}"
         )
     settings = pool.connection_kwargs
     if hasattr(pool, "sentinel_manager"):

@@ -133,7 +133,8 @@ class Line:
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
-            result = weather.Refused(f"{self.config.endpoint} can't be used: {error!r}")
+            said = weather.said_by(self.config.endpoint, repr(error))
+            result = weather.Unusable(f"{self.config.endpoint} can't be used: {said}")
         try:
             self.loop.call_soon_threadsafe(self._opened, result)
         except RuntimeError:  # the loop was closed meanwhile

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from slotwise.errors import BackendError
 from slotwise.redis import weather
 from slotwise.redis.config import Endpoint, RedisConfig, show_address
 from slotwise.redis.scripts import OURS, Script, load
@@ -29,10 +30,19 @@ Address = tuple[str, int]
 class Talk:
     """A blocking conversation over a fresh socket."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(
+        self, sock: socket.socket, deadline: float, endpoint: Endpoint, address: Address
+    ) -> None:
         self.sock = sock
         self.reader = hiredis.Reader()
         self._deadline = deadline
+        self._endpoint = endpoint
+        self._address = address
+        self._heard = b""  # how the last answer began, for who does not understand it
+
+    def allow(self, seconds: float) -> None:
+        """Let all answers together take so long from now on."""
+        self._deadline = time.monotonic() + seconds
 
     def ask(self, *words: Any) -> Any:
         """Send one command and give its reply; errors are given, not raised."""
@@ -48,7 +58,7 @@ class Talk:
 
         Whoever waits for messages asks what it missed once the connection is in use.
         """
-        while (reply := self.reader.gets()) is False or _is_message(reply):
+        while (reply := self._parsed()) is False or _is_message(reply):
             if reply is not False:
                 continue
             left = self._deadline - time.monotonic()
@@ -58,8 +68,23 @@ class Talk:
             data = self.sock.recv(65536)
             if not data:
                 raise ConnectionResetError("it closed the connection")
+            self._heard = data[:100]
             self.reader.feed(data)
         return reply
+
+    def _parsed(self) -> Any:
+        try:
+            return self.reader.gets()
+        except hiredis.ProtocolError:
+            raise self.misunderstood() from None
+
+    def quoted(self, words: object) -> str:
+        """What the server said, as a message may quote it."""
+        return weather.said_by(self._endpoint, words)
+
+    def misunderstood(self) -> BackendError:
+        """What to say of a server whose last answer is not one that Redis would give."""
+        return weather.not_redis(self._endpoint, show_address(self._address), self._heard)
 
 
 def _is_message(reply: Any) -> bool:
@@ -84,8 +109,12 @@ def dial(config: RedisConfig, address: Address, questions: Sequence[Sequence[Any
         hello = talk.reply()
         if isinstance(hello, hiredis.ReplyError):
             raise hello
-        version = hello[b"version"].decode()
-        if tuple(int(part) for part in version.split(".")[:2]) < (6, 2):
+        try:
+            version = hello[b"version"].decode()
+            number = tuple(int(part) for part in version.split(".")[:2])
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise talk.misunderstood() from None
+        if number < (6, 2):
             raise weather.too_old(endpoint, version)
         if select:
             selected = talk.reply()
@@ -123,7 +152,7 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
         try:
             if endpoint.service:
                 role = talk.reply()
-                if isinstance(role, list) and role[0] != b"master":
+                if isinstance(role, list) and role[:1] != [b"master"]:
                     raise weather.Unreachable(f"{endpoint} has no primary at the moment")
             _look_at_eviction(endpoint, talk.reply())
             probe = talk.reply()
@@ -142,8 +171,9 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
             raise
     except hiredis.ReplyError as reply:
         if weather.passes(reply):
-            raise weather.Unreachable(f"{endpoint} is not ready: {reply}") from None
-        raise weather.refused(endpoint, reply) from None
+            said = weather.said_by(endpoint, reply)
+            raise weather.Unreachable(f"{endpoint} is not ready: {said}") from None
+        raise weather.refused(endpoint, reply, weather.Unusable) from None
     except (OSError, ValueError) as error:
         raise weather.unreachable(endpoint, error) from error
     return talk
@@ -164,15 +194,18 @@ def ask_sentinels(config: RedisConfig) -> Address:
                 primary = talk.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
             finally:
                 talk.sock.close()
-        except OSError as error:
+            if isinstance(primary, list):
+                try:
+                    return primary[0].decode(), int(primary[1])
+                except (LookupError, AttributeError, TypeError, ValueError):
+                    raise talk.misunderstood() from None
+        except OSError as error:  # and what we make of them
             last = error
             continue
-        if isinstance(primary, list):
-            return primary[0].decode(), int(primary[1])
         last = primary if isinstance(primary, Exception) else None
     raise weather.Unreachable(
         f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
-        + (f" ({last})" if last else "")
+        + (f" ({weather.said_by(endpoint, last)})" if last else "")
     )
 
 
@@ -191,17 +224,22 @@ def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tu
             last = error
             continue
         if isinstance(ranges, hiredis.ReplyError):
-            raise weather.Refused(f"{endpoint} is no cluster ({ranges}); use redis:// for it")
-        nodes = []
-        for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: each[0]):
-            # A node that does not know its own name is the one that we asked.
-            host = primary[0].decode() if primary[0] else ""
-            nodes.append((last_slot, (host or address[0], primary[1])))
+            said = weather.said_by(endpoint, ranges)
+            raise weather.Unusable(f"{endpoint} is no cluster ({said}); use redis:// for it")
+        nodes: list[tuple[int, Address]] = []
+        try:
+            for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0])):
+                # A node that does not know its own name is the one that we asked.
+                host = primary[0].decode() if primary[0] else ""
+                nodes.append((int(last_slot), (host or address[0], int(primary[1]))))
+        except (LookupError, AttributeError, TypeError, ValueError):
+            last = talk.misunderstood()
+            continue
         if nodes:
             return nodes
         last = None
     if isinstance(last, hiredis.ReplyError):
-        raise weather.refused(endpoint, last)
+        raise weather.refused(endpoint, last, weather.Unusable)
     raise weather.unreachable(endpoint, last or OSError("no node serves any slot"))
 
 
@@ -230,7 +268,7 @@ def _connect(endpoint: Endpoint, address: Address, timeout: float, deadline: flo
             except BaseException:
                 sock.close()
                 raise
-    return Talk(sock, deadline)
+    return Talk(sock, deadline, endpoint, address)
 
 
 def _context(options: dict[str, Any]) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from slotwise._arguments import check_flag, check_name, check_seconds
 from slotwise._closing import Closure, closed_error
 from slotwise._labels import check_label
+from slotwise._redaction import kind_of
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.paths import Path, TierSpec, TierStats
 from slotwise.redis import _closing, log, path_stats
@@ -94,7 +95,7 @@ class RedisPaths:
             raise TypeError("name must be a str, not None")
         self._name = name
         if not isinstance(config, RedisConfig):
-            raise TypeError(f"config must be a RedisConfig, not {config!r}")
+            raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
         self._config = config
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)

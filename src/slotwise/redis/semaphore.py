@@ -23,6 +23,7 @@ from slotwise._arguments import (
 )
 from slotwise._closing import Closure, closed_error
 from slotwise._labels import Labelled, check_label
+from slotwise._redaction import kind_of
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import _closing, log, statistics
 from slotwise.redis import process as processes
@@ -123,7 +124,7 @@ class RedisSemaphore(ForThreads):
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         if config is not None and not isinstance(config, RedisConfig):
-            raise TypeError(f"config must be a RedisConfig, not {config!r}")
+            raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
         self._config = RedisConfig() if config is None else config
         self._generation = _closing.generations.current(self._closing_key)
         self._era: object = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import load
-from slotwise.redis.weather import Refused, logger
+from slotwise.redis.weather import Refused, Unusable, logger
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def collect(
         found = await asyncio.gather(*replies, return_exceptions=True)
         for name, outcome in zip(wanted[at : at + _AT_ONCE], found, strict=True):
             if isinstance(outcome, BaseException):
-                if not isinstance(outcome, Refused):
+                if not isinstance(outcome, Refused) or isinstance(outcome, Unusable):
                     raise outcome
                 logger.warning("%r can't be counted: %s", name, outcome)  # and the others can
                 continue

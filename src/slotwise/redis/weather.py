@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 
+from slotwise._redaction import redact
 from slotwise.errors import BackendError
 
 logger = logging.getLogger("slotwise.redis")
@@ -17,6 +18,10 @@ logger = logging.getLogger("slotwise.redis")
 
 class Refused(BackendError):
     """The server answered, and the answer will not change by asking again."""
+
+
+class Unusable(Refused):
+    """No call at all can be made there: what one name meets all others meet too."""
 
 
 class Unreachable(BackendError):
@@ -34,19 +39,32 @@ def unreachable(server: object, error: BaseException) -> BackendError:
     if isinstance(error, BackendError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Refused(
+        return Unusable(
             f"{server} showed a certificate that can't be trusted ({error.verify_message});"
             f" name its authority with ssl_ca_certs= in the url"
         )
     if isinstance(error, ssl.SSLError):
-        return Refused(f"{server} does not speak TLS with us ({error}); is it redis:// instead?")
+        said = said_by(server, error)
+        return Unusable(f"{server} does not speak TLS with us ({said}); is it redis:// instead?")
     if isinstance(error, socket.gaierror):
         return Unreachable(f"{server} has a host name that nobody knows; check the url ({error})")
     if isinstance(error, TimeoutError):
         return Unreachable(f"{server} does not answer in time; is it overloaded or stopped?")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return Unreachable(f"{server} can't be reached; is it running, and the url right?")
-    return Unreachable(f"the connection to {server} broke: {error}")
+    return Unreachable(f"the connection to {server} broke: {said_by(server, error)}")
+
+
+def said_by(server: object, words: object) -> str:
+    """What a server said, or what is said of it, as a message may quote it."""
+    return redact(str(words), getattr(server, "secrets", ()))
+
+
+def not_redis(server: object, where: str, answer: object) -> BackendError:
+    """Something listens at ``where`` that is no Redis server."""
+    if isinstance(answer, bytes):
+        answer = answer.partition(b"\n")[0].strip()[:60].decode(errors="backslashreplace")
+    return Unusable(f"{where} does not speak Redis: it answered {said_by(server, answer)!r}")
 
 
 _GRANT_MORE = (
@@ -80,13 +98,13 @@ _DIAGNOSES = (
 )
 
 
-def refused(server: object, reply: BaseException) -> BackendError:
+def refused(server: object, reply: BaseException, kind: type[Refused] = Refused) -> BackendError:
     """An error that the server replied with."""
     text = str(reply)
     for word, diagnosis in _DIAGNOSES:
         if word in text:
-            return Refused(f"{server} {diagnosis} (it said: {text})")
-    return Refused(f"{server} refused a command: {text}")
+            return kind(f"{server} {diagnosis} (it said: {said_by(server, text)})")
+    return kind(f"{server} refused a command: {said_by(server, text)}")
 
 
 # Replies after which the same question may soon have an answer.
@@ -102,7 +120,8 @@ def passes(reply: BaseException) -> bool:
 
 
 def too_old(server: object, version: str) -> BackendError:
-    return Refused(f"{server} is version {version}; slotwise needs Redis 6.2 or later")
+    version = said_by(server, version)
+    return Unusable(f"{server} is version {version}; slotwise needs Redis 6.2 or later")
 
 
 _warned: set[str] = set()
@@ -116,5 +135,5 @@ def warn_of_eviction(server: object, policy: str) -> None:
             "%s evicts keys when its memory is full (maxmemory-policy %s): a semaphore's keys may"
             " vanish, and its holders with them; set maxmemory-policy to noeviction",
             server,
-            policy,
+            said_by(server, policy),
         )

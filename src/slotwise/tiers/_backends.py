@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slotwise._redaction import kind_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory.paths import MemoryPaths
@@ -54,7 +55,7 @@ def choose_backend(
     from slotwise.redis.paths import RedisPaths
 
     if not isinstance(backend, RedisConfig):
-        raise TypeError(f"backend must be a RedisConfig or None, not {backend!r}")
+        raise TypeError(f"backend must be a RedisConfig or None, not {kind_of(backend)}")
     options: dict[str, Any] = {"config": backend, "ttl": ttl}
     if heartbeat_max_interval is not None:
         options["heartbeat_max_interval"] = heartbeat_max_interval

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from slotwise._arguments import check_flag, check_name, check_seconds
+from slotwise._redaction import redact, redacted_repr
 from slotwise.tiers.tier import check_limit
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ class SlotOptions:
                 value = _READERS[field.name](text)
                 cls(**{field.name: value})  # checks it alone, so that the right one is named
             except (ValueError, TypeError) as wrong:
-                raise ValueError(f"{variable}={text!r}: {wrong}") from None
+                # A url that can't be read may be a password in every part.
+                shown = variable if field.name == "backend" else f"{variable}={redacted_repr(text)}"
+                raise ValueError(f"{shown}: {redact(str(wrong))}") from None
             given[field.name] = value
         return cls(**given)
 

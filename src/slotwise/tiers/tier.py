@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slotwise._redaction import redacted_repr
 from slotwise.paths import TierSpec
 
 # Arguments of `Tiers.acquire` that are no keys.
@@ -39,7 +40,7 @@ class Tier:
 def check_limit(what: str, given: object) -> int:
     """An int of at least 0, which is no limit."""
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {given!r}")
+        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
     if given < 0:
         raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
     return given

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from slotwise._arguments import check_flag, check_name, check_seconds
+from slotwise._redaction import redacted_repr
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory.paths import MemoryPaths
 from slotwise.paths import KeyStats, Path, PathBackend, TierStats
@@ -68,7 +69,7 @@ class Tiers:
         closed_error: Callable[[str], SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
-            raise TypeError(f"Tiers takes one or more Tier objects, not {tiers!r}")
+            raise TypeError(f"Tiers takes one or more Tier objects, not {redacted_repr(tiers)}")
         names = [tier.name for tier in tiers]
         if len({*names}) < len(names):
             raise ValueError(f"two tiers have the same name: {', '.join(names)}")

@@ -1,0 +1,85 @@
+"""Redaction: the one function that keeps credentials out of messages, logs and reprs.
+
+Whatever is quoted and may hold a credential passes through `redact`: the text of a
+server, an argument of the wrong type, the words of a command line. What a message says
+of its own accord does not have to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+HIDDEN = "***"
+WITHHELD = "words that are withheld, as they repeat a credential"
+
+# So many characters of a secret in a row are no accident. Servers cut off what they echo.
+_FRAGMENT = 4
+
+# What the docs and our own messages write in the place of credentials.
+_PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
+
+# scheme://user:password@, up to the last @ of the word; a password may contain spaces.
+_IN_A_URL = re.compile(r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@")
+# :password@host and user:password@host, where the scheme was forgotten.
+_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=])([^\s:@'\"(\[=]*:(?!/)[^\s@]+)@(?=[\w.\[])")
+# scheme://:password, where the host was forgotten; digits are a port.
+_WITHOUT_HOST = re.compile(r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+")
+_IN_A_QUERY = re.compile(r"((?i:password|passwd|secret)['\"]?\s?[=:]\s?)[^&\s,;]+")
+# How Redis quotes a command that it doesn't know: the words of AUTH may be among them.
+_ECHO = re.compile(r",? with args beginning with.*", re.DOTALL)
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return ``text`` without credentials: those of urls, and ``secrets``.
+
+    If a secret or a part of it is in the text, in whatever way it is written, nothing
+    of the text is left: what stands around it could complete it.
+    """
+    text = _ECHO.sub("", text)
+    for secret in secrets:
+        if any(_has_part_of(form, text) for form in _forms(secret)):
+            return WITHHELD
+    text = _IN_A_URL.sub(_hide_user, text)
+    text = _WITHOUT_SCHEME.sub(_hide_all, text)
+    text = _WITHOUT_HOST.sub(f":{HIDDEN}", text)
+    return _IN_A_QUERY.sub(rf"\1{HIDDEN}", text)
+
+
+def redacted_repr(given: object) -> str:
+    """How a message quotes an argument that it refuses."""
+    return redact(repr(given))
+
+
+def kind_of(given: object) -> str:
+    """How a message names an argument that may be a credential as a whole: by its type."""
+    return type(given).__name__
+
+
+def scheme_of_unreadable(url: str) -> str:
+    """How a message names a url that it can't read: by its scheme, if it has one."""
+    scheme, separator, _ = url.partition("://")
+    if separator and re.fullmatch(r"[a-z]+(\+[a-z]+)?", scheme):
+        return f"{scheme}://..."
+    return "one without '://'" if not separator else "one that begins otherwise"
+
+
+def _hide_user(found: re.Match[str]) -> str:
+    if found[2] in _PLACEHOLDERS:
+        return found[0]
+    return f"{found[1]}{HIDDEN}@"
+
+
+def _hide_all(found: re.Match[str]) -> str:
+    return found[0] if found[1] in _PLACEHOLDERS else f"{HIDDEN}@"
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it may be written: as it is, in a url, in quotes."""
+    return {secret, quote(secret, safe=""), repr(secret)[1:-1]} if secret else set()
+
+
+def _has_part_of(secret: str, text: str) -> bool:
+    size = min(_FRAGMENT, len(secret))
+    return any(secret[at : at + size] in text for at in range(len(secret) - size + 1))

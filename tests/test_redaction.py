@@ -1,0 +1,329 @@
+"""No message, log record or repr shows a credential, whoever says it and however it is written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import slotwise
+from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager
+from slotwise._redaction import WITHHELD, redact
+from slotwise.cli import purge as purging
+from slotwise.cli import run as running
+from slotwise.cli.main import _commands
+from slotwise.cli.main import main as command_line
+from slotwise.errors import BackendError
+from slotwise.pipeline import bounded_map
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.tiers import SlotOptions, Tier, Tiers
+
+SECRET = "hunter2-%s-Grüße"
+WRITTEN = "hunter2-%25s-Gr%C3%BC%C3%9Fe"  # in a url
+PART = "hunter2"
+URL = f"redis://bob:{WRITTEN}@127.0.0.1:1/0"
+
+
+# ------------------------------------------------------------------------ the function
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"redis://:{PART}@host:6379/0 is no port",
+        f"not 'redis://user:{PART}@host'",
+        f"not b'rediss://{PART}@host'",
+        f"redis:/:{PART}@host",
+        f"redis://:a b {PART}@host",
+        f"redis://:p@ss/{PART}@host",
+        f"redis://:{PART}",
+        f"extra argument ({PART}:{PART}@host)",
+        f"SLOTWISE_BACKEND=:{PART}@host",
+        f"rediss://host?ssl_password={PART}&x=1",
+        f"{{'host': 'h', 'password': '{PART}'}}",
+        f"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `bob`, `{PART}`, ",
+    ],
+)
+def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
+    assert PART not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "its form is redis://user:password@host:port/database, with @ percent-encoded",
+        "put it into the url, redis://:password@host",
+        "url must begin with redis://, rediss:// or unix://, not http://...",
+        "redis://localhost:6379 and redis://:6379 and redis+cluster://a:1,b:2",
+        "no slot of 'api' in 5 s: 10 of 10 held, 42 others waiting",
+        "pid 4411 on web3 'export'",
+    ],
+)
+def test_what_is_none_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_a_text_with_any_part_of_a_secret_is_withheld() -> None:
+    assert redact(f"ERR unknown `{SECRET[:5]}", [SECRET]) == WITHHELD
+    assert redact(f"ERR wrong: {WRITTEN}", [SECRET]) == WITHHELD
+    assert redact("ERR no pw", ["pw"]) == WITHHELD
+    assert redact("ERR unknown command", [SECRET, ""]) == "ERR unknown command"
+
+
+# ------------------------------------------------------------------------- constructors
+
+CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": PART}]
+
+
+@pytest.mark.parametrize("given", CREDENTIALS, ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda given: RedisSemaphore(value=1, name="s", config=given),
+        lambda given: RedisSemaphore(given, name="s"),
+        lambda given: RedisSemaphore(value=1, name="s", ttl=given),
+        lambda given: RedisConfig(None if isinstance(given, str) else given),
+        lambda given: RedisConfig(namespace=None if isinstance(given, str) else given),
+        lambda given: RedisConfig(attempts=given),
+        lambda given: RedisConfig(connect_timeout=given),
+        RedisConfig.from_client,
+        lambda given: Tiers(Tier("t", 1), backend=given),
+        Tiers,
+        lambda given: Tier("t", given),
+        lambda given: SlotManager(backend=given),
+        SlotManager,
+        MemorySemaphore,
+        ProcessSemaphore,
+        lambda given: slotwise.semaphore("s", given),
+        lambda given: slotwise.semaphore("s", 1, [given]),
+        lambda given: slotwise.semaphore("s", 1, "memory://", max_acquire_time=given),
+        lambda given: bounded_map(lambda _: None, [1], limit=given),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_without_its_credentials(
+    make: Callable[[Any], Any], given: Any
+) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(given)
+    assert PART not in str(caught.value)
+    assert "Gr" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"reddis://:{PART}@host",
+        f"redis//:{PART}@host",
+        f":{PART}@host",
+        f"{PART}://host",
+        f"redis:{PART}@h://host",
+        f"redis://:{PART}",
+        f"redis://user:{PART}@host:port",
+        f"redis://:[{PART}@host",
+        f"redis://:6379/{PART}@host",
+        f"redis://:6379#{PART}@host",
+        f"redis://:6379?{PART}@host",
+        f"redis://:{PART}@host/x",
+        f"redis+sentinel://:{PART}@host",
+        f"process://:{PART}@host/x",
+        f"process://[{PART}",
+    ],
+)
+def test_a_misspelt_url_is_refused_without_its_password(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLOTWISE_URL", url)
+    with pytest.raises(ValueError, match="url") as caught:
+        slotwise.semaphore("s", 1)
+    assert PART not in str(caught.value)
+    assert command_line(["ls"]) == 1
+    assert running.main(["s", "--limit", "1", "--", "true"]) == 125
+    typed = url if "@" in url else f"redis://:{PART}"
+    assert command_line(["ls", typed]) == 2
+    assert running.main(["s", "--limit", "1", "--ulr", typed, "--", "true"]) == 125
+    assert running.main(["s", "--limit", typed, "--", "true"]) == 125
+    assert purging.main(["x", typed]) == 2
+    assert purging.main(["x", f"--ulr={typed}"]) == 2
+    with pytest.raises(ValueError, match="SLOTWISE_BACKEND") as caught:
+        SlotOptions.from_env({"SLOTWISE_BACKEND": url})
+    assert PART not in str(caught.value)
+    with pytest.raises(ValueError, match="SLOTWISE_TTL") as caught:
+        SlotOptions.from_env({"SLOTWISE_TTL": f"redis://:{PART}@host"})
+    assert PART not in str(caught.value)
+    said = "".join(capsys.readouterr())
+    assert PART not in said
+
+
+def test_reprs_show_no_credentials() -> None:
+    tls = RedisConfig(f"rediss://bob:{WRITTEN}@host?ssl_password={PART}&ssl_certfile=/c")
+    assert tls.endpoint.password == SECRET
+    assert dict(tls.endpoint.tls or ())["ssl_password"] == PART
+    sentinel = RedisConfig(f"redis+sentinel://bob:{WRITTEN}@host/service")
+    for config in (tls, sentinel, pickle.loads(pickle.dumps(tls))):
+        semaphore = RedisSemaphore(name="s", value=1, config=config)
+        manager = SlotManager(backend=config, cleanup_interval=0)
+        tiers = Tiers(Tier("t", 1), backend=config)
+        shown = (config, config.endpoint, semaphore, manager, manager.options, tiers)
+        for each in (*shown, tiers.backend, str(config.endpoint)):
+            assert PART not in repr(each)
+            assert "Gr" not in repr(each)
+
+
+# ------------------------------------------------------------------ servers that echo
+
+
+class Echoes(threading.Thread):
+    """Says what it hears, in the way of ``answer``: whatever is sent there comes back."""
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        super().__init__(daemon=True)
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        heard = b""
+        with client:
+            try:
+                while data := client.recv(65536):
+                    heard += data
+                    client.sendall(self._answer(heard))
+            except OSError:
+                pass
+
+    def __enter__(self) -> Echoes:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.join(10)
+
+
+def words_of(heard: bytes) -> bytes:
+    """The words of RESP commands, without their lengths."""
+    return b" ".join(each for each in heard.split(b"\r\n") if each and each[:1] not in b"*$")
+
+
+GREETED = b"%1\r\n$7\r\nversion\r\n$5\r\n7.4.0\r\n"
+
+ECHOES: dict[str, Callable[[bytes], bytes]] = {
+    "redis 5": lambda heard: (
+        b"-ERR unknown command `HELLO`, with args beginning with: `"
+        + b"`, `".join(words_of(heard).split()[1:])[:110]
+        + b"\r\n"
+    ),
+    "a proxy": lambda heard: b"-ERR can't do '" + words_of(heard) + b"'\r\n",
+    "cuts off": lambda heard: b"-ERR syntax: " + words_of(heard)[:25] + b"\r\n",
+    "not ready": lambda heard: b"-LOADING " + words_of(heard) + b"\r\n",
+    "greets, then complains": lambda heard: (
+        GREETED + (b"-ERR not allowed: " + words_of(heard) + b"\r\n") * 30
+    ),
+    "http": lambda heard: b"HTTP/1.1 400 bad: " + words_of(heard) + b"\r\n\r\n",
+    "a bulk": lambda heard: b"$%d\r\n%b\r\n" % (len(words_of(heard)), words_of(heard)),
+    "a version": lambda heard: (
+        b"%%1\r\n$7\r\nversion\r\n$%d\r\n%b\r\n" % (len(words_of(heard)), words_of(heard))
+    ),
+    "a list": lambda heard: b"*1\r\n$%d\r\n%b\r\n" % (len(words_of(heard)), words_of(heard)),
+}
+
+
+@pytest.fixture(params=ECHOES)
+def echo(request: pytest.FixtureRequest) -> Iterator[Echoes]:
+    with Echoes(ECHOES[request.param]) as server:
+        yield server
+
+
+def urls_of(echo: Echoes) -> list[str]:
+    at = f"bob:{WRITTEN}@127.0.0.1:{echo.port}"
+    return [
+        f"redis://{at}",
+        f"redis://{at}/3",
+        f"redis+cluster://{at}",
+        f"redis+sentinel://{at}/service",
+    ]
+
+
+def assert_nothing_leaks(*texts: object) -> None:
+    for text in texts:
+        for form in (PART, SECRET, WRITTEN, "Gr\u00fc", "hunt"):
+            assert form not in str(text), text
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_no_command_shows_what_a_server_echoes(
+    echo: Echoes,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Any,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    old = tmp_path / "old"
+    old.touch()
+    os.utime(old, (0, 0))
+    commands: dict[str, list[str]] = {
+        "run": ["run", "job", "--limit", "1", "--no-wait"],
+        "ls": ["ls"],
+        "show": ["show", "job"],
+        "top": ["top", "--json", "--every", "0.1"],
+        "resize": ["resize", "job", "2"],
+        "kick": ["kick", "some-id", "--yes"],
+        "close": ["close", "job"],
+        "open": ["open", "job"],
+        "doctor": ["doctor"],
+        "purge": ["purge", str(tmp_path), "--yes", "--name", "p"],
+    }
+    there = _commands() - {"demo"}  # which asks no server
+    assert there <= commands.keys(), "a new command: run it here too"
+    for url in urls_of(echo):
+        # The other kinds of servers are spoken to by the same code in all commands.
+        asking = there if url == urls_of(echo)[0] else {"ls", "doctor"}
+        for words in (commands[name] for name in asking):
+            tail = ["--", "true"] if words[0] == "run" else []
+            code = command_line([*words, "--url", url, *tail])
+            assert code != 0, (words, url)
+            said = capfd.readouterr()
+            assert "bug" not in said.err, said.err
+            assert_nothing_leaks(said.out, said.err)
+    assert_nothing_leaks(*(record.getMessage() for record in caplog.records))
+
+
+def test_no_call_shows_what_a_server_echoes(echo: Echoes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for url in urls_of(echo):
+        config = RedisConfig(url, attempts=2, connect_timeout=2, backoff=0.01)
+        semaphore = RedisSemaphore(name="s", value=1, config=config)
+        manager = SlotManager(backend=config, cleanup_interval=0)
+        calls: list[Callable[[], object]] = [
+            semaphore.stats_sync,
+            manager.stats_sync,
+            semaphore.try_acquire_sync,
+            semaphore.holders_sync,
+            lambda: RedisSemaphore.get_acquired_stats_sync(config=config),  # noqa: B023
+            lambda: manager.acquire_download_slot_sync(timeout=1),  # noqa: B023
+            lambda: semaphore.release_sync("x"),  # noqa: B023
+            lambda: semaphore.kick_sync("x"),  # noqa: B023
+            lambda: semaphore.resize_sync(2),  # noqa: B023
+        ]
+        # The other kinds of servers are spoken to by the same code in all calls.
+        for call in calls if url == urls_of(echo)[0] else calls[:2]:
+            with pytest.raises(BackendError) as caught:
+                call()
+            assert_nothing_leaks(caught.value)
+    assert_nothing_leaks(*(record.getMessage() for record in caplog.records))
