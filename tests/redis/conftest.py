@@ -31,6 +31,22 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
+def listening(client: redis.Redis, seat: str) -> redis.client.PubSub:
+    """What a living process has open for its messages; to be closed."""
+    listener = client.pubsub()
+    listener.subscribe(f"slotwise:{seat}")
+    while listener.get_message(timeout=10) is None:
+        pass
+    return listener
+
+
+@pytest.fixture
+def x_listens(client: redis.Redis) -> Iterator[None]:
+    """The process of the claims sw-x-...: it lives, and only some of its claims fall silent."""
+    with listening(client, "x"):
+        yield
+
+
 @pytest.fixture
 def config(server: Server) -> RedisConfig:
     return RedisConfig(server.url)

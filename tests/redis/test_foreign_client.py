@@ -201,9 +201,11 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
     behind = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 2)
     # What a wake_up_nexts that has never heard of several slots would do.
-    client.zrem("adv-sem:semaphore_waiting:s", claim_id)
-    client.zrem("adv-sem:semaphore_waiting_heartbeat:s", claim_id)
-    client.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
+    with client.pipeline(transaction=True) as at_once:
+        at_once.zrem("adv-sem:semaphore_waiting:s", claim_id)
+        at_once.zrem("adv-sem:semaphore_waiting_heartbeat:s", claim_id)
+        at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
+        at_once.execute()
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )

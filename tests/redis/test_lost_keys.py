@@ -16,6 +16,8 @@ from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import load
 
+pytestmark = pytest.mark.usefixtures("x_listens")
+
 INTERVAL = 15.0
 VALUE = 5
 

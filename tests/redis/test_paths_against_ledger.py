@@ -22,6 +22,8 @@ from slotwise._ledger.paths_invariants import check
 from slotwise.redis.path_keys import KINDS, PathKeys, read_node, write_node, write_path
 from slotwise.redis.scripts import load
 
+pytestmark = pytest.mark.usefixtures("x_listens")
+
 INTERVAL = 15.0
 
 

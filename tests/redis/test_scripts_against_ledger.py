@@ -20,6 +20,8 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import Script, load
 
+pytestmark = pytest.mark.usefixtures("x_listens")
+
 INTERVAL = 15.0
 
 

@@ -85,7 +85,7 @@ end
 -- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function beat(first, at)
   open(first, ARGV[1])
-  caller, told, unfinished = ARGV[2], {}, false
+  caller, told, unfinished, buried = ARGV[2], {}, false, false
   local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   pattern = ARGV[at + 1]
   local ids, firsts, lasts = {}, {}, {}

@@ -110,8 +110,7 @@ local function tell(id, who, word, ...)
 end
 
 local CHUNK = 1000  -- members in one call: Lua cannot unpack many more
-local AT_ONCE = 200  -- how many a call buries, and how many it serves: some 5 ms in which nobody else is served
-local unfinished = false  -- whether there was more to do than that
+local unfinished, buried = false, false  -- whether there is more to serve; whether the silent were looked for
 
 -- The members of an acquisition in main, one for each slot, or some of them, added to a list.
 local function members_of(id, first, last, members)
@@ -287,6 +286,7 @@ local function end_ttls()
 end
 
 local function bury_silent()
+  buried = true
   local silent = redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   local dropped = {}  -- one of n slots is n members, and all of them go with the first
   for _, member in ipairs(silent) do
@@ -298,11 +298,20 @@ local function bury_silent()
     -- Foreign clients may have removed some of its members, and not all.
     if id ~= member then redis.call('ZREM', main, member) end
   end
-  silent = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
-  for _, id in ipairs(silent) do
+  local silent_in_line = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  for _, id in ipairs(silent_in_line) do
+    leave_line(id)
+    redis.call('HDEL', state, id)
+    silent[#silent + 1] = id
+  end
+  if #silent == 0 then return end
+  -- Whatever else a dead process has here goes with that, or each would keep its turn until its
+  -- own time is up.
+  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))) do
     leave_line(id)
     redis.call('HDEL', state, id)
   end
+  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1))) do drop(id) end
 end
 
 -- Forget those of the ids that a client which knows no claims has removed.
@@ -401,8 +410,10 @@ local function settle(value, interval)
     -- Nobody passes a head that does not fit: small ones would starve it.
     if alive and slots > free then return end
     if not alive then
+      if not buried then bury_silent() end
       leave_line(id)
       redis.call('HDEL', state, id)
+      free = value - redis.call('ZCARD', main)
     else
       local claim = read_claim(id)
       if not claim and string.sub(id, 1, 3) == 'sw-' then

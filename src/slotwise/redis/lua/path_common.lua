@@ -33,7 +33,6 @@ local values, token, last_ticket, longest, life_us
 local first_key
 
 local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
-local AT_ONCE = 1000  -- how many dead ones a call buries: it pays for itself, and for no pause
 
 local function padded(ticket) return string.format('%016.0f', ticket) end
 

@@ -273,11 +273,17 @@ local function expire()
       if give(id) == 0 then redis.call('ZREM', ttls, id) end
     end
   end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
-    give(id)
-  end
+  local silent = redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  for _, id in ipairs(silent) do give(id) end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     leave(id)
+    silent[#silent + 1] = id
+  end
+  if #silent > 0 then
+    -- Whatever else a dead process has here goes with that, or each would keep its turn until its
+    -- own time is up.
+    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))) do leave(id) end
+    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', holders, 0, LOOKED_AT - 1))) do give(id) end
   end
   if known['.closed'] then
     for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do

@@ -17,7 +17,6 @@ if not now then
   now = time[1] + time[2] / 1000000
 end
 local now_text = string.format('%.6f', now)
-local deadline = string.format('%.6f', now + interval)
 
 local function outlive(key, seconds)
   local ms = math.ceil(seconds * 1000)
@@ -56,6 +55,9 @@ while free > 0 do
   redis.call('ZREM', waiting, id)
   redis.call('ZREM', waiting_heartbeat, id)
   if alive_until > now then
+    -- A grant is no sign of life: one that died in line blocks the others for no longer than if
+    -- it had stayed there.
+    local deadline = string.format('%.6f', alive_until)
     redis.call('ZADD', main, deadline, id)
     for i = 2, slots do redis.call('ZADD', main, deadline, id .. '#' .. i) end
     local seat = string.match(id, '^sw%-([^-]+)%-')
