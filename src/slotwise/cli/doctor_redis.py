@@ -68,6 +68,8 @@ def _examine_one(talk: Talk, config: RedisConfig) -> Iterator[Check]:
     yield Check("server", OK, f"{peer} answers")
     yield Check("version", OK, f"Redis {version}, {mode}")
     yield _role(talk)
+    if config.endpoint.service:
+        yield _replication(talk)
     yield _eviction(talk)
     yield _round_trip(talk)
     yield _clock(talk)
@@ -94,6 +96,26 @@ def _role(talk: Talk) -> Check:
         *("role", FAILED, f"this is a {role}, which takes no writes"),
         "name the primary in the url, or use redis+sentinel://",
     )
+
+
+def _replication(talk: Talk) -> Check:
+    """Whether a primary that was cut off from its replicas stops granting."""
+    replication = _info(talk, "replication")
+    if not replication:
+        return Check("replication", WARNING, "this user may not ask for it", "allow it +info")
+    replicas = replication.get("connected_slaves", "0")
+    good = replication.get("min_slaves_good_slaves")  # only there when a minimum is set
+    if good is None:
+        return Check(
+            *("replication", WARNING, "a primary that was replaced goes on granting for seconds"),
+            "CONFIG SET min-replicas-to-write 1, on replicas and in redis.conf too",
+        )
+    if good == "0":
+        return Check(
+            *("replication", FAILED, f"none of {replicas} replicas keeps up: writes are refused"),
+            "start a replica, or lower min-replicas-to-write",
+        )
+    return Check("replication", OK, f"{good} of {replicas} replicas keep up; a minimum is set")
 
 
 def _eviction(talk: Talk) -> Check:

@@ -25,6 +25,7 @@ from slotwise.redis import log
 from slotwise.redis._reply_limits import Send, reply_within
 from slotwise.redis.foreign import NotificationLists
 from slotwise.redis.heart import Heart
+from slotwise.redis.primary import PrimaryWatch
 from slotwise.redis.weather import Unreachable, logger
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Keeper:
         self.alarm = math.inf  # when the next ttl ends
         self._next_beat = math.inf
         self._lists = NotificationLists(process, self._spawn)
+        self._primary = PrimaryWatch(process)
         self._dues: dict[Room, float] = {}  # when to look at a semaphore that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -181,6 +183,10 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(1)
 
+    def abandon(self) -> None:
+        """Close the sockets that are not a seat's, in a forked child."""
+        self._primary.abandon()
+
     def _nudge(self) -> None:
         loop = self._started()
         with contextlib.suppress(RuntimeError):
@@ -211,6 +217,7 @@ class Keeper:
             self._loop.run_forever()
         finally:
             keeping.cancel()
+            self._primary.close()
             for task in [keeping, *self._tasks]:
                 task.cancel()
             self._loop.run_until_complete(
@@ -246,6 +253,7 @@ class Keeper:
                 del self._dues[room]
                 self._spawn(self._look_at(room))
         self._lists.refresh()
+        self._primary.refresh(wanted=self.interval < math.inf)
         soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
         return max(soonest - now, 0.0) if soonest < math.inf else None
 

@@ -9,6 +9,7 @@ at once when the server's answer will not change.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from random import SystemRandom
@@ -19,7 +20,7 @@ from hiredis import ReplyError
 from slotwise.errors import BackendError
 from slotwise.redis import _outages, weather
 from slotwise.redis.config import RedisConfig
-from slotwise.redis.opening import Address, Talk, open_line
+from slotwise.redis.opening import Address, Talk, ask_sentinels, open_line
 from slotwise.redis.scripts import OURS, load
 from slotwise.redis.transport import Call, IntoFuture, Link
 
@@ -71,6 +72,8 @@ class Line:
         self._pause = 0.0  # before they are made again
         self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
+        self._attempt = 0  # to open a connection; what became of earlier ones is of no interest
+        self._primary: Address | None = None  # that the sentinels named last, if they did
         self._opened_before = False
         self._failures = 0
         self._ended = False
@@ -118,15 +121,17 @@ class Line:
         if self._failures:
             longest = self.config.backoff * 2 ** min(self._failures - 1, 30)
             delay = min(longest, self.config.max_backoff) * _jitter.uniform(0.5, 1)
+        self._attempt += 1
         if delay:
-            self.loop.call_later(delay, self._start_opening)
+            self.loop.call_later(delay, self._start_opening, self._attempt)
         else:
-            self._start_opening()
+            self._start_opening(self._attempt)
 
-    def _start_opening(self) -> None:
-        threading.Thread(target=self._open_in_thread, name="slotwise-open", daemon=True).start()
+    def _start_opening(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            _in_thread(self._open_in_thread, attempt)
 
-    def _open_in_thread(self) -> None:
+    def _open_in_thread(self, attempt: int) -> None:
         result: Talk | BackendError
         try:
             result = open_line(self.config, self.address, self.channel)
@@ -136,18 +141,19 @@ class Line:
             said = weather.said_by(self.config.endpoint, repr(error))
             result = weather.Unusable(f"{self.config.endpoint} can't be used: {said}")
         try:
-            self.loop.call_soon_threadsafe(self._opened, result)
+            self.loop.call_soon_threadsafe(self._opened, attempt, result)
         except RuntimeError:  # the loop was closed meanwhile
             if isinstance(result, Talk):
                 result.sock.close()
 
-    def _opened(self, result: Talk | BackendError) -> None:
+    def _opened(self, attempt: int, result: Talk | BackendError) -> None:
+        if attempt != self._attempt or self._ended:
+            if isinstance(result, Talk):
+                result.sock.close()
+            return
         self._opening = False
         if isinstance(result, BackendError):
             self._failed(result)
-            return
-        if self._ended:
-            result.sock.close()
             return
         self.trouble = None
         _outages.end(self._server)
@@ -158,6 +164,8 @@ class Line:
             self._answered,
             self._on_message,
             self._lost,
+            # A line without a channel makes calls that block: there no reply is late.
+            verify=self._verify if self.config.endpoint.service and self.channel else None,
         )
         again, self._opened_before = self._opened_before, True
         # Whoever was in the middle of something looks first, so that grants
@@ -214,6 +222,40 @@ class Line:
             call.on_done(call, self.trouble)
         if self._backlog or self._listens():
             self.open()
+
+    # -------------------------------------------------------------- sentinels
+
+    def follow(self, primary: Address) -> None:
+        """Leave a server that is not the primary any more, or is being tried in vain."""
+        if self.link is not None:
+            if self.link.address != primary:
+                self.link.lose(ConnectionResetError("it is no primary any more"))
+        elif self._opening and self._primary != primary:
+            self._attempt += 1
+            self._start_opening(self._attempt)
+        self._primary = primary
+
+    def _verify(self, link: Link) -> None:
+        """Find out whether a server that was silent is still the primary.
+
+        If no sentinel answers, it is not believed either: it may be cut off with us.
+        """
+
+        def ask() -> None:
+            try:
+                primary = ask_sentinels(self.config)
+            except (BackendError, ValueError):
+                primary = None
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self.loop.call_soon_threadsafe(verified, primary)
+
+        def verified(primary: Address | None) -> None:
+            if primary is not None and primary == link.address:
+                link.trust()
+            else:
+                link.lose(ConnectionResetError("no sentinel calls it the primary any more"))
+
+        _in_thread(ask)
 
     # --------------------------------------------------------------- answers
 
@@ -293,6 +335,10 @@ class Line:
         self._ended = True
         if self.link is not None:
             self.link.abandon()
+
+
+def _in_thread(run: Callable[..., object], *args: object) -> None:
+    threading.Thread(target=run, args=args, name="slotwise-open", daemon=True).start()
 
 
 def _ignore(_: Call, reply: Any) -> None:

@@ -26,6 +26,12 @@ except ImportError as error:  # pragma: no cover - tested in a process of its ow
 
 Address = tuple[str, int]
 
+# From a server with sentinels, an answer that took longer is not believed before they were asked
+# who the primary is: it may have been replaced meanwhile. They take longer than this to do so.
+LATE = 0.5
+
+SWITCHES = "+switch-master"  # the channel on which sentinels tell of new primaries
+
 
 class Talk:
     """A blocking conversation over a fresh socket."""
@@ -37,7 +43,7 @@ class Talk:
         self.reader = hiredis.Reader()
         self._deadline = deadline
         self._endpoint = endpoint
-        self._address = address
+        self.address = address
         self._heard = b""  # how the last answer began, for who does not understand it
 
     def allow(self, seconds: float) -> None:
@@ -84,7 +90,7 @@ class Talk:
 
     def misunderstood(self) -> BackendError:
         """What to say of a server whose last answer is not one that Redis would give."""
-        return weather.not_redis(self._endpoint, show_address(self._address), self._heard)
+        return weather.not_redis(self._endpoint, show_address(self.address), self._heard)
 
 
 def _is_message(reply: Any) -> bool:
@@ -136,6 +142,7 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
         BackendError: the server can't be used.
     """
     endpoint = config.endpoint
+    asked_at = time.monotonic()
     try:
         if address is None:
             address = ask_sentinels(config) if endpoint.service else endpoint.addresses[0]
@@ -165,6 +172,9 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
                     raise subscribed
             if isinstance(known, list):  # else this user may not, and they are sent when used
                 _teach(talk, [s for s, there in zip(scripts, known, strict=True) if not there])
+            late = time.monotonic() - asked_at > LATE
+            if endpoint.service and late and ask_sentinels(config) != address:
+                raise weather.Unreachable(f"{endpoint} has got another primary meanwhile")
             talk.sock.settimeout(0)
         except BaseException:
             talk.sock.close()
@@ -181,28 +191,73 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
 
 def ask_sentinels(config: RedisConfig) -> Address:
     """Where the primary is, by the first sentinel that knows."""
+    talk, primary = _open_sentinel(config)
+    talk.sock.close()
+    return primary
+
+
+def listen_to_sentinel(config: RedisConfig) -> tuple[Talk, Address]:
+    """A connection to a sentinel that tells of every new primary, and where the present one is.
+
+    Raises:
+        BackendError: no sentinel answers.
+        OSError, ReplyError: the one that did can't be listened to.
+    """
+    talk, _ = _open_sentinel(config)
+    try:
+        endpoint = config.endpoint
+        greeting = ["HELLO", "3"]
+        if endpoint.sentinel_password is not None:
+            greeting += ["AUTH", endpoint.sentinel_username or "default"]
+            greeting.append(endpoint.sentinel_password)
+        for words in (greeting, ["SUBSCRIBE", SWITCHES]):
+            reply = talk.ask(*words)
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+        # Asked again, since it may have changed before we listened.
+        primary = read_primary(talk.ask(*where_is_primary(endpoint)))
+        if primary is None:
+            raise ConnectionResetError("it forgot the service")
+        talk.sock.settimeout(0)
+    except BaseException:
+        talk.sock.close()
+        raise
+    return talk, primary
+
+
+def where_is_primary(endpoint: Endpoint) -> list[Any]:
+    return ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service]
+
+
+def read_primary(reply: Any) -> Address | None:
+    """What a sentinel answers to that; None if it does not know."""
+    return (reply[0].decode(), int(reply[1])) if isinstance(reply, list) else None
+
+
+def _open_sentinel(config: RedisConfig) -> tuple[Talk, Address]:
+    """A connection to the first sentinel that knows the primary, and the primary."""
     endpoint = config.endpoint
     last: Exception | None = None
     for address in endpoint.addresses:
+        talk = None
         try:
             deadline = time.monotonic() + config.connect_timeout
             talk = _connect(endpoint, address, config.connect_timeout, deadline)
+            if endpoint.sentinel_password is not None:
+                user = [endpoint.sentinel_username] if endpoint.sentinel_username else []
+                talk.ask("AUTH", *user, endpoint.sentinel_password)
+            reply = talk.ask(*where_is_primary(endpoint))
             try:
-                if endpoint.sentinel_password is not None:
-                    user = [endpoint.sentinel_username] if endpoint.sentinel_username else []
-                    talk.ask("AUTH", *user, endpoint.sentinel_password)
-                primary = talk.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service)
-            finally:
-                talk.sock.close()
-            if isinstance(primary, list):
-                try:
-                    return primary[0].decode(), int(primary[1])
-                except (LookupError, AttributeError, TypeError, ValueError):
-                    raise talk.misunderstood() from None
+                primary = read_primary(reply)
+            except (LookupError, AttributeError, TypeError, ValueError):
+                raise talk.misunderstood() from None
+            if primary is not None:
+                return talk, primary
+            last = reply if isinstance(reply, Exception) else None
         except OSError as error:  # and what we make of them
             last = error
-            continue
-        last = primary if isinstance(primary, Exception) else None
+        if talk is not None:
+            talk.sock.close()
     raise weather.Unreachable(
         f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
         + (f" ({weather.said_by(endpoint, last)})" if last else "")

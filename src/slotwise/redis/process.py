@@ -27,6 +27,7 @@ from slotwise.redis.config import RedisConfig
 from slotwise.redis.giving import give
 from slotwise.redis.keeper import Keeper
 from slotwise.redis.keys import Keys, KeySet
+from slotwise.redis.opening import Address
 from slotwise.redis.scripts import load
 from slotwise.redis.seat import Seat
 from slotwise.redis.transport import pack_half
@@ -158,6 +159,12 @@ class Process:
                         self.waiters.pop(waiter.acquisition_id, None)
                         self.keeper.give_later(waiter)
 
+    def follow(self, primary: Address) -> None:
+        """Leave every server but the one that the sentinels call primary; from any thread."""
+        for loop, seat in list(self._seats.items()):
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(seat.follow, primary)
+
     # -------------------------------------------------------------- messages
 
     def hear_published(self, message: bytes) -> None:
@@ -253,6 +260,7 @@ class Process:
         """Close the inherited sockets in a forked child; the parent keeps its own."""
         for seat in self._seats.values():
             seat.abandon()
+        self.keeper.abandon()
 
 
 # ------------------------------------------------------------------ all of them

@@ -178,6 +178,12 @@ class Seat:
         if again:
             self._on_reopened()
 
+    def follow(self, primary: Address) -> None:
+        """Leave a server that is not the primary any more."""
+        for line in (self._only, self._blocking):
+            if line is not None:
+                line.follow(primary)
+
     # --------------------------------------------------------------- cluster
 
     async def primaries(self) -> list[Address | None]:

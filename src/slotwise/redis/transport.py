@@ -20,7 +20,7 @@ from typing import Any
 
 from hiredis import PushNotification
 
-from slotwise.redis.opening import Talk, pack_command
+from slotwise.redis.opening import LATE, Talk, pack_command
 from slotwise.redis.scripts import Script
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -154,7 +154,10 @@ class Link:
         "_reply_timeout",
         "_sock",
         "_suspicious",
+        "_verify",
+        "_waits_since",
         "_watch",
+        "address",
         "closed",
         "full",
     )
@@ -167,7 +170,10 @@ class Link:
         on_reply: Callable[[Call, Any], object],
         on_message: Callable[[bytes], object],
         on_lost: Callable[[Link, Exception, list[Call]], object],
+        *,
+        verify: Callable[[Link], object] | None = None,
     ) -> None:
+        self.address = talk.address
         self._sock = talk.sock
         self._recv = talk.sock.recv
         self._reader = talk.reader
@@ -191,6 +197,9 @@ class Link:
         self._answered = 0
         self._suspicious = False
         self._watch: asyncio.TimerHandle | None = None
+        # Called before a late reply is read; then `trust` or `lose` is to be called.
+        self._verify = verify
+        self._waits_since = 0.0  # if it verifies: since when nothing came, though it should
         loop.add_reader(self._sock, self._readable)
 
     # --------------------------------------------------------------- sending
@@ -198,6 +207,8 @@ class Link:
     def send(self, call: Call) -> None:
         # Nobody will come to share the write.
         lonely = call.alone and self.is_lonely()
+        if self._verify is not None and not self._pending:
+            self._waits_since = time.monotonic()
         self._out.append(call.pack())
         self._pending.append(call)
         call.sent = True
@@ -291,6 +302,13 @@ class Link:
     # ------------------------------------------------------------- receiving
 
     def _readable(self) -> None:
+        if self._verify is not None and self._pending:
+            now = time.monotonic()
+            if now - self._waits_since > LATE:
+                self._loop.remove_reader(self._sock)
+                self._verify(self)
+                return
+            self._waits_since = now
         try:
             data = self._recv(65536)
         except _WOULD_BLOCK:
@@ -326,6 +344,12 @@ class Link:
         # Decrypted bytes that wait inside the TLS layer make no socket readable.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             self._loop.call_soon(self._readable_again)
+
+    def trust(self) -> None:
+        """Go on reading: the server was verified."""
+        if not self.closed:
+            self._waits_since = time.monotonic()
+            self._loop.add_reader(self._sock, self._readable)
 
     def _report(self, error: Exception) -> None:
         message = "slotwise could not act on what Redis said"
