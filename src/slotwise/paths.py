@@ -105,13 +105,26 @@ class PathBackend(Protocol):
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None: ...
 
     async def close(self) -> None:
-        """Fail the waiters and newcomers of this object with SemaphoreClosed.
+        """Close all objects of the name that this process has made so far.
 
-        Holders may still release, and other objects of the name go on.
+        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
+        An object made afterwards works once the earlier holders of this process have left.
         """
         ...
 
     def close_sync(self) -> None: ...
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Fail the waiters and newcomers of the name, wherever they are, until `reopen`."""
+        ...
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None: ...
+
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        ...
+
+    def reopen_sync(self) -> None: ...
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

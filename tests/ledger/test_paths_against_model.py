@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from heapq import heappop, heappush
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,6 +21,7 @@ from tests.ledger.path_model import PathModel, Request
 from slotwise._ledger import paths
 from slotwise._ledger.paths import PathClaim, PathLedger
 from slotwise._ledger.paths_invariants import check
+from slotwise.errors import SemaphoreClosed
 
 # Few keys, so that they meet; the widest tier of some ledgers has keys too.
 tenants = st.sampled_from(["a", "b", "c"])
@@ -181,6 +183,19 @@ class PathsAgainstModel(RuleBasedStateMachine):
         keys = self.keys[::every]
         granted = self.ledger.cancel_all(keys, self.now)
         self.assert_same(granted, self.model.cancel_all(keys, self.now))
+
+    @precondition(lambda self: len(self.keys) > 10)
+    @rule(number=st.integers(0, 5))
+    def close_and_reopen(self, number: int) -> None:
+        expected = [request.key for request in self.model.waiting]
+        assert [claim.key for claim in self.ledger.close(self.now)] == expected
+        check(self.ledger, resized=self.resized)
+        assert self.model.cancel_all(expected, self.now) == []
+        with pytest.raises(SemaphoreClosed):
+            self.ledger.request(PathClaim("newcomer"), ("a", "m", None), self.now)
+        key = self.some_key(number)
+        assert self.ledger.release(key, self.now) == self.model.release(key, self.now) == []
+        self.ledger.reopen()
 
     # ---------------------------------------------------------- always the same
 

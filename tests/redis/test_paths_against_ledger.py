@@ -145,6 +145,21 @@ class Pair:
         self.note(self.ledger.resize(tier, value, key, self.now, one=key is not None))
         assert reply == ["resized", int(self.ledger.unfinished)]
 
+    def close(self) -> None:
+        self.end_what_is_over()
+        refused = [claim.key for claim in self.ledger.close(self.now)]
+        told = self.run("path_close", "x", "for a while")
+        assert {each for each in told if each.startswith("closed ")} == {
+            f"closed {claim_id} for a while" for claim_id in refused
+        }
+        args = ("sw-x-late", write_path(("a", "m", "")), "s*,m*,l", self.declared, INTERVAL, "-")
+        reply = self.run("path_request", *args, "wait", "", "host 1 x y", "due")
+        assert reply == ["closed", "for a while"]
+
+    def reopen(self) -> None:
+        self.ledger.reopen()
+        assert self.run("path_reopen") == 1
+
     # ------------------------------------------------------------ do they agree
 
     def compare(self) -> None:
@@ -265,9 +280,15 @@ def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pai
             tier = dice.randrange(3)
             key = dice.choice([None, *(users, ["m", "n"], [None])[tier]])
             pair.resize(tier, dice.choice([0, 1, 1, 2, 3, 4]), key)
-        else:
+        elif action < 0.99:
             pair.now += 20
             pair.beat([])
+        else:
+            pair.close()
+            pair.compare()
+            pair.give(some_of(dice, pair))
+            pair.compare()
+            pair.reopen()
         pair.compare()
     assert pair.tokens == sorted(set(pair.tokens)), "tokens increase strictly"
     return pair

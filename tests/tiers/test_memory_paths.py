@@ -192,7 +192,6 @@ async def test_tiers_of_one_name_share_their_slots_and_must_agree():
             await other.take(user="a", timeout=0)
         with pytest.raises(ValueConflict, match="shared-tiers"):
             Tiers(Tier("user", 2, keyed=True), Tier("all", 2), name="shared-tiers")
-    await one.close()
     async with other.acquire(user="a", timeout=0):
         pass
 

@@ -76,6 +76,7 @@ from typing import Generic, TypeVar
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ledger import QUICK_LANE
 from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, Path, PathClaim, TierNodes
+from slotwise.errors import SemaphoreClosed
 
 __all__ = ["LOOKS", "PATIENCE", "PathClaim", "PathLedger"]
 
@@ -90,6 +91,7 @@ class PathLedger(Generic[C]):
 
     __slots__ = (
         "attention",
+        "closed",
         "deadlines",
         "groups",
         "holders",
@@ -110,7 +112,8 @@ class PathLedger(Generic[C]):
     #       was changed, that head lacks something wider, and every narrower node with a
     #       limit is kept for it too
     #   P5  tickets within a group rise
-    #   P6  attention is up if somebody waits, and while a shrink is not done
+    #   P6  attention is up if somebody waits, while a shrink is not done, and while closed
+    #   P7  nobody waits on a closed ledger
     # `paths_invariants.check` is these, as code.
 
     def __init__(self, values: Sequence[int]) -> None:
@@ -122,6 +125,7 @@ class PathLedger(Generic[C]):
         self.groups: dict[Path, Group] = {}
         self.deadlines: Deadlines | None = None
         self.last_ticket = 0
+        self.closed = False
         self.attention = not QUICK_LANE
         self.shrunk: set[Node] = set()  # nodes of which too many slots are held
         # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
@@ -133,7 +137,11 @@ class PathLedger(Generic[C]):
     def request(
         self, claim: C, path: Path, now: float = 0.0, *, wait_until: float | None = None
     ) -> list[C]:
-        """Grant ``claim`` one slot of each node, or let it wait; who is granted now is returned."""
+        """Grant ``claim`` one slot of each node, or let it wait; who is granted now is returned.
+
+        Raises:
+            SemaphoreClosed: nothing is granted any more.
+        """
         granted = self.settle(now) if self.work else []
         if self.try_request(claim, path, now):
             granted.append(claim)
@@ -152,6 +160,8 @@ class PathLedger(Generic[C]):
 
     def try_request(self, claim: C, path: Path, now: float = 0.0) -> bool:
         """Grant ``claim`` one slot of each node if rule 2 allows it; else take nothing."""
+        if self.closed:
+            raise SemaphoreClosed("the ledger is closed")
         if path in self.groups:
             return False
         nodes = self._nodes(path, now)
@@ -217,6 +227,18 @@ class PathLedger(Generic[C]):
             self.shrunk.add(node)
         self.look_after(nodes)
         return self.settle(now)
+
+    def close(self, now: float = 0.0) -> list[C]:
+        """Refuse newcomers from now on: the waiters, who all fail, are returned."""
+        self.closed = self.attention = True
+        waiters = list(self.waiting.values())
+        self.cancel_all([claim.key for claim in waiters], now)
+        return waiters
+
+    def reopen(self) -> None:
+        """Undo `close`. Nobody waits, so nobody is granted anything."""
+        self.closed = False
+        self._lower_attention()
 
     def look_after(self, nodes: Iterable[Node]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
@@ -327,7 +349,7 @@ class PathLedger(Generic[C]):
         self.look_after(claim.nodes)
 
     def _lower_attention(self) -> None:
-        if not self.groups and not self.shrunk:
+        if not self.groups and not self.shrunk and not self.closed:
             self.attention = not QUICK_LANE
 
     def _wait(self, claim: C, path: Path, now: float) -> bool:

@@ -39,7 +39,8 @@ def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
         assert tickets == sorted(tickets), "P5: out of order"
         assert group.ticket == tickets[0], "P5: not its head's ticket"
     shrunk = [node for tier in ledger.tiers for node in tier.nodes.values() if too_full(node)]
-    careful = bool(waiters) or bool(shrunk) or not QUICK_LANE
+    assert not (ledger.closed and waiters), "P7: somebody waits on a closed ledger"
+    careful = bool(waiters) or bool(shrunk) or ledger.closed or not QUICK_LANE
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"
     assert sum(len(group.waiters) for group in ledger.groups.values()) == len(waiters)
 

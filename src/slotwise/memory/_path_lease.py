@@ -79,7 +79,7 @@ class PathLease(PathClaim, AcquisitionContext):
             if isinstance(nothing_free, LookupError):
                 return False
             raise  # a signal handler's
-        if self.paths._lane is not lane:
+        if lane.closed:
             # Closed meanwhile: it may have taken what was given back after the close.
             lane.undo(taken, number)
             return False
@@ -130,7 +130,7 @@ class PathLease(PathClaim, AcquisitionContext):
                 if not isinstance(nothing_free, LookupError):
                     raise
             else:
-                if self.paths._lane is lane:
+                if not lane.closed:
                     self.nodes = taken
                     self._slot_number = number
                     lane.holders[key] = self

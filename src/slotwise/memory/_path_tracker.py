@@ -15,6 +15,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
 
 from slotwise import _clock
+from slotwise._closing import Closure
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
@@ -41,10 +42,31 @@ class PathTracker(PathLedger[PathLease]):
     themselves, unless they say that they want to be called in it.
     """
 
-    __slots__ = ("__weakref__", "alarm", "name", "roomy", "specs", "woken")
+    __slots__ = (
+        "__weakref__",
+        "_predecessor",
+        "alarm",
+        "closure",
+        "ended",
+        "name",
+        "roomy",
+        "specs",
+        "woken",
+    )
 
-    def __init__(self, specs: Sequence[TierSpec], name: str | None) -> None:
+    # Between any two calls: it is closed exactly while it has ended, has a closure, or
+    # has a predecessor.
+
+    def __init__(
+        self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
+    ) -> None:
+        """``predecessor``: one of the name that has ended, whose holders have to leave first."""
         super().__init__([spec.value for spec in specs])
+        self.ended = False  # closed for good
+        self.closure: Closure | None = None  # while it is closed everywhere
+        self._predecessor = predecessor
+        if predecessor is not None:
+            self.close()
         self.specs = tuple(specs)
         self.name = name
         self.alarm = NEVER  # when `_ring` is called next
@@ -66,8 +88,10 @@ class PathTracker(PathLedger[PathLease]):
         A lease that is not granted waits, and has a waker; or it has a failure,
         if it does not want to wait.
         """
-        if lease.paths.closed:
-            raise lease.paths.closed_error()
+        if self.closed:
+            self._reopen_perhaps()
+            if self.closed:
+                raise lease.paths.closed_error()
         lease._slot_number = 0  # until it is granted
         timeout, now = lease.timeout, _clock.now()
         if timeout == 0:
@@ -226,11 +250,39 @@ class PathTracker(PathLedger[PathLease]):
         now = _clock.now()
         return self._started(self.resize(index, value, key, now, one=key is not None), now)
 
-    def refuse(self, leases: Sequence[PathLease]) -> list[PathLease]:
-        """End the wait of some who have a failure, *in the section*: they, and who is granted."""
-        now = _clock.now()
-        granted = self.cancel_all([lease.key for lease in leases], now)
-        return [*leases, *self._started(granted, now)]
+    # --------------------------------------------------------------- closing
+
+    def end(self) -> list[PathLease]:
+        """Close for good, *in the section*: those whose wait this ends."""
+        self.ended = True
+        return self._refuse_all()
+
+    def suspend(self, closure: Closure) -> list[PathLease]:
+        """Close until `resume`, *in the section*: those whose wait this ends."""
+        self.closure = closure
+        return self._refuse_all()
+
+    def resume(self) -> None:
+        """Undo `suspend`, *in the section*."""
+        self.closure = None
+        self._reopen_perhaps()
+
+    @property
+    def last_held(self) -> PathTracker | None:
+        """This one or its predecessor, if somebody holds something of it."""
+        return self if self.holders else self._predecessor
+
+    def _refuse_all(self) -> list[PathLease]:
+        waiters = self.close(_clock.now())
+        for lease in waiters:
+            lease.failure = lease.paths.closed_error()
+        return waiters
+
+    def _reopen_perhaps(self) -> None:
+        if self._predecessor is not None and not self._predecessor.holders:
+            self._predecessor = None
+        if not self.ended and self.closure is None and self._predecessor is None:
+            self.reopen()
 
     # ------------------------------------------------------------------ time
 

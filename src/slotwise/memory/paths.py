@@ -13,6 +13,7 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise import _clock
+from slotwise._closing import Closure, closed_error
 from slotwise._section import alone
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import _log
@@ -32,6 +33,8 @@ _NO_LANE.attention = True
 
 # Those with a name, as long as somebody has an object of it.
 _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
+# Names that are closed everywhere, which here is in this process: for its whole life.
+_closures: dict[str, Closure] = {}
 
 
 class MemoryPaths:
@@ -46,7 +49,7 @@ class MemoryPaths:
         cancel_task_after_ttl: also cancel the task that took the slots.
         max_idle_keys: of each keyed tier at most so many idle keys are remembered,
             those used last; None remembers all until they are forgotten by `forget_idle`.
-        closed_error: what is raised once it is closed.
+        closed_error: makes what is raised once it is closed.
     """
 
     __slots__ = (
@@ -56,7 +59,6 @@ class MemoryPaths:
         "_lane",
         "_tracker",
         "_ttl",
-        "closed",
     )
 
     def __init__(
@@ -67,14 +69,13 @@ class MemoryPaths:
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_idle_keys: int | None = None,
-        closed_error: Callable[[str], SemaphoreClosed] = SemaphoreClosed,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
-        self.closed = False
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._closed_error = closed_error
         self._tracker = alone(_tracker_for, tiers, name)
-        # Whose quick lane is taken; a ttl or a close leads past it.
+        # Whose quick lane is taken; a ttl leads past it.
         self._lane = self._tracker if ttl is None else _NO_LANE
         if max_idle_keys is not None:
             self._tracker.bound_idle(max_idle_keys)
@@ -207,18 +208,42 @@ class MemoryPaths:
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._tracker.deliver(alone(self._close))
+        self._tracker.deliver(alone(self._tracker.end))
 
-    def _close(self) -> list[PathLease]:
-        self.closed = True
-        self._lane = _NO_LANE
-        own = [lease for lease in self._tracker.waiting.values() if lease.paths is self]
-        for lease in own:
-            lease.failure = self.closed_error()
-        return self._tracker.refuse(own)
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        self.close_everywhere_sync(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        tracker, ended = alone(self._suspend, Closure(reason))
+        tracker.deliver(ended)
+
+    def _suspend(self, closure: Closure) -> tuple[PathTracker, list[PathLease]]:
+        tracker = self._current()
+        if tracker.name is not None:
+            _closures[tracker.name] = closure
+        return tracker, tracker.suspend(closure)
+
+    async def reopen(self) -> None:
+        self.reopen_sync()
+
+    def reopen_sync(self) -> None:
+        alone(self._resume)
+
+    def _resume(self) -> None:
+        tracker = self._current()
+        if tracker.name is not None:
+            _closures.pop(tracker.name, None)
+        tracker.resume()
+
+    def _current(self) -> PathTracker:
+        """The tracker that the name has now, *in the section*; it may be a later one."""
+        name = self._tracker.name
+        return self._tracker if name is None else _named.get(name, self._tracker)
 
     def closed_error(self) -> SemaphoreClosed:
-        return self._closed_error(f"{self._tracker.title} are closed")
+        tracker = self._tracker
+        closure = None if tracker.ended else tracker.closure
+        return closed_error(f"{tracker.title} are", closure, self._closed_error)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -246,8 +271,11 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
     if name is None:
         return PathTracker(tiers, None)
     tracker = _named.get(name)
-    if tracker is None:
-        _named[name] = tracker = PathTracker(tiers, name)
+    if tracker is None or tracker.ended:
+        predecessor = None if tracker is None else tracker.last_held
+        _named[name] = tracker = PathTracker(tiers, name, predecessor)
+        if name in _closures:
+            tracker.suspend(_closures[name])
     elif tracker.specs != tuple(tiers):
         raise ValueConflict(
             f"the tiers of {name!r} are in use as {_words(tracker.specs)}, not {_words(tiers)}"

@@ -32,7 +32,7 @@ def choose_backend(
     ping_interval: float | None,
     cancel_task_on_loss: bool,
     max_idle_keys: int,
-    closed_error: Callable[[str], SemaphoreClosed],
+    closed_error: Callable[..., SemaphoreClosed],
 ) -> PathBackend:
     if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
         raise TypeError("cancel_task_after_ttl and cancel_task_on_loss need atomic tiers")
@@ -50,7 +50,7 @@ def choose_backend(
         def in_memory(full_name: str | None, value: int) -> Semaphore:
             return MemorySemaphore(value=value, name=full_name, ttl=ttl)
 
-        return StagedPaths(specs, in_memory, name=name)
+        return StagedPaths(specs, in_memory, name=name, scope=None)
     from slotwise.redis import RedisConfig, RedisSemaphore
     from slotwise.redis.paths import RedisPaths
 
@@ -73,4 +73,5 @@ def choose_backend(
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)
 
-    return StagedPaths(specs, on_redis, name=name or DEFAULT_NAME)
+    scope = backend.endpoint, backend.namespace
+    return StagedPaths(specs, on_redis, name=name or DEFAULT_NAME, scope=scope)

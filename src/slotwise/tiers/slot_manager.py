@@ -276,10 +276,12 @@ class SlotManager:
             self._belongings.forget_lost()
 
     async def close(self) -> None:
-        """Fail those who wait, and who come later, with SlotManagerClosed.
+        """Close every manager of the name that this process has made so far.
 
-        Holders may still release. Other managers of the name go on. The clean-up in
-        the background has ended when this returns. Closing again does no harm.
+        Those who wait, and who come later, fail with SlotManagerClosed; holders may still
+        release. A manager made afterwards works once the earlier holders of this process
+        have left. The clean-up in the background of this one has ended when this returns.
+        Closing again does no harm.
         """
         if self._cleaner is not None:
             self._cleaner.stop()
@@ -295,6 +297,30 @@ class SlotManager:
             self._downloads.close_sync()
         finally:
             self._uploads.close_sync()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`.
+
+        Waiters and newcomers fail with SlotManagerClosed, which carries ``reason``, in
+        managers made later too; holders may still release. The clean-up goes on.
+        """
+        await self._downloads.close_everywhere(reason)
+        await self._uploads.close_everywhere(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+        self._downloads.close_everywhere_sync(reason)
+        self._uploads.close_everywhere_sync(reason)
+
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        await self._downloads.reopen()
+        await self._uploads.reopen()
+
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
+        self._downloads.reopen_sync()
+        self._uploads.reopen_sync()
 
     async def __aenter__(self) -> SlotManager:
         return self
@@ -319,8 +345,9 @@ class SlotManager:
         self.close_sync()
 
 
-def _closed(_why: str) -> SlotManagerClosed:
-    return SlotManagerClosed("the slot manager is closed")
+def _closed(_what: str, *, reason: str | None = None) -> SlotManagerClosed:
+    why = "" if reason is None else f": {reason}"
+    return SlotManagerClosed(f"the slot manager is closed{why}", reason=reason)
 
 
 def _check_username(username: object) -> str:

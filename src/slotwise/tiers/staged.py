@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from slotwise import _clock
+from slotwise._closing import Generations, closed_error
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.paths import KeyStats, Path, TierSpec, TierStats
 from slotwise.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
@@ -34,6 +36,11 @@ Release = Callable[[Semaphore, AcquisitionResult], Awaitable[bool]]
 ReleaseSync = Callable[[Semaphore, AcquisitionResult], bool]
 
 
+# The objects that this process has made, by scope and name.
+_generations = Generations()
+_objects: WeakSet[StagedPaths] = WeakSet()
+
+
 class StagedPaths:
     """A `PathBackend` that takes its tiers one by one.
 
@@ -41,13 +48,18 @@ class StagedPaths:
     statistics count this object alone.
     """
 
-    def __init__(self, tiers: Sequence[TierSpec], make: Make, *, name: str | None) -> None:
+    def __init__(
+        self, tiers: Sequence[TierSpec], make: Make, *, name: str | None, scope: Hashable = None
+    ) -> None:
+        """``scope`` is where the name is one: objects of another scope share nothing."""
+        self._closing_key = (scope, name) if name is not None else object()
+        self._generation = _generations.current(self._closing_key)
+        _objects.add(self)
         self._stages = [Stage(spec, make, name) for spec in tiers]
         self._prefix = f"s{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
         self._holding: dict[str, tuple[Held, list[StageKey]]] = {}
         self._waits: set[asyncio.Task[AcquisitionResult]] = set()
-        self._closed = False
         # Threads wait in a loop of ours, where their waits can be ended by a close.
         self._loop_thread = LoopThread("slotwise-staged")
 
@@ -89,13 +101,23 @@ class StagedPaths:
     async def _wait(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
         """Acquire, if it has to wait in a task of its own, which a close can cancel."""
         self._refuse_if_closed()
+        try:
+            return await self._wait_for(semaphore, timeout)
+        except SemaphoreClosed as closed:
+            if self._generation.closed:
+                raise self._closed_error() from None
+            raise SemaphoreClosed(
+                f"{self._closed_error()}: {closed}", reason=closed.reason
+            ) from None
+
+    async def _wait_for(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
         if timeout != 0:
             acquired = await semaphore.try_acquire()
             if acquired is not None:
                 return acquired
         waiting = asyncio.ensure_future(semaphore.acquire(timeout=timeout))
         self._waits.add(waiting)
-        if self._closed:  # by another thread, which may not have seen it
+        if self._generation.closed:  # by another thread, which may not have seen it
             waiting.cancel()
         try:
             return await waiting
@@ -103,7 +125,7 @@ class StagedPaths:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 await semaphore.release(waiting.result())
             task = asyncio.current_task()
-            if self._closed and (task is None or not task.cancelling()):
+            if self._generation.closed and (task is None or not task.cancelling()):
                 raise self._closed_error() from None
             raise
         finally:
@@ -222,15 +244,61 @@ class StagedPaths:
             semaphore.resize_sync(value)
 
     async def close(self) -> None:
-        self.close_sync()
+        for semaphore in self._close():
+            await semaphore.close()
 
     def close_sync(self) -> None:
-        self._closed = True
+        for semaphore in self._close():
+            semaphore.close_sync()
+
+    def _close(self) -> list[Semaphore]:
+        """Close all objects of the name, and end their waits: the semaphores to be closed too.
+
+        That of a stage is used by its tiers alone.
+        """
+        if self._generation.closed:
+            return []
+        objects = [each for each in list(_objects) if each._generation is self._generation]
+        _generations.close(self._closing_key)
+        for each in objects:
+            each._end_waits()
+        entries = (entry for each in objects for stage in each._stages for entry in stage.entries())
+        return [entry.semaphore for _, entry in entries if entry.semaphore is not None]
+
+    def _end_waits(self) -> None:
         for waiting in list(self._waits):
             try:
                 waiting.get_loop().call_soon_threadsafe(waiting.cancel)
             except RuntimeError:
                 pass  # that loop is closed: nobody waits there any more
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        for semaphore in self._on_every_path():
+            await semaphore.close_everywhere(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        for semaphore in self._on_every_path():
+            semaphore.close_everywhere_sync(reason)
+
+    async def reopen(self) -> None:
+        for semaphore in self._on_every_path():
+            await semaphore.reopen()
+
+    def reopen_sync(self) -> None:
+        for semaphore in self._on_every_path():
+            semaphore.reopen_sync()
+
+    def _on_every_path(self) -> list[Semaphore]:
+        """The semaphores that everybody needs, of whatever keys."""
+        entries = (entry for stage in self._stages for entry in stage.entries())
+        found = [each.semaphore for key, each in entries if key is None]
+        semaphores = [semaphore for semaphore in found if semaphore is not None]
+        if not semaphores:
+            raise TypeError(
+                "these tiers can't be closed everywhere: they are not atomic, and none of them"
+                " has a limit without keys"
+            )
+        return semaphores
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -246,12 +314,12 @@ class StagedPaths:
         return next(stage for stage in self._stages if stage.spec.name == tier)
 
     def _refuse_if_closed(self) -> None:
-        if self._closed:
+        if self._generation.closed:
             raise self._closed_error()
 
     def _closed_error(self) -> SemaphoreClosed:
         names = ", ".join(stage.spec.name for stage in self._stages)
-        return SemaphoreClosed(f"the tiers {names} are closed")
+        return closed_error(f"the tiers {names} are")
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._loop_thread.run(coroutine)

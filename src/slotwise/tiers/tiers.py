@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from slotwise._arguments import check_flag, check_name, check_seconds
+from slotwise._arguments import check_flag, check_name, check_reason, check_seconds
 from slotwise._redaction import redacted_repr
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory.paths import MemoryPaths
@@ -66,7 +66,7 @@ class Tiers:
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         max_idle_keys: int = MAX_IDLE_KEYS,
-        closed_error: Callable[[str], SemaphoreClosed] = SemaphoreClosed,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
             raise TypeError(f"Tiers takes one or more Tier objects, not {redacted_repr(tiers)}")
@@ -150,7 +150,7 @@ class Tiers:
     def _reraise(self, closed: SemaphoreClosed) -> NoReturn:
         if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
             raise closed
-        raise self._closed_error(str(closed)) from closed
+        raise self._closed_error(str(closed), reason=closed.reason) from closed
 
     def _block(self, path: Path, timeout: float | None) -> AcquisitionContext:
         return Block(self, path, timeout)
@@ -243,14 +243,38 @@ class Tiers:
         return self._backend.forget_idle_sync(tier, older_than, keep_at_most)
 
     async def close(self) -> None:
-        """Fail the waiters and newcomers of this object with SemaphoreClosed.
+        """Close every Tiers object of the name that this process has made so far.
 
-        Holders may still release. Others that share the tiers go on.
+        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
+        One made afterwards works once the earlier holders of this process have left.
+        Other processes don't notice.
         """
         await self._backend.close()
 
     def close_sync(self) -> None:
+        """Like `close`."""
         self._backend.close_sync()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`.
+
+        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
+        objects made later too; holders may still release. Of tiers that are not atomic,
+        those who wait for a key fail when they come to the first tier without keys.
+        """
+        await self._backend.close_everywhere(check_reason(reason))
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+        self._backend.close_everywhere_sync(check_reason(reason))
+
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        await self._backend.reopen()
+
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
+        self._backend.reopen_sync()
 
     async def __aenter__(self) -> Tiers:
         return self

@@ -2,13 +2,14 @@
 -- KEYS  1-8 the Tiers object (path_common.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat
 --       3 the reason (only if there is one)
--- Returns what it has to tell the caller's seat.  Mirrors PathLedger.close, then
--- PathLedger.expire. Of very many waiters, some are refused by the next calls, of whomever.
+-- Returns what it has to tell the caller's seat.  Mirrors PathLedger.expire, then
+-- PathLedger.close. Of very many waiters, some are refused by the next calls, of whomever.
 -- include path_rules.lua
 open(1, ARGV[1])
 caller = ARGV[2]
+expire()
 put('.closed', '1')
 put('.reason', ARGV[3] or false)
 keep_closed()
-expire()
+expire()  -- which refuses the waiters now
 return answer({})

@@ -1,0 +1,189 @@
+"""`close` is local to the process, `close_everywhere` and `reopen` are the operator's switch.
+
+For Tiers and SlotManager, on every backend; for semaphores see tests/contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from typing import Any
+
+import pytest
+
+from slotwise import SemaphoreClosed, SlotManager, SlotManagerClosed, Tier, Tiers
+
+_names = itertools.count(1)
+
+
+class Speak:
+    """The verbs of tiers, asynchronous or through threads."""
+
+    def __init__(self, sync: bool) -> None:
+        self._sync = sync
+
+    def __getattr__(self, verb: str) -> Any:
+        async def say(tiers: Any, *args: Any, **options: Any) -> Any:
+            if self._sync:
+                return await asyncio.to_thread(getattr(tiers, f"{verb}_sync"), *args, **options)
+            return await getattr(tiers, verb)(*args, **options)
+
+        return say
+
+
+@pytest.fixture(params=["async", "sync"])
+def speak(request: pytest.FixtureRequest) -> Speak:
+    return Speak(sync=request.param == "sync")
+
+
+@pytest.fixture
+def make(anywhere: dict[str, Any]) -> Any:
+    """Makes tiers of one name."""
+    name = f"closing-{os.getpid()}-{next(_names)}"
+
+    def make(**options: Any) -> Tiers:
+        tiers = Tier("user", 1, keyed=True), Tier("all", 2)
+        return Tiers(*tiers, **{**anywhere, "name": name, **options})
+
+    return make
+
+
+async def test_close_closes_every_object_of_the_name_made_so_far(make, speak, look):
+    one, other = make(), make()
+    held = await speak.take(one, user="a")
+    waiter = asyncio.create_task(speak.take(other, user="a"))
+    await look.waiting(other, "user", 1)
+    await speak.close(one)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await waiter
+    assert closed.value.reason is None
+    for tiers in (one, other):
+        with pytest.raises(SemaphoreClosed):
+            await speak.take(tiers, user="b")
+    assert await speak.release(one, held) is True
+
+
+async def test_one_made_later_works_when_the_earlier_holders_have_left(make, speak):
+    earlier = make()
+    held = await speak.take(earlier, user="a")
+    await speak.close(earlier)
+    later = make()
+    with pytest.raises(SemaphoreClosed):
+        await speak.take(later, user="a")
+    assert await speak.release(earlier, held) is True
+    await speak.release(later, await speak.take(later, user="a"))
+    await speak.close(earlier)  # closing again does no harm, to nobody
+    await speak.release(later, await speak.take(later, user="a"))
+    with pytest.raises(SemaphoreClosed):
+        await speak.take(earlier, user="a")
+    await speak.close(later)
+
+
+async def test_close_everywhere_gives_the_reason_until_reopen(make, speak, look):
+    tiers, other = make(), make()
+    held = [await speak.take(tiers, user=user) for user in "ab"]
+    waiter = asyncio.create_task(speak.take(other, user="c"))
+    await look.waiting(tiers, "all", 1)
+    await speak.close_everywhere(tiers, "stocktaking")
+    with pytest.raises(SemaphoreClosed, match="stocktaking") as closed:
+        await waiter
+    assert closed.value.reason == "stocktaking"
+    for each in held:
+        assert await speak.release(tiers, each) is True
+    for refused in (tiers, other, make()):
+        for timeout in (None, 0):
+            with pytest.raises(SemaphoreClosed) as closed:
+                await speak.take(refused, user="d", timeout=timeout)
+            assert closed.value.reason == "stocktaking"
+    await speak.reopen(other)
+    held = [await speak.take(each, user=user) for each, user in ((tiers, "a"), (other, "b"))]
+    assert (await speak.stats(tiers))["all"].active == 2
+    for each in held:
+        assert await speak.release(tiers if each is held[0] else other, each) is True
+    await speak.close(tiers)
+
+
+async def test_those_who_held_all_along_still_count_after_a_reopen(make, speak):
+    tiers = make()
+    held = [await speak.take(tiers, user=user) for user in "ab"]
+    await speak.close_everywhere(tiers)
+    await speak.reopen(tiers)
+    with pytest.raises(TimeoutError):
+        await speak.take(tiers, user="c", timeout=0)
+    for each in held:
+        await speak.release(tiers, each)
+    await speak.close(tiers)
+
+
+async def test_reopen_does_not_undo_a_local_close(make, speak):
+    tiers = make()
+    await speak.close_everywhere(tiers, "everywhere")
+    await speak.close(tiers)
+    later = make()
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.take(later, user="a")
+    assert closed.value.reason == "everywhere"
+    await speak.reopen(tiers)
+    with pytest.raises(SemaphoreClosed) as closed:
+        await speak.take(tiers, user="a")
+    assert closed.value.reason is None
+    await speak.release(later, await speak.take(later, user="a"))
+    await speak.close(later)
+
+
+async def test_a_reason_is_text(make, speak):
+    tiers = make()
+    with pytest.raises(TypeError):
+        await speak.close_everywhere(tiers, 3)
+    await speak.release(tiers, await speak.take(tiers, user="a"))
+    await speak.close(tiers)
+
+
+async def test_private_tiers_are_closed_alone():
+    one, other = Tiers(Tier("all", 1)), Tiers(Tier("all", 1))
+    await one.close()
+    async with other.acquire():
+        pass
+    await other.close_everywhere("mine")
+    with pytest.raises(SemaphoreClosed, match="mine"):
+        await other.take()
+    await other.reopen()
+    async with other.acquire():
+        pass
+
+
+async def test_staged_tiers_without_a_common_limit_can_not_be_closed_everywhere():
+    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 0), atomic=False)
+    with pytest.raises(TypeError, match="can't be closed everywhere"):
+        await tiers.close_everywhere()
+
+
+async def test_managers_of_one_name_are_closed_together(anywhere, look):
+    name = f"managers-{os.getpid()}-{next(_names)}"
+    options = {**anywhere, "name": name, "max_downloads": 1}
+    one, other = SlotManager(**options), SlotManager(**options)
+    held = await one.acquire_download_slot()
+    waiting = asyncio.create_task(other.acquire_download_slot())
+    await look.downloads_waiting(other, 1)
+    await one.close()
+    with pytest.raises(SlotManagerClosed):
+        await waiting
+    assert await one.release_download_slot(held)
+    async with SlotManager(**options) as later, later.download():
+        pass
+    await other.close()
+
+
+async def test_a_manager_is_closed_everywhere_and_reopened(anywhere, speak):
+    name = f"managers-{os.getpid()}-{next(_names)}"
+    slots = SlotManager(**{**anywhere, "name": name})
+    await speak.close_everywhere(slots, "maintenance")
+    for take in (slots.acquire_download_slot(), slots.acquire_upload_slot("a")):
+        with pytest.raises(SlotManagerClosed, match="closed: maintenance") as closed:
+            await take
+        assert closed.value.reason == "maintenance"
+    await speak.reopen(slots)
+    async with slots.download(), slots.upload("a"):
+        pass
+    await slots.close()
