@@ -10,6 +10,7 @@ import errno
 import inspect
 import logging
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ import typer
 import typer.core
 
 from slotwise import __version__
+from slotwise.cli import completion
 from slotwise.cli import run as running
 from slotwise.cli.places import open_place
 from slotwise.cli.say import NOT_TEXT, complain, complain_of_usage
@@ -58,10 +60,10 @@ app = typer.Typer(
 def _names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of semaphores that a shell offers; it can't be told of errors."""
     try:
-        place = open_place(context.params.get("url"))
-        return [name for name in place.names() if name.startswith(incomplete)]
+        names = open_place(context.params.get("url")).names()
     except Exception:
         return []
+    return [name for name in names if name.startswith(incomplete) and completion.offerable(name)]
 
 
 class _Command(typer.core.TyperCommand):
@@ -343,6 +345,8 @@ def main(words: Sequence[str]) -> int:
     logging.getLogger("slotwise").addHandler(logging.NullHandler())
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if completion.VARIABLE in os.environ:
+        completion.install()
     try:
         code = app(args=words, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()

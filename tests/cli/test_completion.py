@@ -1,0 +1,138 @@
+"""Completion in real shells: whatever a semaphore is called, its name is only ever a word."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+import typer
+from tests.cli._shell import Shell
+
+from slotwise.cli import completion
+
+# Each begins with a letter of its own, by which it is completed.
+HOSTILE = {
+    "a": "a$(touch pwned)",
+    "b": "b`touch pwned`",
+    "c": "c\\$(touch pwned)",
+    "d": "d';touch pwned;'",
+    "e": 'e"$(touch pwned)"',
+    "f": "f  two  spaces & touch pwned",
+    "g": "g*",
+    "h": "h(touch pwned)",
+    "i": "i!!$HOME~{x,y}",
+    "j": "j\u6570\u636e",
+}
+# Names that nobody can type, or that would be taken for flags.
+NEVER = ("k\n$(touch pwned)", "k\x1b[31m", "k\u202e", "k\ttab")
+
+STARTS = {
+    "bash": ["bash", "--norc", "--noprofile"],
+    "zsh": ["zsh", "-f"],
+    "fish": ["fish", "--no-config"],
+}
+PREPARATIONS = {
+    "bash": "bind 'set enable-bracketed-paste off'; bind 'set bell-style none'",
+    "zsh": "bindkey -e; unsetopt beep; autoload -Uz compinit; compinit -u -d ./zcompdump",
+    "fish": "function fish_prompt; end",
+}
+
+
+class Terminal:
+    """A shell at a terminal, in which slotwise's completion is installed."""
+
+    def __init__(self, kind: str, shell: Shell) -> None:
+        self.kind = kind
+        command = shell.folder / "programs" / "slotwise"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m slotwise "$@"\n')
+        command.chmod(0o755)
+        probe = command.with_name("probe")
+        probe.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"; echo END\n")
+        probe.chmod(0o755)
+        script = shell.here(**{completion.VARIABLE: f"source_{kind}"}).stdout
+        (shell.folder / "script").write_text(script)
+        shell.environment["PATH"] = f"{command.parent}:{shell.environment['PATH']}"
+        shell.environment["HOME"] = str(shell.folder)
+        shell.environment["TERM"] = "dumb"
+        shell.environment["LC_ALL"] = "C.UTF-8"
+        self.spawned: pexpect.spawn = shell.in_terminal(STARTS[kind], columns=400)
+        self.say(f"{PREPARATIONS[kind]}; source ./script; echo rea''dy")
+        self.spawned.expect_exact("ready")
+
+    def say(self, line: str) -> None:
+        self.spawned.sendline(line)
+
+    def completed(self, typed: str, then: str = "") -> str:
+        """What a command gets for a line that TAB has completed."""
+        self.spawned.send(f"slotwise show {typed}\t{then}")
+        self.spawned.send("\x01probe \r")  # to the beginning of the line
+        self.spawned.expect(r"<slotwise><show><([^\r\n]*)>END")
+        return str(self.spawned.match[1])
+
+
+@pytest.fixture(params=STARTS)
+def terminal(request: pytest.FixtureRequest, shell: Shell) -> Terminal:
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return Terminal(request.param, shell)
+
+
+@pytest.mark.parametrize("letters", ["cd", pytest.param([*HOSTILE], marks=pytest.mark.soak)])
+def test_hostile_names_are_completed_as_words_and_run_nothing(
+    terminal: Terminal, shell: Shell, letters
+):
+    for name in [*HOSTILE.values(), *NEVER]:
+        shell.occupy(name)
+    (shell.folder / "gift").touch()  # what g* would be, as a pattern
+    for letter in letters:
+        assert terminal.completed(letter) == HOSTILE[letter]
+    assert terminal.completed("k") == "k"
+    assert not list(Path(shell.folder).rglob("pwned"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_behind_a_quote_that_was_typed_a_name_stays_inside(
+    terminal: Terminal, shell: Shell, quote: str
+):
+    names = {"a": "a$(touch pwned)", "b": "b'$(touch pwned)'", "c": "c d"}
+    for name in names.values():
+        shell.occupy(name)
+    for letter, name in names.items():
+        if terminal.kind == "bash" and letter in "ab":
+            # Not offered: bash would insert it as it is. The quote is closed by hand.
+            assert terminal.completed(quote + letter, then=quote) == letter
+        else:
+            assert terminal.completed(quote + letter) == name
+    assert not list(Path(shell.folder).rglob("pwned"))
+
+
+@pytest.mark.parametrize("kind", [*STARTS, "powershell"])
+def test_names_that_can_not_be_shown_or_look_like_flags_are_not_offered(shell: Shell, kind):
+    for name in (*NEVER, "--url=redis://elsewhere"):
+        shell.occupy(name)
+    shell.occupy("backup")
+    line = "slotwise show "
+    asked = {
+        completion.VARIABLE: f"complete_{kind}",
+        "COMP_WORDS": line.replace(" ", "\n"),
+        "COMP_CWORD": "2",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    offered = shell.here(**asked).stdout
+    assert "backup" in offered
+    assert "k" not in offered.replace("backup", "")
+    assert "elsewhere" not in offered
+
+
+def test_without_a_way_to_quote_names_none_is_offered(shell: Shell, monkeypatch):
+    monkeypatch.setattr(completion, "_installed", False)
+    monkeypatch.setitem(sys.modules, "typer._completion_classes", None)
+    monkeypatch.delattr(typer, "_completion_classes", raising=False)
+    completion.install()
+    assert not completion.offerable("backup")
