@@ -22,6 +22,11 @@ UNSET: Final = _Unset.UNSET
 Unset = Literal[_Unset.UNSET]
 
 
+# 31 years. Threads can't sleep for longer than ten times that, and Redis counts
+# microseconds in doubles.
+MOST_SECONDS = 1e9
+
+
 def check_count(what: str, given: object) -> int:
     """An int of at least 1."""
     if isinstance(given, bool) or not isinstance(given, int):
@@ -31,8 +36,10 @@ def check_count(what: str, given: object) -> int:
     return given
 
 
-def check_seconds(what: str, given: object, *, zero: bool = False) -> float | None:
-    """A finite number of seconds above 0 (or 0, with ``zero``), or None for no limit."""
+def check_seconds(
+    what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
+) -> float | None:
+    """A number of seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
@@ -44,6 +51,10 @@ def check_seconds(what: str, given: object, *, zero: bool = False) -> float | No
     if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
         least = "0 or more" if zero else "above 0"
         raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")
+    if seconds > most:
+        raise ValueError(
+            f"{what} must be at most {most:g} s, not {seconds:g}; None, if it may be, is no limit"
+        )
     return seconds
 
 
@@ -55,6 +66,18 @@ def check_name(given: object) -> str | None:
         raise TypeError(f"name must be a str or None, not {redacted_repr(given)}")
     if not given:
         raise ValueError("name must not be empty; leave it out for a private semaphore")
+    return check_text("name", given)
+
+
+def check_text(what: str, given: str) -> str:
+    """A str that can be written down: one without lone surrogates."""
+    if not given.isascii():
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{what} must be text in UTF-8 (lone surrogates not allowed), not {given!r}"
+            ) from None
     return given
 
 
@@ -70,5 +93,4 @@ def check_reason(given: object) -> str | None:
         return None
     if not isinstance(given, str):
         raise TypeError(f"reason must be a str or None, not {redacted_repr(given)}")
-    given.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
-    return given or None
+    return check_text("reason", given) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from slotwise._arguments import Unset
+from slotwise._arguments import Unset, check_text
 from slotwise.semaphore import HeldWhileInside, Semaphore, refuse_to_block_a_loop
 from slotwise.values import AcquisitionResult
 
@@ -50,6 +50,4 @@ class Labelled(HeldWhileInside):
 def check_label(label: object) -> str | None:
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label must be a str or None, not {label!r}")
-    if label is not None:
-        label.encode()  # ValueError now, and not once it is half asked for
-    return label
+    return None if label is None else check_text("label", label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, Self
 
 from slotwise._lost import Lost
 from slotwise._redaction import redacted_repr
@@ -72,6 +73,16 @@ class AcquisitionResult:
         if not isinstance(other, AcquisitionResult):
             return NotImplemented
         return self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere it is what its id, number and token say: who watches over it stays here.
+        return AcquisitionResult, (self.acquisition_id, self.slot_number, self.fencing_token)
+
+    def __copy__(self) -> Self:
+        return self  # read-only, and `lost` is told to this one
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def __hash__(self) -> int:
         return hash(self.acquisition_id)

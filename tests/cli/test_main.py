@@ -168,7 +168,8 @@ def test_without_stdin_stdout_or_stderr_it_does_its_work(shell: Shell, words, cl
 def test_a_name_that_is_no_text_is_one_line(shell: Shell):
     ran = shell.here("show", "\udcff")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "slotwise show: names and labels must be text, in UTF-8\n"
+    words = r"name must be text in UTF-8 (lone surrogates not allowed), not '\udcff'"
+    assert ran.stderr == f"slotwise show: {words}\n"
 
 
 def test_purge_is_there_as_before(shell: Shell):

@@ -6,6 +6,7 @@ effects work.
 
 from __future__ import annotations
 
+import math
 from inspect import iscoroutine
 from typing import Any
 
@@ -69,7 +70,7 @@ def checkpoint(scheduler: Scheduler, task: Task[Any], _effect: Checkpoint) -> Pa
 
 
 def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> Parked:
-    seconds = check_seconds("seconds", effect.seconds, zero=True)
+    seconds = check_seconds("seconds", effect.seconds, zero=True, most=math.inf)
     if seconds is None:
         raise TypeError("seconds must be a number of seconds, not None")
     scheduler.raise_pending(task)

@@ -6,6 +6,7 @@ scheduler takes and gives single permits that nobody waits for by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heappop
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,7 @@ def acquire(
             task._parked = True
             return scheduler.parked
     n = _count(semaphore, n)
-    timeout = check_seconds("timeout", timeout, zero=True)
+    timeout = check_seconds("timeout", timeout, zero=True, most=math.inf)
     ticket = Ticket(task, semaphore, n, steps, instruction)
     ticket.bracket = bracket
     if timeout == 0 or task._pending is not None:

@@ -98,7 +98,7 @@ class MemorySemaphore(Semaphore):
         # is not looked at twice.
         if type(value) is not int or value < 1:
             check_count("value", value)
-        if name is not None and (type(name) is not str or not name):
+        if name is not None and (type(name) is not str or not name or not name.isascii()):
             check_name(name)
         self._value = value
         self._name = name

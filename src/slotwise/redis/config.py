@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from slotwise._arguments import check_count, check_seconds
+from slotwise._arguments import check_count, check_seconds, check_text
 from slotwise._redaction import kind_of, scheme_of_unreadable
 
 # Options of TLS, by redis-py's names, that may stand behind the '?' of a url.
@@ -112,6 +112,7 @@ class RedisConfig:
             raise TypeError(f"namespace must be a str, not {kind_of(self.namespace)}")
         if not self.namespace:
             raise ValueError("namespace must not be empty")
+        check_text("namespace", self.namespace)
         for what in ("connect_timeout", "reply_timeout", "backoff", "max_backoff"):
             _set(self, what, _some_seconds(what, getattr(self, what)))
         _set(self, "cleanup_timeout", _some_seconds("cleanup_timeout", self.cleanup_timeout))

@@ -1,0 +1,81 @@
+"""What is given to every driver, and what it gives: bounds of arguments, results that travel."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slotwise import AcquisitionResult, Semaphore
+from slotwise.redis import RedisConfig
+from slotwise.tiers import Tier, Tiers
+from tests.contract.conftest import Speak
+from tests.redis._server import Server
+
+
+async def test_a_result_can_be_pickled_and_released_by_its_copy(
+    make: Callable[..., Semaphore], speak: Speak
+) -> None:
+    semaphore = make(value=2)
+    for slots in (1, 2):
+        acquired = await speak.acquire(semaphore, slots)
+        arrived = pickle.loads(pickle.dumps(acquired))
+        assert type(arrived) is AcquisitionResult
+        assert arrived == acquired
+        assert arrived.fencing_token == acquired.fencing_token
+        assert not arrived.lost.is_set()
+        assert copy.copy(acquired) is copy.deepcopy(acquired) is acquired
+        assert await speak.release(semaphore, arrived) is True
+        assert await speak.release(semaphore, acquired) is False
+
+
+async def test_a_result_of_tiers_on_redis_can_be_pickled(server: Server) -> None:
+    for atomic in (True, False):
+        tiers = Tiers(Tier("t", 1), backend=RedisConfig(server.url), name="p", atomic=atomic)
+        acquired = await tiers.take()
+        assert type(pickle.loads(pickle.dumps(acquired))) is AcquisitionResult
+        assert await tiers.release(pickle.loads(pickle.dumps(acquired))) is True
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": 1e15},
+        {"ttl": 10**400},
+        {"max_acquire_time": 1e15},
+        {"name": "lone \ud800 surrogate"},
+        {"name": "\udcff"},
+    ],
+)
+def test_what_no_driver_could_keep_is_a_value_error(
+    driver: Callable[..., Semaphore], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        driver(1, **{"name": "s", **wrong})
+
+
+def test_neither_could_tiers_nor_a_namespace() -> None:
+    with pytest.raises(ValueError, match="ttl must be at most"):
+        Tiers(Tier("t", 1), ttl=1e15)
+    with pytest.raises(ValueError, match="name must be text"):
+        Tiers(Tier("t", 1), name="\udc80")
+    with pytest.raises(ValueError, match="namespace must be text"):
+        RedisConfig(namespace="\udc80")
+
+
+async def test_a_timeout_that_no_clock_could_keep_is_a_value_error(
+    make: Callable[..., Semaphore], speak: Speak
+) -> None:
+    with pytest.raises(ValueError, match="timeout must be at most 1e"):
+        await speak.acquire(make(value=1), timeout=1e15)
+
+
+async def test_the_longest_ttl_and_a_name_of_any_text_work(
+    driver: Callable[..., Semaphore], name: str, speak: Speak
+) -> None:
+    semaphore = driver(1, name=f"{name} Grüße \U0001f980", ttl=1e9)
+    acquired = await speak.acquire(semaphore, timeout=1e9)
+    assert await speak.release(semaphore, acquired) is True
