@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from slotwise._arguments import UNSET, Unset
+from slotwise._copying import SameWhenCopied, make
 from slotwise._locked import LockedAnswer
 from slotwise.errors import ContextReused, WouldBlockLoop
 from slotwise.values import AcquisitionResult, SemaphoreStats
@@ -30,12 +31,15 @@ def refuse_to_block_a_loop(what: str) -> None:
         )
 
 
-class Semaphore(ABC):
+class Semaphore(SameWhenCopied, ABC):
     """A named limit with a queue.
 
     Every coroutine has a twin with ``_sync`` behind its name, for plain
     threads. Slots taken by one may be given back by the other, from any task,
     thread or event loop.
+
+    A copy, or what is unpickled in whatever process, is the semaphore of the same
+    name, made with the same arguments. A private one is its own copy, and can't be pickled.
     """
 
     __slots__ = ("__weakref__", "_blocks")
@@ -57,6 +61,13 @@ class Semaphore(ABC):
     @abstractmethod
     def value(self) -> int:
         """How many slots there are."""
+
+    @abstractmethod
+    def _arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        return None if self.name is None else (make, (type(self), (), self._arguments()))
 
     # ---------------------------------------------------------------- taking
 

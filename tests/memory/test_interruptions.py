@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import gc
 import logging
-import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from slotwise import AcquisitionResult, MemorySemaphore, SemaphoreStats, _clock, _section
+from slotwise import MemorySemaphore, SemaphoreStats, _clock, _section
 from slotwise.memory import _tracker
 from slotwise.memory._registry import Registry
 from slotwise.semaphore import AcquisitionContext
@@ -277,17 +275,6 @@ async def test_releasing_an_expired_id_elsewhere_does_not_save_its_task(clock: F
 
 
 # ------------------------------------------------------------------- as a value
-
-
-async def test_a_result_can_be_copied_and_pickled() -> None:
-    semaphore = MemorySemaphore(value=3, ttl=60)
-    for acquired in (await semaphore.acquire(), await semaphore.acquire(2)):
-        for twin in (copy.copy(acquired), pickle.loads(pickle.dumps(acquired))):
-            assert type(twin) is AcquisitionResult
-            assert twin == acquired
-            assert hash(twin) == hash(acquired)
-        await semaphore.release(copy.copy(acquired))
-    assert await semaphore.stats() == SemaphoreStats(0, 3)
 
 
 def test_a_cm_that_was_not_entered_is_a_decent_object() -> None:

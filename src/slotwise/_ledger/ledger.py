@@ -81,10 +81,6 @@ class Claim(AcquisitionResult):
     def acquisition_id(self) -> str:
         return str(self.key)
 
-    def __reduce__(self) -> tuple[type[AcquisitionResult], tuple[str, int]]:
-        # A copy, or what another process gets, is the result and not the claim.
-        return AcquisitionResult, (self.acquisition_id, self.slot_number)
-
     @property
     def numbers(self) -> tuple[int, ...]:
         """The slot numbers it was granted, lowest first."""

@@ -45,9 +45,6 @@ class PathClaim(AcquisitionResult):
     def acquisition_id(self) -> str:
         return str(self.key)
 
-    def __reduce__(self) -> tuple[type[AcquisitionResult], tuple[str, int]]:
-        return AcquisitionResult, (self.acquisition_id, self.slot_number)
-
 
 class Node:
     """One key of one tier, and its slots.

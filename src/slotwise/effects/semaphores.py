@@ -12,6 +12,7 @@ from collections import OrderedDict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
+from slotwise._copying import SameWhenCopied
 from slotwise._ledger import Claim, Ledger
 from slotwise.effects.permits import Holding, Holdings, file, put_away, take_unseen
 from slotwise.effects.tasks import Task
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _FEW_LEFT = 64
 
 
-class Semaphore:
+class Semaphore(SameWhenCopied):
     """The handle of a semaphore; made by `CreateSemaphore`, good for the run that made it."""
 
     __slots__ = (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from logging import DEBUG
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
 
 from slotwise import _clock
 from slotwise._arguments import (
@@ -167,6 +167,15 @@ class MemorySemaphore(Semaphore):
 
     def __repr__(self) -> str:
         return f"<MemorySemaphore {display(self._name)} value={self.value}>"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "value": self._value,
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+        }
 
     @property
     def name(self) -> str | None:

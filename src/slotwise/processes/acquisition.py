@@ -71,10 +71,6 @@ class Acquisition(AcquisitionResult):
         self.task: asyncio.Task[Any] | None = None  # whom to cancel when the ttl ends
         self.condemned = False
 
-    def __reduce__(self) -> tuple[type[AcquisitionResult], tuple[str, int, int | None]]:
-        # A copy, or what another process gets, is the result and not the claim.
-        return AcquisitionResult, (self.acquisition_id, self.slot_number, self.fencing_token)
-
     def grant(self, entry: Entry, now: float) -> None:
         self._slot_number = entry._slot_number
         self._fencing_token = entry.token

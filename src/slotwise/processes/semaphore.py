@@ -12,12 +12,13 @@ import asyncio
 import os
 import secrets
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import cast
+from typing import Any, Self, cast
 
 from slotwise import _clock
 from slotwise._arguments import UNSET, Unset, check_count, check_flag, check_name, check_seconds
+from slotwise._copying import make
 from slotwise._labels import Labelled, check_label
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import log, people, words
@@ -131,6 +132,23 @@ class ProcessSemaphore(Looking):
 
     def __repr__(self) -> str:
         return f"<ProcessSemaphore {self._written_name!r} value={self.value}, {self._directory}>"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "value": self._declared,
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+            "directory": self._directory,
+        }
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self._declared is not None:
+            return super()._remake()
+        arguments = self._arguments()  # of an existing one, whatever its value
+        del arguments["value"]
+        return make, (type(self).existing, (), arguments)
 
     @property
     def name(self) -> str | None:

@@ -158,6 +158,19 @@ class RedisSemaphore(ForThreads):
             f"<RedisSemaphore {self._written_name!r} value={self.value}, {self._config.endpoint}>"
         )
 
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "value": self._value,
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+            "heartbeat_max_interval": self._interval,
+            "ping_interval": self._ping_interval,
+            "cancel_task_on_loss": self._cancel_task_on_loss,
+            "config": self._config,
+        }
+
     @property
     def name(self) -> str | None:
         return self._name

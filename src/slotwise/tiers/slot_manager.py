@@ -7,11 +7,13 @@ documented verbs, and the clean-up of users that have not been seen for long.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import fields
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._arguments import check_seconds
+from slotwise._copying import SameWhenCopied
 from slotwise.errors import SlotManagerClosed
 from slotwise.paths import TierStats
 from slotwise.semaphore import AcquisitionContext
@@ -33,7 +35,7 @@ _DOWNLOAD: What = ("download",)
 _NO_KEYS = (None,)
 
 
-class SlotManager:
+class SlotManager(SameWhenCopied):
     """Limits concurrent transfers: downloads in all, uploads for each user and in all.
 
         async with SlotManager(max_downloads=4) as slots:
@@ -129,8 +131,13 @@ class SlotManager:
             self._cleaner = Cleaner(cleanup_interval, self._clean_up)
 
     @classmethod
-    def from_options(cls, options: SlotOptions) -> SlotManager:
+    def from_options(cls, options: SlotOptions) -> Self:
         return cls(**{field.name: getattr(options, field.name) for field in fields(options)})
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self.options.name is None and self.options.backend is None:
+            return None
+        return type(self).from_options, (self.options,)
 
     def __repr__(self) -> str:
         options = self.options

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from slotwise._arguments import check_flag, check_name, check_reason, check_seconds
+from slotwise._copying import SameWhenCopied, make
 from slotwise._redaction import redacted_repr
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory.paths import MemoryPaths
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MAX_IDLE_KEYS = 10_000
 
 
-class Tiers:
+class Tiers(SameWhenCopied):
     """Limits from narrow to wide, of each of which work takes one slot::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
@@ -35,7 +36,8 @@ class Tiers:
             ...
 
     Every coroutine has a twin with ``_sync`` behind its name, for plain threads;
-    ``acquire`` works with ``with`` as well.
+    ``acquire`` works with ``with`` as well. Copies and unpickled ones share their slots, by
+    name; private ones are their own copies, and can't be pickled.
 
     Args:
         tiers: narrow to wide.
@@ -74,6 +76,19 @@ class Tiers:
         if len({*names}) < len(names):
             raise ValueError(f"two tiers have the same name: {', '.join(names)}")
         self._tiers = {tier.name: tier for tier in tiers}
+        self._private = name is None and backend is None
+        self._options: dict[str, Any] = {
+            "atomic": atomic,
+            "backend": backend,
+            "name": name,
+            "ttl": ttl,
+            "cancel_task_after_ttl": cancel_task_after_ttl,
+            "heartbeat_max_interval": heartbeat_max_interval,
+            "ping_interval": ping_interval,
+            "cancel_task_on_loss": cancel_task_on_loss,
+            "max_idle_keys": max_idle_keys,
+            "closed_error": closed_error,
+        }
         self._keyed = frozenset(tier.name for tier in tiers if tier.keyed)
         self._name = check_name(name)
         self._closed_error = closed_error
@@ -94,6 +109,11 @@ class Tiers:
         self.block: Callable[[Path, float | None], AcquisitionContext] = self._block
         if isinstance(self._backend, MemoryPaths):
             self.block = self._backend.cm
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self._private:
+            return None
+        return make, (type(self), tuple(self._tiers.values()), self._options)
 
     @property
     def name(self) -> str | None:

@@ -1,0 +1,194 @@
+"""Copies and pickles of semaphores, tiers, slot managers and results."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slotwise import (
+    AcquisitionResult,
+    MemorySemaphore,
+    ProcessSemaphore,
+    RedisConfig,
+    RedisSemaphore,
+    Semaphore,
+    SlotManager,
+    Tier,
+    Tiers,
+)
+from slotwise.effects import CreateSemaphore, Program, do, run
+from tests.redis._server import Server
+
+Make = Callable[..., Semaphore]
+
+
+def unpickled(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+COPIES = [copy.copy, copy.deepcopy, unpickled]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+async def test_a_copy_of_a_named_semaphore_is_the_same_semaphore(
+    make: Make, copied: Callable[[Any], Any]
+) -> None:
+    semaphore = make(1, ttl=60, max_acquire_time=7, cancel_task_after_ttl=True)
+    twin = copied(semaphore)
+    assert type(twin) is type(semaphore)
+    assert (twin.name, twin.value) == (semaphore.name, 1)
+    assert twin._arguments() == semaphore._arguments()
+    held = await semaphore.acquire()
+    assert await twin.try_acquire() is None
+    assert await twin.release(held) is True
+    async with twin:
+        assert await semaphore.locked()
+
+
+@pytest.mark.parametrize("copied", COPIES)
+async def test_a_copy_follows_a_resize(make: Make, copied: Callable[[Any], Any]) -> None:
+    semaphore = make(1)
+    await semaphore.resize(2)
+    held = await semaphore.acquire()
+    twin = copied(semaphore)
+    other = await twin.try_acquire()
+    assert other is not None
+    for acquired in (held, other):
+        await semaphore.release(acquired)
+
+
+async def test_a_private_semaphore_is_its_own_copy_and_is_not_pickled(make: Make) -> None:
+    semaphore = make(1, name=None)
+    assert copy.copy(semaphore) is semaphore
+    assert copy.deepcopy({"limit": [semaphore]})["limit"][0] is semaphore
+    with pytest.raises(TypeError, match=r"Semaphore is private and can't be pickled: .* name"):
+        pickle.dumps(semaphore)
+
+
+async def test_results_are_pickled_as_plain_results(make: Make) -> None:
+    semaphore = make(3, ttl=60)
+    for acquired in (await semaphore.acquire(), await semaphore.acquire(2)):
+        acquired.lost.is_set()  # which makes what can't be pickled
+        twin = unpickled(acquired)
+        assert type(twin) is AcquisitionResult
+        assert (twin, hash(twin)) == (acquired, hash(acquired))
+        assert twin.fencing_token == acquired.fencing_token
+        assert copy.deepcopy([acquired])[0] is copy.copy(acquired) is acquired
+        assert await semaphore.release(unpickled(acquired)) is True
+
+
+def in_another_process(thing: Any, program: str) -> str:
+    loads = "thing = pickle.loads(base64.b64decode(sys.argv[1]))"
+    code = f"import base64, pickle, sys\n{loads}\n{program}"
+    pickled = base64.b64encode(pickle.dumps(thing)).decode()
+    done = subprocess.run(
+        [sys.executable, "-c", code, pickled],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture(params=["processes", "redis"])
+def shared(request: pytest.FixtureRequest, name: str) -> Semaphore:
+    if request.param == "processes":
+        folder = request.getfixturevalue("tmp_path") / "slots"
+        return ProcessSemaphore(1, name=name, directory=folder)
+    server = request.getfixturevalue("server")
+    return RedisSemaphore(1, name=name, config=RedisConfig(server.url, namespace="copies"))
+
+
+async def test_a_pickled_semaphore_is_the_same_one_in_another_process(shared: Semaphore) -> None:
+    asks = "got = thing.try_acquire_sync(); print(got is not None); got and thing.release_sync(got)"
+    assert in_another_process(shared, asks) == "True"
+    async with shared:
+        assert in_another_process(shared, asks) == "False"
+
+
+def test_an_existing_process_semaphore_is_copied_whatever_its_value(tmp_path: Any) -> None:
+    ProcessSemaphore(3, name="x", directory=tmp_path).resize_sync(4)
+    found = ProcessSemaphore.existing("x", directory=tmp_path)
+    for copied in COPIES:
+        assert copied(found).stats_sync().max_slots == 4
+
+
+# ---------------------------------------------------------- tiers, slot managers
+
+
+@pytest.fixture(params=["memory", "redis"])
+def backend(request: pytest.FixtureRequest) -> RedisConfig | None:
+    if request.param == "memory":
+        return None
+    server: Server = request.getfixturevalue("server")
+    return RedisConfig(server.url, namespace="copied-tiers")
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_copy_of_named_tiers_shares_their_slots(
+    name: str, atomic: bool, backend: RedisConfig | None, copied: Callable[[Any], Any]
+) -> None:
+    tiers = Tiers(
+        Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, atomic=atomic, backend=backend
+    )
+    twin = copied(tiers)
+    async with tiers.acquire(tenant="acme"):
+        with pytest.raises(TimeoutError):
+            await twin.take(tenant="acme", timeout=0)
+        await twin.release(await twin.take(tenant="other", timeout=0))
+    taken = await twin.take(tenant="acme", timeout=0)
+    assert type(unpickled(taken)) is AcquisitionResult
+    await twin.release(taken)
+
+
+@pytest.mark.parametrize("copied", COPIES)
+async def test_a_copy_of_a_named_slot_manager_shares_its_slots(
+    name: str, backend: RedisConfig | None, copied: Callable[[Any], Any]
+) -> None:
+    manager = SlotManager(max_downloads=1, name=name, backend=backend)
+    async with manager, copied(manager) as twin:
+        assert twin.options == manager.options
+        async with manager.download():
+            with pytest.raises(TimeoutError):
+                await twin.acquire_download_slot(timeout=0)
+
+
+@pytest.mark.parametrize("kind", [lambda: Tiers(Tier("all", 1)), SlotManager])
+def test_private_tiers_and_managers_are_their_own_copies(kind: Callable[[], Any]) -> None:
+    private = kind()
+    assert copy.copy(private) is private
+    assert copy.deepcopy([private])[0] is private
+    with pytest.raises(TypeError, match="is private and can't be pickled"):
+        pickle.dumps(private)
+    private.close_sync()
+
+
+# --------------------------------------------------------------------- effects
+
+
+def test_a_handle_of_the_effects_is_its_own_copy_and_is_not_pickled() -> None:
+    @do
+    def program() -> Program[None]:
+        semaphore = yield CreateSemaphore(1)
+        assert copy.copy(semaphore) is semaphore
+        assert copy.deepcopy([semaphore])[0] is semaphore
+        with pytest.raises(TypeError, match="is private and can't be pickled"):
+            pickle.dumps(semaphore)
+
+    run(program())
+
+
+def test_copies_in_memory_do_not_make_room_for_a_second_holder() -> None:
+    semaphore = MemorySemaphore(1, name="copied-twice")
+    with semaphore:
+        assert copy.deepcopy(semaphore).try_acquire_sync() is None
+        assert unpickled(semaphore).try_acquire_sync() is None
