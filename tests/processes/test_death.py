@@ -294,7 +294,7 @@ async def test_a_time_out_in_another_process_leaves_the_others_in_order(
 
 def test_fifos_of_killed_processes_are_swept(worker: Start, folder: Path) -> None:
     holding(worker()).kill()
-    [left] = folder.glob("*.wake")
+    [left] = folder.glob("wake/*")
     holding(worker())
-    assert left not in [*folder.glob("*.wake")]
-    assert len([*folder.glob("*.wake")]) == 1
+    assert left not in [*folder.glob("wake/*")]
+    assert len([*folder.glob("wake/*")]) == 1

@@ -41,6 +41,7 @@ def a_history(path: Path) -> None:
     for number, ttl in enumerate((None, 5.0, None)):
         state.apply(["ask", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
     journal = Journal(OpenFolder(path.parent), path.name, 77)
+    journal.open(create=True)
     journal.create(state)
     journal.write(["ask", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
     journal.write(["release", 102.0, 9, "pabc-0"])

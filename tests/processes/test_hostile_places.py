@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from slotwise import BackendError
-from slotwise.processes import ProcessSemaphore, process
+from slotwise.processes import ProcessSemaphore
 from slotwise.processes.folder import file_name
-from slotwise.processes.room import Room
+from slotwise.processes.journal import Journal
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -33,7 +33,6 @@ def test_nothing_goes_astray_while_folders_are_swapped(make: Make, folder: Path)
     link.symlink_to(victim)
     make(name="known").acquire_sync()
     program = [sys.executable, "-m", "tests.processes._swap", folder, link, loose]
-    served = 0
     with subprocess.Popen(
         program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as swapping:
@@ -45,13 +44,13 @@ def test_nothing_goes_astray_while_folders_are_swapped(make: Make, folder: Path)
                 make(name=f"name {number}").acquire_sync(timeout=30)
                 ProcessSemaphore.existing("known", directory=folder).stats_sync()
                 ProcessSemaphore.names(folder)
-                served += 1
             except (BackendError, LookupError):
                 pass  # refused, or there was none at that instant
         swapping.stdin.close()
         assert int(swapping.stdout.read()) > 0
     assert [*victim.iterdir(), *loose.iterdir()] == []
-    assert served > 0
+    make(name="afterwards").acquire_sync(timeout=30)
+    assert "afterwards" in ProcessSemaphore.names(folder)
 
 
 @pytest.mark.parametrize("kind", ["link", "loose"])
@@ -67,12 +66,15 @@ def test_a_folder_that_is_swapped_right_after_it_was_checked_gets_nothing(
         decoy.chmod(0o777)
     make(name="known").acquire_sync()
 
-    def swap_first(*args: Any) -> Room:
+    open_checked = Journal.open
+
+    def swap_first(journal: Journal, **options: Any) -> bool:
         folder.rename(folder.with_suffix(".aside"))
         decoy.rename(folder)
-        return Room(*args)
+        monkeypatch.undo()
+        return open_checked(journal, **options)
 
-    monkeypatch.setattr(process, "Room", swap_first)
+    monkeypatch.setattr(Journal, "open", swap_first)
     with pytest.raises(BackendError, match=r"symbolic link|others may write to it"):
         make(name="new").acquire_sync(timeout=30)
     assert [*folder.iterdir()] == []
@@ -116,7 +118,7 @@ def test_what_is_no_file_is_refused_and_the_rest_is_served(
 USES_ALL = """
 import os, sys, threading
 from slotwise import AcquireTimeout
-from slotwise.processes import ProcessSemaphore, process
+from slotwise.processes import ProcessSemaphore
 if os.getuid() == 0 and sys.argv[2] == "other":
     os.setgid(12345); os.setuid(12345)
 os.umask(int(sys.argv[3], 8))

@@ -33,6 +33,11 @@ actors = st.integers(0, 2)
 SNAPSHOT_AFTER = 400  # bytes of records: a handful, so that each run sees several
 
 
+def opened(journal: Journal) -> Journal:
+    journal.open(create=True)
+    return journal
+
+
 class FileAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +45,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         self._usual = journals._LONG
         journals._LONG = SNAPSHOT_AFTER
         folder = OpenFolder(Path(self._folder.name))
-        self.processes = [Journal(folder, "s.slots", life) for life in (1, 2, 3)]
+        self.processes = [opened(Journal(folder, "s.slots", life)) for life in (1, 2, 3)]
         self.processes[0].create(State("s", 3, "boot"))
         self.model = Model(3)
         self.now = 100.0
@@ -156,7 +161,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @rule(actor=actors)
     def start_anew(self, actor: int) -> None:
         old = self.processes[actor]
-        self.processes[actor] = Journal(old.folder, old.file, old.life)
+        self.processes[actor] = opened(Journal(old.folder, old.file, old.life))
         old.close()
 
     # ---------------------------------------------------------- what must hold
@@ -164,7 +169,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
         seen = []
-        for process in [*self.processes, Journal(self.processes[0].folder, "s.slots", 4)]:
+        for process in [*self.processes, opened(Journal(self.processes[0].folder, "s.slots", 4))]:
             process.catch_up()
             state = process.state
             assert state is not None

@@ -21,6 +21,8 @@ from slotwise.processes.watch import Watch
 def journals(tmp_path: Path) -> Iterator[list[Journal]]:
     """One file, as three processes have it open."""
     opened = [Journal(OpenFolder(tmp_path), "s.slots", life) for life in (1, 2, 3)]
+    for journal in opened:
+        journal.open(create=True)
     yield opened
     for journal in opened:
         journal.close()

@@ -17,7 +17,7 @@ from slotwise.cli.doctor import FAILED, OK, WARNING, Check, some
 from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._open_folder import OpenFolder
-from slotwise.processes.folder import FIFO_SUFFIX, SUFFIX, file_name, locate, trouble
+from slotwise.processes.folder import FIFOS, SUFFIX, file_name, locate, trouble
 from slotwise.processes.people import lock_holder
 from slotwise.processes.words import is_stopped
 
@@ -168,8 +168,8 @@ def _stuck_in(folder: Path, name: str) -> int | None:
 
 
 def _leftovers(folder: OpenFolder) -> Check:
-    fifos = [entry.name for entry in folder.entries() if entry.name.endswith(FIFO_SUFFIX)]
-    dead = [file for file in fifos if not _is_read(folder, file)]
+    fifos = [entry.name for entry in folder.entries(FIFOS)]
+    dead = [fifo for fifo in fifos if not _is_read(folder, f"{FIFOS}/{fifo}")]
     if dead:
         found = f"{len(dead)} fifos of processes that ended without clean-up: {some(dead)}"
         return Check("leftovers", OK, f"{found}; the next process that waits removes them")

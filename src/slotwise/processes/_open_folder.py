@@ -50,6 +50,10 @@ class OpenFolder:
         except OSError:
             return False
 
+    def is_there(self) -> bool:
+        """Whether there is anything in its place."""
+        return os.path.lexists(self._where)
+
     def is_same_as(self, other: OpenFolder) -> bool:
         """Whether both are one folder, by whatever paths: mounted twice, for one."""
         return self._identity == other._identity
@@ -95,9 +99,9 @@ class OpenFolder:
         except OSError:
             return False
 
-    def make_usable(self, file: str) -> None:
+    def make_usable(self, file: str, mode: int = 0o600) -> None:
         """Give the owner the rights that a umask took."""
-        os.chmod(file, 0o600, dir_fd=self.fd)
+        os.chmod(file, mode, dir_fd=self.fd)
 
     def stat(self, file: str) -> os.stat_result:
         return os.stat(file, dir_fd=self.fd, follow_symlinks=False)
@@ -116,15 +120,17 @@ class OpenFolder:
         except FileNotFoundError:
             pass
 
-    def entries(self) -> Generator[os.DirEntry[str], None, None]:
-        """What is in it, as far as the caller goes on.
+    def entries(self, inner: str = ".") -> Generator[os.DirEntry[str], None, None]:
+        """What is in it, or in a folder in it, as far as the caller goes on.
 
         Raises:
             BackendError: it can't be read.
         """
         try:
             # Opened anew: descriptors that share a position would disturb each other.
-            fd = os.open(".", _OPEN, dir_fd=self.fd)
+            fd = os.open(inner, _OPEN, dir_fd=self.fd)
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise trouble(error, self.path) from error
         try:

@@ -51,12 +51,14 @@ class Changing:
     def __init__(self, process: Process, name: str, suffix: str) -> None:
         self.process = process
         self.name = name
+        self.suffix = suffix
         self.retired = False
         self._journal = Journal(process.folder, file_name(name, suffix), process.life)
         self.members = Members(process, name, self._journal.path)
         self._mutex = _fork.new_lock()
         self._busy = False
         self._displaced = False  # whether the file is another than that ours are in
+        self._made = False  # whether it was made, and something is due for that
         # Ids to be ended by the next change: theirs interrupted another, or failed.
         self._orphans: deque[str] = deque()
         self._alarm = NEVER
@@ -76,7 +78,7 @@ class Changing:
         if not self._mutex.acquire(blocking=False):
             return False
         try:
-            if self.members.all or self._busy:
+            if self.members.all or self._busy or self._orphans:
                 return False
             self.retired = True
             self._journal.close()
@@ -122,10 +124,11 @@ class Changing:
                     journal = self._journal
                     self._busy = True
                     try:
-                        if journal.fd < 0:  # it could not be opened anew before
-                            self._reopen()
+                        if journal.fd < 0:
+                            deeds = Deeds(_clock.now())
+                            self._open(deeds, value)
                         if since and not journal.is_in_place():
-                            self._reopen()  # whoever has the lock of the former one
+                            journal.close()  # whoever has its lock
                         elif since and journal.is_anothers_turn(since, time.monotonic()):
                             pass  # not even a try: it would only be in the way
                         elif journal.try_lock():
@@ -167,11 +170,14 @@ class Changing:
                 self.members.act(deeds)
             if done and self._orphans:  # somebody interrupted this
                 self._see_to_orphans()
+            if self._made:
+                self._made = False
+                self.process.sweeper.sweep_some()
 
     def _go_away(self, since: float) -> int | None:
         """Let nobody wait for one who has given up: the pid of who has the lock."""
         with self._mutex:
-            if self.retired:
+            if self.retired or self._journal.fd < 0:
                 return None
             self._journal.stop_knocking(since)
             return self._journal.lock_holder()
@@ -182,7 +188,7 @@ class Changing:
         if journal.is_anothers_turn(since, time.monotonic()):
             return False
         if not journal.is_in_place():
-            self._reopen()
+            journal.close()
             return False
         try:
             events = journal.catch_up()
@@ -192,7 +198,7 @@ class Changing:
             if value is None:
                 self.members.end_all(deeds)
                 raise Missing
-            self._displaced = True
+            self._displaced = self._made = True
             journal.create(State(self.name, value, self.process.boot))
             # Should this be in the place of one that was deleted, its holders have to learn it.
             deeds.hints = self.process.post.neighbours()
@@ -217,12 +223,21 @@ class Changing:
             self._orphans.popleft()
         return True
 
-    def _reopen(self) -> None:
-        """Leave a file that was deleted or moved for the one in its place."""
+    def _open(self, deeds: Deeds, value: int | None) -> None:
+        """Open the file, at first or in the place of one that was deleted or moved.
+
+        Who has no value to make it with makes none: a timer, for one, that looks after
+        a semaphore which was removed.
+        """
         self._displaced = True
-        self._journal.close()
-        self.process.folder.follow()
-        self._journal.open()
+        folder = self.process.folder
+        create = value is not None
+        if create or folder.is_there():
+            folder.follow()
+            if self._journal.open(create=create):
+                return
+        self.members.end_all(deeds)
+        raise Missing
 
     def known(self) -> State:
         state = self._journal.state
@@ -253,7 +268,7 @@ class Changing:
         """Learn what others wrote, without the file's lock: a hint came."""
         deeds = Deeds(_clock.now())
         with self._mutex:
-            if self._busy or self.retired or not self.members.all:
+            if self._busy or self.retired or not self.members.all or self._journal.fd < 0:
                 return
             self._busy = True
             try:

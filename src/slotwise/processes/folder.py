@@ -15,7 +15,8 @@ from slotwise.errors import BackendError
 
 SUFFIX = ".slots"
 PRIVATE_SUFFIX = ".private"  # for semaphores without a name, which nobody lists
-FIFO_SUFFIX = ".wake"
+# A folder in the folder, for the fifos of processes: who looks for them meets nothing else.
+FIFOS = "wake"
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
 _LONGEST = 150  # of the readable part, so that the whole stays below the 255 of most systems
@@ -67,6 +68,11 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
 def key_of(name: str) -> str:
     """What tells the file of ``name`` from all others, in 16 letters."""
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def key_in(file: str) -> str:
+    """The key in the name of a file."""
+    return file.rpartition(".")[0].rpartition(".")[2]
 
 
 def file_name(name: str, suffix: str = SUFFIX) -> str:

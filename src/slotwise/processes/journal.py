@@ -298,11 +298,10 @@ class Journal(LockedFile):
 
 def read_name(folder: OpenFolder, file: str) -> str | None:
     """The name of the semaphore in a file that this process does not have open."""
+    journal = Journal(folder, file, None)
     try:
-        journal = Journal(folder, file, None)
-    except BackendError:
-        return None
-    try:
+        if not journal.open(create=False):
+            return None
         journal.catch_up()
         return None if journal.state is None else journal.state.name
     except (Damaged, BackendError):

@@ -57,27 +57,23 @@ class LockedFile:
     __slots__ = ("_inode", "fd", "file", "folder", "life", "path")
 
     def __init__(self, folder: OpenFolder, file: str, life: int | None) -> None:
-        """``life`` is the number of this process's own byte; None only reads.
-
-        Raises:
-            BackendError: the file can't be opened, or not be locked.
-        """
+        """``life`` is the number of this process's own byte; None only reads."""
         self.folder = folder
         self.file = file
         self.path = folder.path / file  # for messages; it is never used by its path
         self.life = life
-        self.fd = -1
-        self.open()
+        self.fd = -1  # until it is opened
+        self._inode = -1
 
-    def open(self) -> None:
-        """Open it, and show that this process lives.
+    def open(self, *, create: bool) -> bool:
+        """Open it, and show that this process lives; False if there is none.
 
         Raises:
             BackendError: it can't be opened, or this file system has no locks.
         """
+        flags = os.O_RDONLY if self.life is None else os.O_RDWR
         try:
-            flags = os.O_RDONLY if self.life is None else os.O_RDWR | os.O_CREAT
-            self.fd = self.folder.open(self.file, flags)
+            self.fd = self.folder.open(self.file, flags | (os.O_CREAT if create else 0))
             found = fstat(self.fd)
             if not S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is no file")
@@ -88,7 +84,10 @@ class LockedFile:
             self._inode = found.st_ino
         except OSError as error:
             self.close()
+            if not create and isinstance(error, FileNotFoundError):
+                return False
             raise trouble(error, self.path) from error
+        return True
 
     def close(self) -> None:
         """Let go of the file, and of all locks on it."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.processes._open_folder import OpenFolder, age_of
-from slotwise.processes.folder import FIFO_SUFFIX, trouble
+from slotwise.processes.folder import FIFOS, trouble
 from slotwise.processes.watch import Watch
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Post:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._fifo = process.owner + FIFO_SUFFIX
+        self._fifo = f"{FIFOS}/{process.owner}"
         self._fd = -1
         self._starting = _fork.new_lock()
         self._thread: threading.Thread | None = None
@@ -82,7 +82,7 @@ class Post:
         """Tell another process to look at a semaphore."""
         try:
             # Also for reading: then nobody gets a SIGPIPE if it ends just now.
-            fd = self._process.folder.open(owner + FIFO_SUFFIX, os.O_RDWR)
+            fd = self._process.folder.open(f"{FIFOS}/{owner}", os.O_RDWR)
         except OSError:
             return  # it has ended, and those who wait learn that; or it looks by itself
         try:
@@ -92,9 +92,8 @@ class Post:
 
     def neighbours(self) -> set[str]:
         """The other processes that can be told something, dead ones perhaps among them."""
-        files = [entry.name for entry in self._process.folder.entries()]
-        owners = {file.removesuffix(FIFO_SUFFIX) for file in files if file.endswith(FIFO_SUFFIX)}
-        return owners - {self._process.owner}
+        fifos = [entry.name for entry in self._process.folder.entries(FIFOS)]
+        return {fifo for fifo in fifos if not fifo.endswith(_UNFINISHED)} - {self._process.owner}
 
     def expect(self, owners: Collection[str]) -> None:
         """One of ours begins to wait behind these: see to it that the thread watches them."""
@@ -112,16 +111,21 @@ class Post:
     def end(self) -> None:
         """At the end of the process."""
         if self._fd >= 0:
-            self._process.folder.unlink(self._fifo)
+            folder = self._process.folder
+            folder.unlink(self._fifo)
+            try:
+                os.rmdir(FIFOS, dir_fd=folder.fd)
+            except OSError:  # there are others
+                pass
 
     # ------------------------------------------------------------- the fifo
 
     def _open(self) -> None:
         folder = self._process.folder
-        new = self._process.owner + _UNFINISHED
+        folder.follow()
+        new = self._fifo + _UNFINISHED
         try:
-            folder.unlink(new)
-            os.mkfifo(new, 0o600, dir_fd=folder.fd)
+            self._make(new)
             fd = folder.open(new, os.O_RDWR)
             if os.fstat(fd).st_mode & 0o600 != 0o600:
                 folder.make_usable(new)
@@ -131,6 +135,25 @@ class Post:
         except OSError as error:
             raise trouble(error, folder.path / new) from error
         _sweep(folder)
+
+    def _make(self, fifo: str) -> None:
+        folder = self._process.folder
+        folder.unlink(fifo)
+        while True:
+            try:
+                os.mkfifo(fifo, 0o600, dir_fd=folder.fd)
+            except FileNotFoundError:
+                if not folder.is_in_place():
+                    raise
+            else:
+                return
+            try:
+                # Over and over: who ends removes it if nobody else is there.
+                os.mkdir(FIFOS, 0o700, dir_fd=folder.fd)
+            except FileExistsError:
+                pass
+            else:
+                folder.make_usable(FIFOS, 0o700)
 
     # ----------------------------------------------------------- the thread
 
@@ -188,6 +211,7 @@ class Post:
             if room.members.all and not room.members.waiting:
                 room.look_after(thorough=False)
             room.touch()
+        self._process.sweeper.sweep_ours()
         folder = self._process.folder
         if folder.is_in_place() and not folder.has(self._fifo):  # somebody removed it
             removed = self._fd
@@ -205,12 +229,13 @@ def _put(fd: int, letter: str) -> None:
 
 def _sweep(folder: OpenFolder) -> None:
     """Remove the fifos of processes that ended without doing so: nobody reads them."""
-    for entry in folder.entries():
+    for entry in folder.entries(FIFOS):
+        fifo = f"{FIFOS}/{entry.name}"
         try:
-            if entry.name.endswith(FIFO_SUFFIX):
-                os.close(folder.open(entry.name, os.O_WRONLY))
-            elif entry.name.endswith(_UNFINISHED) and age_of(entry) > _STALE:
-                folder.unlink(entry.name)
+            if not fifo.endswith(_UNFINISHED):
+                os.close(folder.open(fifo, os.O_WRONLY))
+            elif age_of(entry) > _STALE:
+                folder.unlink(fifo)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                folder.unlink(entry.name)
+                folder.unlink(fifo)

@@ -7,30 +7,24 @@ reused pid is never taken for the one that had it before.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import secrets
+from collections import OrderedDict
 from pathlib import Path
 from weakref import WeakSet
 
 from slotwise import _fork
 from slotwise._closing import Generations
 from slotwise.errors import BackendError
-from slotwise.processes._open_folder import OpenFolder, age_of
+from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._sweeping import Sweeper
 from slotwise.processes.acquisition import Acquisition
-from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_of, name_in
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_in, key_of
 from slotwise.processes.journal import read_name
 from slotwise.processes.post import Post
 from slotwise.processes.room import Room
 from slotwise.processes.words import Busy, Interrupted, Missing, Retired
-
-# Files that are open at most without anybody of this process being in them.
-_MOST_IDLE = 128
-
-_OLD = 24 * 3600.0
-_LOOKED_AT = 1000  # files of a folder, by one who begins to use it
-_SWEPT = 20  # of these
 
 
 class Process:
@@ -42,11 +36,13 @@ class Process:
         self.owner = f"p{self.life:015x}"
         self.pid = os.getpid()
         self.boot = _boot()
-        self.rooms: dict[str, Room] = {}  # by key, the longest unused first
+        self.rooms: OrderedDict[str, Room] = OrderedDict()  # by key
         self._every_room: WeakSet[Room] = WeakSet()  # also those that are given up
         self.private: set[str] = set()  # names of private semaphores that were made here
+        self._gone: set[str] = set()  # of these, the semaphores that nobody has any more
         self.condemned: dict[str, Acquisition] = {}  # expired, and about to be cancelled for it
         self.post = Post(self)
+        self.sweeper = Sweeper(self)
         self.next_number = itertools.count(1).__next__
         # Re-entrant: a garbage collection may release something.
         self._lock = _fork.new_lock()
@@ -60,69 +56,80 @@ class Process:
         self.folder.close()
 
     def room(self, name: str, suffix: str = SUFFIX) -> Room:
-        """The room of a name, with its file open.
-
-        Raises:
-            BackendError: the file can't be used.
-        """
+        """The room of a name; its file is opened with the first change."""
         key = key_of(name)
         with self._lock:
-            room = self.rooms.pop(key, None)
+            room = self.rooms.get(key)
             if room is None or room.retired:
-                if len(self.rooms) >= _MOST_IDLE:
-                    self._retire_idle()
-                self.folder.follow()
                 room = Room(self, name, suffix)
                 self._every_room.add(room)
-            self.rooms[key] = room
+                self.rooms[key] = room
             return room
 
     def name_of(self, file: str) -> str | None:
         """The name that stands in a file; None if it can't be told, or the file is gone."""
         with self._lock:
-            for room in self.rooms.values():
-                if room.path.name == file:
-                    return room.name
+            room = self.rooms.get(key_in(file))
+            if room is not None:
+                return room.name
             # Opened only where no room has it open: closing it would drop that one's locks.
             return read_name(self.folder, file)
 
-    def sweep(self) -> None:
-        """Remove some files that nobody has used for a day, and that remember no resize.
+    def is_open(self, name: str) -> bool:
+        """Whether this process has the file of a name open, or is about to."""
+        return key_of(name) in self.rooms
 
-        A few for each process that begins to use the folder, so that names that
-        come and go leave no heap of files, and nobody has to walk through one.
-        """
-        with contextlib.closing(self.folder.entries()) as entries:
-            old = [
-                entry.name
-                for entry in itertools.islice(entries, _LOOKED_AT)
-                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and age_of(entry) > _OLD
-            ]
-        for file in old[:_SWEPT]:
-            name = name_in(file) or self.name_of(file)
-            if name is not None:
-                try:
-                    self.room(name, Path(file).suffix).sweep()
-                except (BackendError, Busy, Missing, Retired):
-                    pass  # the next one may
+    def next_room(self) -> Room | None:
+        """One of those that are open; each in its turn."""
+        with self._lock:
+            for key, room in self.rooms.items():
+                self.rooms.move_to_end(key)  # and never out of it: others look without the lock
+                return room
+            return None
 
-    def discard(self, name: str, *, at_exit: bool = False) -> None:
-        """Remove the file of a private semaphore that is gone, unless somebody still uses it."""
+    def retire(self, room: Room) -> bool:
+        """Close the file of a room if nobody of this process is in it."""
+        with self._lock:
+            if not room.retire():
+                return False
+            key = room.members.key
+            if self.rooms.get(key) is room:
+                del self.rooms[key]
+            return True
+
+    # --------------------------------------------------- private semaphores
+
+    def forget(self, name: str) -> None:
+        """A private semaphore is gone: its file goes as soon as nobody uses it."""
+        self._gone.add(name)
+        if not self.discard(name):
+            self.sweeper.leave(name, PRIVATE_SUFFIX)
+
+    def is_gone(self, name: str) -> bool:
+        """Whether this was a private semaphore of this process."""
+        return name in self._gone
+
+    def discard(self, name: str, *, at_exit: bool = False) -> bool:
+        """Remove the file of a private semaphore that is gone; False if somebody still uses it."""
         file = file_name(name, PRIVATE_SUFFIX)
         try:
             if self.folder.has(file):
-                self.room(name, PRIVATE_SUFFIX).discard(at_exit=at_exit)
+                room = self.room(name, PRIVATE_SUFFIX)
+                room.discard(at_exit=at_exit)
+                self.retire(room)
         except (BackendError, Busy, Interrupted, Missing, Retired):
             pass
-        if not self.folder.has(file):
-            self.private.discard(name)
+        if self.folder.has(file):
+            return False
+        self.private.discard(name)
+        self._gone.discard(name)
+        return True
 
-    def _retire_idle(self) -> None:
-        """Close the files of half of the rooms that nobody of us is in."""
-        idle = [room for room in self.rooms.values() if not room.members.all]
-        for room in idle[: _MOST_IDLE // 2]:
-            if room.retire():
-                del self.rooms[room.members.key]
+    def leave(self) -> None:
+        """At the end of the process."""
+        for name in [*self.private]:
+            self.discard(name, at_exit=True)
+        self.post.end()
 
 
 _lock = _fork.new_lock()
@@ -158,7 +165,6 @@ def process_for(folder: Path) -> Process:
             process = next((each for each in others if each.folder.is_same_as(opened)), None)
             if process is None:
                 process = Process(opened)
-                process.sweep()
             else:
                 opened.close()
             _processes[folder] = process
@@ -181,7 +187,7 @@ def discard(folder: Path, name: str, of_era: object) -> None:
     """Leave nothing of a private semaphore that is gone, if it was made here and not copied."""
     process = _processes.get(folder)
     if of_era is era and process is not None:
-        process.discard(name)
+        process.forget(name)
 
 
 def _boot() -> str:
@@ -207,6 +213,4 @@ _fork.in_child(_fork.Step.FORGET, _forget_parent)
 @atexit.register
 def _leave() -> None:
     for process in {*_processes.values()}:
-        for name in [*process.private]:
-            process.discard(name, at_exit=True)
-        process.post.end()
+        process.leave()

@@ -7,10 +7,12 @@ sees to it that nobody dead is in anybody's way.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from slotwise._closing import Generation
+from slotwise._ledger import NEVER
 from slotwise.errors import BackendError
 from slotwise.processes import words
 from slotwise.processes.acquisition import Acquisition, MakeWaker
@@ -198,7 +200,10 @@ class Room(Changing):
     def lock_holder(self) -> int | None:
         """The pid of the process that has the file's lock."""
         with self._mutex:
-            return None if self.retired else self._journal.lock_holder()
+            journal = self._journal
+            if self.retired or (journal.fd < 0 and not journal.open(create=False)):
+                return None
+            return journal.lock_holder()
 
     # ------------------------------------------------------------- looking after
 
@@ -235,22 +240,28 @@ class Room(Changing):
     def touch(self) -> None:
         """Show those who remove old files that this one is in use."""
         with self._mutex:
-            if self.members.all:
+            if self.members.all and self._journal.fd >= 0:
                 os.utime(self._journal.fd)
 
-    def sweep(self) -> None:
-        """Remove the file if nobody uses it, and it has nothing to remember."""
-        self._remove_if(lambda state: state.idle and not state.remembers)
+    def age(self) -> float:
+        """The seconds since anybody changed the semaphore; `NEVER` if this process has not yet."""
+        with self._mutex:
+            fd = self._journal.fd
+            return NEVER if fd < 0 else time.time() - os.fstat(fd).st_mtime
+
+    def sweep(self, *, forgotten: bool = False) -> None:
+        """Remove the file if nobody uses it, and it has nothing to remember, or is forgotten."""
+        self.change(
+            *(self._remove_if, None, 0.0),
+            lambda state: state.idle and (forgotten or not state.remembers),
+        )
 
     def discard(self, *, at_exit: bool) -> None:
         """Remove the file if nobody uses it, whatever it remembers; who exits uses nothing."""
         own = {self.process.owner} if at_exit else set()
-        self._remove_if(lambda state: state.owners.keys() <= own)
+        self.change(self._remove_if, None, 0.0, lambda state: state.owners.keys() <= own)
 
-    def _remove_if(self, unused: Callable[[State], bool]) -> None:
-        def work(deeds: Deeds) -> None:
-            self.bury_the_dead(deeds)
-            if unused(self.known()):
-                self._journal.remove()
-
-        self.change(work, None, 0.0)
+    def _remove_if(self, deeds: Deeds, unused: Callable[[State], bool]) -> None:
+        self.bury_the_dead(deeds)
+        if unused(self.known()):
+            self._journal.remove()
