@@ -65,6 +65,18 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
     return Path(base, f"slotwise-{os.getuid()}")
 
 
+def true_path(folder: Path) -> Path:
+    """The path of a folder without symbolic links on the way to it.
+
+    Not resolved to its end: a link in its own place is not followed but refused, and may
+    come and go in the middle of this.
+    """
+    try:
+        return folder.parent.resolve() / folder.name
+    except OSError:
+        return folder
+
+
 def key_of(name: str) -> str:
     """What tells the file of ``name`` from all others, in 16 letters."""
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

@@ -20,7 +20,7 @@ from slotwise.errors import BackendError
 from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes._sweeping import Sweeper
 from slotwise.processes.acquisition import Acquisition
-from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_in, key_of
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_in, key_of, true_path
 from slotwise.processes.journal import read_name
 from slotwise.processes.post import Post
 from slotwise.processes.room import Room
@@ -158,8 +158,7 @@ def process_for(folder: Path) -> Process:
     with _lock:
         process = _processes.get(folder)
         if process is None:
-            # Not resolved to its end: a symbolic link in its place is refused.
-            opened = OpenFolder(folder.parent.resolve() / folder.name)
+            opened = OpenFolder(true_path(folder))
             # One process for one folder, by whatever path.
             others = _processes.values()
             process = next((each for each in others if each.folder.is_same_as(opened)), None)

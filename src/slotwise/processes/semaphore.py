@@ -25,7 +25,7 @@ from slotwise.processes import log, people, words
 from slotwise.processes import process as processes
 from slotwise.processes.acquisition import Acquisition, MakeWaker, closed_door
 from slotwise.processes.changing import PATIENCE
-from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, locate
+from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, locate, true_path
 from slotwise.processes.looking import INLINE, Looking
 from slotwise.processes.patience import in_thread
 from slotwise.processes.room import Room
@@ -85,7 +85,7 @@ class ProcessSemaphore(Looking):
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._directory = locate(directory)
-        self._name_here = os.path.realpath(self._directory), self._written_name
+        self._name_here = true_path(self._directory), self._written_name
         self._generation = processes.generations.current(self._name_here)
         self._room: Room | None = None  # opened at first use
         self._era: object = None
