@@ -11,11 +11,17 @@ import pytest
 from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
+from slotwise.processes import process as process_module
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "slots"
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "slots"
+    yield folder
+    process = process_module._processes.get(folder)
+    if process is not None:  # or hundreds of tests would have their files open
+        for room in list(process.rooms.values()):
+            process.retire(room)
 
 
 @pytest.fixture
