@@ -127,6 +127,35 @@ def test_a_user_with_few_rights_is_told_which_are_missing(redis_shell: Shell, se
             client.execute_command("ACL", "DELUSER", "few")
 
 
+def test_a_user_without_eval_needs_scripts_that_somebody_has_loaded(
+    redis_shell: Shell, server: Server
+):
+    with server.client() as client:
+        rights = ["+@all", "-eval", "-script"]
+        client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", *rights)
+        try:
+            few = ("--url", server.url.replace("redis://", "redis://few:x@"))
+            client.script_flush()
+            code, found = examine(redis_shell, *few)
+            assert (code, state(found, "scripts")) == (1, "failed")
+            assert "slotwise doctor --load-scripts" in found["scripts"]["remedy"]
+            assert "slotwise doctor --load-scripts" in found["a slot"]["remedy"]
+            code, found = examine(redis_shell, *few, "--load-scripts")
+            assert (code, state(found, "load scripts")) == (1, "failed")
+            assert "+script|load" in found["load scripts"]["remedy"]
+            assert examine(redis_shell, "--load-scripts")[0] == 0
+            code, found = examine(redis_shell, *few)
+            assert (code, found["scripts"]["found"]) == (0, "they run")
+        finally:
+            client.execute_command("ACL", "DELUSER", "few")
+
+
+def test_a_folder_has_no_scripts_to_load(shell: Shell):
+    ran = shell.here("doctor", "--load-scripts")
+    assert ran.returncode == 1
+    assert "--load-scripts is for Redis" in ran.stderr
+
+
 # ---------------------------------------------------------------------- a folder
 
 

@@ -24,11 +24,11 @@ class Check:
     remedy: str | None = None
 
 
-def doctor(url: str | None, *, as_json: bool) -> int:
+def doctor(url: str | None, *, as_json: bool, load_scripts: bool = False) -> int:
     """Look at everything; the exit code is 1 if a check has failed."""
     where = url or door.url_of_environment() or "process://"
     checks = []
-    for check in _checks(where):
+    for check in _checks(where, load_scripts):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -41,8 +41,10 @@ def doctor(url: str | None, *, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def _checks(where: str) -> Iterable[Check]:
+def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
     scheme = door.scheme_of(where)
+    if load_scripts and scheme in ("memory", "process"):
+        raise ValueError(f"--load-scripts is for Redis; {scheme}:// has no scripts")
     if scheme == "memory":
         return [Check("scope", OK, "memory:// needs nothing but this process")]
     if scheme == "process":
@@ -51,7 +53,7 @@ def _checks(where: str) -> Iterable[Check]:
         return examine(door.folder_of(where))
     from slotwise.cli.doctor_redis import examine as examine_server
 
-    return examine_server(where)
+    return examine_server(where, load_scripts=load_scripts)
 
 
 def _print(check: Check) -> None:

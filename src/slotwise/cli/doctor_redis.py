@@ -11,12 +11,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import hiredis
+
 from slotwise import door
 from slotwise.cli.doctor import FAILED, OK, WARNING, Check, some
 from slotwise.errors import SlotwiseError
 from slotwise.redis import RedisConfig, RedisSemaphore, weather
+from slotwise.redis.config import show_address
 from slotwise.redis.keys import Keys
-from slotwise.redis.opening import Address, Talk, ask_cluster, ask_sentinels, open_line
+from slotwise.redis.opening import Address, Talk, ask_cluster, ask_sentinels, dial, open_line
 from slotwise.redis.scripts import OURS, load
 
 _PINGS = 20
@@ -27,7 +30,7 @@ _MOST_KEYS = 100_000  # looked at for leftovers
 _SCAN = 1000  # keys in one step of it
 
 
-def examine(url: str) -> Iterator[Check]:
+def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
     config = door.redis_config(url, attempts=1)
     endpoint = config.endpoint
     try:
@@ -43,6 +46,8 @@ def examine(url: str) -> Iterator[Check]:
     try:
         for talk in talks:
             talk.allow(_PATIENCE)
+            if load_scripts:
+                yield from _load_scripts(talk, config)
             yield from _examine_one(talk, config)
     except OSError as error:
         words = str(weather.unreachable(endpoint, error))
@@ -170,13 +175,44 @@ def _time(talk: Talk) -> float | None:
     return int(reply[0]) + int(reply[1]) / 1e6 if isinstance(reply, list) else None
 
 
+def _load_scripts(talk: Talk, config: RedisConfig) -> Iterator[Check]:
+    """Load the scripts into a server and its replicas, one of which may take its place."""
+    yield _loaded(talk, "the server")
+    role = talk.ask("ROLE")
+    replicas = role[2] if isinstance(role, list) and role[:1] == [b"master"] else []
+    for host, port, *_ in replicas:
+        address = (host.decode(), int(port))
+        words = f"the replica {show_address(address)}"
+        try:
+            replica = dial(config, address)
+        except (SlotwiseError, OSError, hiredis.ReplyError) as error:
+            found = f"{words} can't be used ({talk.quoted(error)})"
+            yield Check("load scripts", WARNING, found, "run this again when it can")
+            continue
+        try:
+            replica.allow(_PATIENCE)
+            yield _loaded(replica, words)
+        finally:
+            replica.sock.close()
+
+
+def _loaded(talk: Talk, where: str) -> Check:
+    for name in OURS:
+        reply = talk.ask("SCRIPT", "LOAD", load(name).source)
+        if not isinstance(reply, bytes):
+            found = f"{where} does not take them ({talk.quoted(reply)})"
+            return Check("load scripts", FAILED, found, "use a user who is allowed +script|load")
+    return Check("load scripts", OK, f"{where} knows all {len(OURS)}, until it is restarted")
+
+
 def _scripts(talk: Talk, config: RedisConfig) -> Check:
-    remedy = "allow this user @scripting, or enable EVALSHA and SCRIPT on the server"
+    remedy = (
+        "run 'slotwise doctor --load-scripts' as an administrator, or allow this user"
+        " @scripting, or enable EVALSHA and SCRIPT on the server"
+    )
     scripts = [load(name) for name in OURS]
     known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
-    if not isinstance(known, list):
-        return Check("scripts", FAILED, f"they can't be asked for ({talk.quoted(known)})", remedy)
-    if not all(known):
+    if isinstance(known, list) and not all(known):  # else this user may not ask
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
     keys = Keys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
@@ -186,7 +222,10 @@ def _scripts(talk: Talk, config: RedisConfig) -> Check:
         *(b"", b"counts", keys.notification, 15),
     )
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
-        return Check("scripts", OK, f"all {len(scripts)} are loaded, and run")
+        loaded = (
+            f"all {len(scripts)} are loaded, and run" if isinstance(known, list) else "they run"
+        )
+        return Check("scripts", OK, loaded)
     return Check("scripts", FAILED, f"they don't run ({talk.quoted(reply)})", remedy)
 
 

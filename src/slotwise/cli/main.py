@@ -296,16 +296,24 @@ def close(name: Name, url: Url = None) -> None:
         "slotwise doctor",
         "slotwise doctor --url redis://cache:6379",
         "slotwise doctor --json | jq '.[] | select(.state == \"failed\")'",
+        "slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
     ),
 )
-def doctor(url: Url = None, json: Json = False) -> None:
+def doctor(
+    url: Url = None,
+    json: Json = False,
+    load_scripts: Annotated[
+        bool,
+        typer.Option("--load-scripts", help="Load slotwise's scripts into the Redis server first."),
+    ] = False,
+) -> None:
     """Check that the folder or the server is fit for use.
 
     Whatever is wrong comes with what to do about it. The exit code is 1 if a check failed.
     """
     from slotwise.cli import doctor as examining
 
-    raise typer.Exit(examining.doctor(url, as_json=json))
+    raise typer.Exit(examining.doctor(url, as_json=json, load_scripts=load_scripts))
 
 
 @app.command(

@@ -119,6 +119,8 @@ class RedisConfig:
         check_count("attempts", self.attempts)
         if self.endpoint is None:
             _set(self, "endpoint", parse_url(self.url))
+        if self.endpoint.cluster:
+            _check_hash_tag(self.namespace)
 
     @classmethod
     def from_client(cls, client: Any, **options: Any) -> RedisConfig:
@@ -134,6 +136,17 @@ class RedisConfig:
     def with_options(self, **options: Any) -> RedisConfig:
         """A copy with other options."""
         return replace(self, **options)
+
+
+def _check_hash_tag(namespace: str) -> None:
+    """Refuse a brace that would take the keys of one name into different hash slots."""
+    _, opened, rest = namespace.partition("{")
+    tag, closed, _ = rest.partition("}")
+    if opened and not (tag and closed):
+        raise ValueError(
+            f"a namespace on Redis Cluster must have no '{{', or a whole hash tag such as"
+            f" '{{app}}', which {namespace!r} has not"
+        )
 
 
 def parse_url(url: object) -> Endpoint:

@@ -275,8 +275,14 @@ class Line:
 
     def _answered_with_error(self, call: Call, reply: Any) -> None:
         text = str(reply)
-        if text.startswith("NOSCRIPT"):
+        if text.startswith("NOSCRIPT") and call.sha_only:
+            call.on_done(call, weather.scripts_missing(self.config.endpoint, reply))
+        elif text.startswith("NOSCRIPT"):
             call.whole = True  # for users who may not load scripts
+            self._hold_back(call)
+        elif call.whole and weather.denies_eval(reply):
+            # It may have been allowed to load them, just before this call.
+            call.whole, call.sha_only = False, True
             self._hold_back(call)
         elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text, self.owes(call.slot)):
             pass

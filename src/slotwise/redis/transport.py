@@ -61,6 +61,7 @@ class Call:
         "patient",
         "script",
         "sent",
+        "sha_only",
         "slot",
         "tries",
         "whole",
@@ -83,6 +84,7 @@ class Call:
         self.sent = False  # the server may have seen it
         self.doubtful = False  # sent, and the connection broke before a reply: it may have run
         self.whole = False  # send the script itself, not its SHA
+        self.sha_only = False  # this user may not send scripts
         self.tries = 0  # since the server was last reached
         self.patient = False  # never gives up by itself
         self.packed: bytes | None = None  # what to send the first time, if that is known

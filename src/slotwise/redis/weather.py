@@ -107,6 +107,21 @@ def refused(server: object, reply: BaseException, kind: type[Refused] = Refused)
     return kind(f"{server} refused a command: {said_by(server, text)}")
 
 
+def denies_eval(reply: BaseException) -> bool:
+    """Whether a reply says that this user may not send scripts, only name them."""
+    text = str(reply)
+    return text.startswith(("NOPERM", "ERR unknown command")) and "'eval'" in text.lower()
+
+
+def scripts_missing(server: object, reply: BaseException) -> BackendError:
+    """The server does not know our scripts, and this user may not teach it."""
+    return Unusable(
+        f"{server} does not know slotwise's scripts, and this user may not load them; let an"
+        f" administrator run 'slotwise doctor --load-scripts', or allow this user +eval"
+        f" (it said: {said_by(server, reply)})"
+    )
+
+
 # Replies after which the same question may soon have an answer.
 _PASSING = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS")
 
