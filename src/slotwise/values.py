@@ -121,6 +121,8 @@ class Claimant:
     ``since`` is when it was granted, or when it began to wait, by the server's
     clock where there is a server. Clients that speak only the documented Redis
     protocol leave no host, pid, label or slot number behind, and as holders no time.
+    Of one that is ``unreadable``, because somebody else wrote there, nothing but the id is
+    known, with what is no text in it escaped.
     """
 
     acquisition_id: str
@@ -130,6 +132,7 @@ class Claimant:
     pid: int | None = None
     label: str | None = None
     slot_number: int | None = None
+    unreadable: bool = False
 
 
 def acquisition_id_of(given: object) -> str:

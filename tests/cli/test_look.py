@@ -39,7 +39,8 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
     assert [*found] == ["name", "value", "holders", "waiters"]
     assert (found["name"], found["value"]) == ("api", 2)
     [held], [waits] = found["holders"], found["waiters"]
-    assert [*held] == ["id", "since", "host", "pid", "label", "slots", "slot_number"]
+    columns = ["id", "since", "host", "pid", "label", "slots", "slot_number", "unreadable"]
+    assert [*held] == columns
     assert (held["pid"], held["label"], held["slots"]) == (holder.pid, "night\tshift", 2)
     assert (waits["pid"], waits["label"], waits["slot_number"]) == (waiter.pid, None, None)
     assert datetime.fromisoformat(held["since"]) < datetime.fromisoformat(waits["since"])

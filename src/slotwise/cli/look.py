@@ -16,7 +16,7 @@ def ls(url: str | None, *, as_json: bool) -> int:
     Gives the exit code, which is 1 if one of them can't be read.
     """
     place = open_place(url)
-    stats, troubles = place.stats(place.names())
+    stats, troubles = place.stats()
     for trouble in troubles:
         complain("ls", trouble)
     rows = [(name, one.max_slots, one.acquired_slots, one.waiting) for name, one in stats.items()]
@@ -61,7 +61,7 @@ def show(name: str, url: str | None, *, as_json: bool) -> None:
                 each.slots,
                 each.host or "",
                 "" if each.pid is None else each.pid,
-                each.label or "",
+                "unreadable" if each.unreadable else each.label or "",
                 each.acquisition_id,
             )
             for state, each in rows
@@ -78,4 +78,5 @@ def _as_dict(claimant: Claimant) -> dict[str, Any]:
         "label": claimant.label,
         "slots": claimant.slots,
         "slot_number": claimant.slot_number,
+        "unreadable": claimant.unreadable,
     }

@@ -50,8 +50,8 @@ class Place(ABC):
         """The semaphores that are here, in the order of their names."""
 
     @abstractmethod
-    def stats(self, names: Collection[str]) -> Found:
-        """How full these are; those that are gone are left out."""
+    def stats(self, names: Collection[str] | None = None) -> Found:
+        """How full these are, or all; those that are gone are left out."""
 
     @abstractmethod
     def find(self, name: str) -> Watched:
@@ -76,10 +76,10 @@ class _Folder(Place):
     def names(self) -> list[str]:
         return self._driver.names(self.directory)
 
-    def stats(self, names: Collection[str]) -> Found:
+    def stats(self, names: Collection[str] | None = None) -> Found:
         found: dict[str, SemaphoreStats] = {}
         troubles: list[SlotwiseError] = []
-        for name in names:
+        for name in self.names() if names is None else names:
             try:
                 found[name] = self.find(name).stats_sync()
             except NoSuchThing:
@@ -105,13 +105,17 @@ class _Server(Place):
         self.words = f"in use on {self.config.endpoint}"
 
     def names(self) -> list[str]:
-        return sorted(self._driver.get_acquired_stats_sync(None, _ALL, self.config))
+        return sorted(self.stats()[0])
 
-    def stats(self, names: Collection[str]) -> Found:
-        return self._driver.get_acquired_stats_sync(names, _ALL, self.config), []
+    def stats(self, names: Collection[str] | None = None) -> Found:
+        found, troubles = self._driver._survey_sync(names, _ALL, self.config)
+        return found, [*troubles]
 
     def find(self, name: str) -> Watched:
-        stats = self.stats([name])[0].get(name)
+        found, troubles = self.stats([name])
+        if troubles:
+            raise troubles[0]
+        stats = found.get(name)
         if stats is None:
             raise self._missing(name)
         return self._driver(name=name, value=stats.max_slots, config=self.config)

@@ -18,7 +18,7 @@ from typing import Any
 
 from slotwise.cli.places import NoSuchThing, Place, Watched, open_place
 from slotwise.cli.sampling import Row, Sample, Watch
-from slotwise.cli.say import duration, print_json, print_table, printable, rich_table
+from slotwise.cli.say import complain, duration, print_json, print_table, printable, rich_table
 from slotwise.errors import SlotwiseError
 
 MOST = 200  # semaphores that are looked at: the fullest
@@ -50,6 +50,8 @@ def top(url: str | None, every: float, *, as_json: bool) -> None:
     looking.rows()
     time.sleep(every)  # rates take two looks
     rows = sorted(looking.rows(), key=_SORTS["n"][1])
+    for trouble in looking.troubles:
+        complain("top", trouble)
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
@@ -63,9 +65,10 @@ class _Looking:
         self._place = place
         self._watch = Watch()
         self._known: dict[str, Watched] = {}
+        self.troubles: list[SlotwiseError] = []  # of those that can't be read
 
     def rows(self) -> list[Row]:
-        stats, _ = self._place.stats(self._place.names())
+        stats, self.troubles = self._place.stats()
         names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
         self._known = {name: self._known[name] for name in names if name in self._known}
         samples = {}
@@ -114,7 +117,8 @@ def _live(looking: _Looking, every: float) -> None:
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + every
                 try:
-                    rows, trouble = looking.rows(), ""
+                    rows = looking.rows()
+                    trouble = "; ".join(str(each) for each in looking.troubles)
                 except SlotwiseError as error:
                     trouble = f"{error}; trying again"
             live.update(picture(), refresh=True)

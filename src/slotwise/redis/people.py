@@ -12,9 +12,18 @@ from slotwise.values import Claimant
 def read_claimants(flat: list[Any]) -> list[Claimant]:
     """What look.lua listed: id, since, claim; id, since, claim; ..."""
     return [
-        _read(acquisition_id.decode(), since.decode(), claim.decode())
+        _read_or_name(acquisition_id, since, claim)
         for acquisition_id, since, claim in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     ]
+
+
+def _read_or_name(acquisition_id: bytes, since: bytes, claim: bytes) -> Claimant:
+    """One that can't be read is named, so that the others can be listed."""
+    try:
+        return _read(acquisition_id.decode(), since.decode(), claim.decode())
+    except (ValueError, OverflowError, OSError):
+        name = acquisition_id.decode(errors="backslashreplace")
+        return Claimant(name, 1, None, unreadable=True)
 
 
 def _read(acquisition_id: str, since: str, claim: str) -> Claimant:

@@ -45,6 +45,7 @@ from slotwise.redis.seat import Seat
 from slotwise.redis.statistics import read_stats
 from slotwise.redis.threads import ForThreads
 from slotwise.redis.waiting import outcome
+from slotwise.redis.weather import logger
 from slotwise.semaphore import EXIT_LIMIT, HeldWhileInside
 from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
@@ -351,7 +352,10 @@ class RedisSemaphore(ForThreads):
             raise TypeError(f"names must be several names, not the str {names!r}")
         check_count("limit", limit)
         process = process_for(RedisConfig() if config is None else config)
-        return await statistics.collect(process, names, limit)
+        found, troubles = await statistics.collect(process, names, limit)
+        for trouble in troubles:
+            logger.warning("%s", trouble)
+        return found
 
     @classmethod
     def get_acquired_stats_sync(
@@ -363,6 +367,14 @@ class RedisSemaphore(ForThreads):
         """Like `get_acquired_stats`."""
         process = process_for(RedisConfig() if config is None else config)
         return process.keeper.run(cls.get_acquired_stats(names, limit, config))
+
+    @classmethod
+    def _survey_sync(
+        cls, names: Iterable[str] | None, limit: int, config: RedisConfig
+    ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
+        """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
+        process = process_for(config)
+        return process.keeper.run(statistics.collect(process, names, limit))
 
     async def resize(self, value: int) -> None:
         _check_value(value)

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from slotwise.errors import BackendError
 from slotwise.redis._reply_limits import LOOK, reply_within
 from slotwise.redis.keys import Keys
 from slotwise.redis.scripts import load
-from slotwise.redis.weather import Refused, Unusable, logger
+from slotwise.redis.weather import Refused, Unusable
 from slotwise.values import SemaphoreStats
 
 if TYPE_CHECKING:
@@ -24,9 +25,17 @@ _INTERVAL = 15  # what foreign waiters are given if this look grants them someth
 
 async def collect(
     process: Process, names: Iterable[str] | None, limit: int
-) -> dict[str, SemaphoreStats]:
-    """Statistics by name, fullest first."""
-    wanted = await _scan(process) if names is None else list(dict.fromkeys(names))
+) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
+    """Statistics by name, fullest first, and what is wrong with those that can't be read."""
+    troubles: list[BackendError] = []
+    if names is None:
+        wanted, unnamed = await _scan(process)
+        troubles += [
+            Refused(f"{process.config.endpoint} has a semaphore whose name is not text: {key!r}")
+            for key in unnamed
+        ]
+    else:
+        wanted = list(dict.fromkeys(names))
     shown: list[tuple[str, SemaphoreStats]] = []
     seat, namespace, on_cluster = process.seat(), process.config.namespace, bool(process.cluster)
     for at in range(0, len(wanted), _AT_ONCE):
@@ -41,26 +50,27 @@ async def collect(
             if isinstance(outcome, BaseException):
                 if not isinstance(outcome, Refused) or isinstance(outcome, Unusable):
                     raise outcome
-                logger.warning("%r can't be counted: %s", name, outcome)  # and the others can
+                troubles.append(Refused(f"{name!r} can't be read: {outcome}"))  # the others can
                 continue
             value, held, waiting, closed, _ = outcome
             if value and (names is not None or held or waiting or closed):
                 shown.append((name, read_stats(outcome, value)))
     shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
-    return dict(shown[:limit])
+    return dict(shown[:limit]), troubles
 
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     """What look.lua replies; ``value`` is for one that the server knows none of."""
     known_value, held, waiting, closed, reason, *_ = reply
-    why = reason.decode() if closed == _WITH_REASON else None
+    why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
 
 
-async def _scan(process: Process) -> list[str]:
-    """The names of all semaphores that are held, waited for, or closed."""
+async def _scan(process: Process) -> tuple[list[str], list[bytes]]:
+    """The names of all semaphores that are held, waited for, or closed; and those not in UTF-8."""
     seat = process.seat()
     names: dict[str, None] = {}
+    unnamed: dict[bytes, None] = {}
     for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
         prefix = f"{process.config.namespace}:semaphore_{kind}:"
         pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
@@ -74,11 +84,15 @@ async def _scan(process: Process) -> list[str]:
                 if kind == "state":  # those of idle semaphores stay for a while
                     keys = await _closed_of(seat, keys, address)
                 for key in keys:
-                    name = key.decode().removeprefix(prefix)
-                    names[name[1:-1] if process.cluster is not None else name] = None
+                    written = key.removeprefix(prefix.encode())
+                    written = written[1:-1] if process.cluster is not None else written
+                    try:
+                        names[written.decode()] = None
+                    except UnicodeDecodeError:
+                        unnamed[written] = None
                 if cursor == b"0":
                     break
-    return list(names)
+    return list(names), list(unnamed)
 
 
 async def _closed_of(seat: Seat, keys: list[bytes], address: Address | None) -> list[bytes]:

@@ -1,0 +1,103 @@
+"""What somebody else wrote into our keys: one bad record is shown as such, the rest is listed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+from tests.redis._server import Server
+
+from slotwise.cli.main import main as command_line
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+FAR = time.time() + 3600
+NAMESPACE = "adv-sem:semaphore"
+
+CLAIMS = {
+    "words": b"garbage",
+    "nothing but spaces": b"        ",
+    "not UTF-8": b"15 - \xff\xfe 1 1 1 host 1 label",
+    "wrong numbers": b"15 - ticket granted number token host pid label",
+    "a time beyond all calendars": b"15 - 1 9e300 1 1 host 1 label",
+    "numbers without end": b"15 - 1 nan inf -1 host 1 label",
+    "ours, cut off": b"15 - 1700000000 1700000000.5 1",
+}
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def semaphore(config: RedisConfig) -> RedisSemaphore:
+    return RedisSemaphore(name="s", value=10, config=config)
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+async def test_a_claim_of_garbage_is_shown_as_unreadable_among_the_others(
+    semaphore: RedisSemaphore, raw: redis.Redis, claim: bytes
+) -> None:
+    ours = await semaphore.acquire(label="ours")
+    raw.hset(f"{NAMESPACE}_state:s", "theirs", claim)
+    raw.zadd(f"{NAMESPACE}_main:s", {"theirs": FAR})
+    found = {each.acquisition_id: each for each in await semaphore.holders()}
+    assert found.keys() == {ours.acquisition_id, "theirs"}
+    assert found[ours.acquisition_id].label == "ours"
+    assert not found[ours.acquisition_id].unreadable
+    assert found["theirs"].unreadable
+    assert (found["theirs"].since, found["theirs"].pid) == (None, None)
+    assert await semaphore.release(ours) is True
+
+
+async def test_members_that_are_not_utf8_are_listed_escaped(
+    config: RedisConfig, raw: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    async with semaphore.cm(label="ours"):
+        raw.zadd(f"{NAMESPACE}_main:s", {b"\xff\xfe": FAR})
+        raw.zadd(f"{NAMESPACE}_waiting:s", {b"\xfd": 1})
+        raw.zadd(f"{NAMESPACE}_waiting_heartbeat:s", {b"\xfd": FAR})
+        holders, waiters = await semaphore.holders(), await semaphore.waiters()
+    assert {each.label or each.acquisition_id for each in holders} == {"ours", r"\xff\xfe"}
+    assert [each.acquisition_id for each in holders if each.unreadable] == [r"\xff\xfe"]
+    assert [(each.acquisition_id, each.unreadable) for each in waiters] == [(r"\xfd", True)]
+
+
+def test_the_commands_list_the_rest_and_name_what_is_unreadable(
+    semaphore: RedisSemaphore, raw: redis.Redis, server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with semaphore.cm(label="ours"):
+        raw.zadd(f"{NAMESPACE}_main:s", {b"\xff\xfe": FAR})
+        raw.hset(f"{NAMESPACE}_state:s", b"theirs", b"garbage")
+        raw.zadd(f"{NAMESPACE}_main:s", {b"theirs": FAR})
+        raw.zadd(f"{NAMESPACE}_main:name \xff".encode("latin-1"), {b"x": FAR})
+        raw.hset(f"{NAMESPACE}_state:name \xff".encode("latin-1"), ".value", 3)
+        raw.set(f"{NAMESPACE}_state:spoilt", "a string")
+        raw.zadd(f"{NAMESPACE}_main:spoilt", {b"x": FAR})
+
+        assert command_line(["show", "s", "--json", "--url", server.url]) == 0
+        shown = json.loads(capfd.readouterr().out)
+        unreadable = {each["id"] for each in shown["holders"] if each["unreadable"]}
+        assert unreadable == {r"\xff\xfe", "theirs"}
+        assert [each["label"] for each in shown["holders"] if not each["unreadable"]] == ["ours"]
+        assert command_line(["show", "s", "--url", server.url]) == 0
+        assert "unreadable" in capfd.readouterr().out
+
+        for command in ("ls", "top"):
+            code = command_line([command, "--json", "--url", server.url])
+            assert code == (1 if command == "ls" else 0)
+            said = capfd.readouterr()
+            assert [each["name"] for each in json.loads(said.out)] == ["s"]
+            assert said.err.count("\n") == 2
+            assert r"a semaphore whose name is not text: b'name \xff'" in said.err
+            assert "'spoilt' can't be read: " in said.err
+
+        assert command_line(["show", "spoilt", "--url", server.url]) == 1
+        assert "'spoilt' can't be read: " in capfd.readouterr().err
+        assert command_line(["kick", "nobody", "--yes", "--url", server.url]) == 1
+        assert "nobody in use on" in capfd.readouterr().err
