@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -75,9 +76,22 @@ def test_renewals_run_by_their_step_and_one_that_fails_stops_no_other(
     assert ran == []
 
 
+SOURCE = Path(_fork.__file__).parent
+
+
+def modules_with(pattern: str) -> list[str]:
+    return sorted(
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if re.search(pattern, path.read_text())
+    )
+
+
 def test_nobody_else_registers_with_the_interpreter() -> None:
-    source = Path(_fork.__file__).parent
-    users = [
-        path.name for path in source.rglob("*.py") if "os.register_at_fork(" in path.read_text()
-    ]
-    assert users == ["_fork.py"]
+    assert modules_with(r"os\.register_at_fork\(") == ["_fork.py"]
+
+
+def test_every_lock_that_outlives_a_call_is_one_that_children_renew() -> None:
+    """A purge is over with the process that runs it, and its locks with it."""
+    users = modules_with(r"threading\.R?Lock\(\)")
+    assert [user for user in users if not user.startswith("purge/")] == ["_fork.py"]

@@ -41,7 +41,7 @@ def test_names_not_used_for_a_minute_go_as_others_are_made(make: Make, folder: P
     old = files(folder)
     assert len(old) == 200
     for path in old:
-        age(path, 59)
+        age(path, 20)
     for number in range(5):
         use(make(name=f"young {number}"))
     assert len(files(folder)) == 205, "not yet"
