@@ -65,7 +65,8 @@ local function request(id, declared, interval, ttl, may_wait, again, who)
   end
 
   local claim = filed(now_text)
-  if in_line == 0 and held + slots <= value and seat(id, claim, value, facts[3], interval) then
+  if in_line == 0 and held + slots <= value and allot(id, claim, value) then
+    seat(id, claim, facts[3], interval)
     return answer('granted', claim.number, claim.token, value)
   elseif not may_wait then
     return answer('busy', value, held, in_line)

@@ -51,13 +51,14 @@ local function complete(id, value, interval)
   end
   local slots = slots_of(id)
   if (slots > 1 and not redis.call('ZSCORE', main, id .. '#' .. slots))
-      or not seat(id, claim, value or slots, redis.call('HGET', state, '.token'), interval) then
+      or not allot(id, claim, value or slots) then
     drop(id)
     write_claim(id, claim)
     redis.call('ZADD', waiting, claim.ticket, id)
     redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
     return nil
   end
+  seat(id, claim, redis.call('HGET', state, '.token'), interval)
   local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
   if from then  -- the list that nobody reads
     redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
@@ -154,7 +155,7 @@ local function beat(first, at)
   return outcome
 end
 
-local full = begin_though_full(KEYS[1])
+local full = begin_though_full(KEYS[2])
 local replies = {}
 local at = 3
 for first = 1, #KEYS, 7 do

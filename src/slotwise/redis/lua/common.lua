@@ -231,11 +231,14 @@ local function recount()
   return true
 end
 
-local function allot(count, value)
-  local text, first = take_numbers(count, value)
+-- Give numbers to a claim that there are slots for; false if there are none for it.
+local function allot(id, claim, value)
+  local text, first = take_numbers(slots_of(id), value)
   -- More numbers are out than slots are held: a key was lost, or foreign clients took some away.
-  if not text and recount() then text, first = take_numbers(count, value) end
-  return text, first
+  if not text and recount() then text, first = take_numbers(slots_of(id), value) end
+  if not text then return false end
+  claim.numbers, claim.number = text, first
+  return true
 end
 
 -- State is made anew while somebody is there: heartbeats have to look whose claim is missing.
@@ -327,22 +330,14 @@ local function mend(ids)
   if found then recount() end
 end
 
--- Turn an id into a holder: members, numbers, ttl, token. `claim` is nil for a
+-- Turn an id into a holder: members, ttl, token. `claim` has its numbers, and is nil for a
 -- foreign one, which knows none of these and confirms by acquire.lua. `deadline` is when
--- its silence ends it, if that is known already. False if there are no numbers for it.
-local function seat(id, claim, value, stored_token, interval, deadline)
-  local slots = slots_of(id)
+-- its silence ends it, if that is known already.
+local function seat(id, claim, stored_token, interval, deadline)
   interval = claim and claim.interval or interval
-  if claim then
-    claim.numbers, claim.number = allot(slots, value)
-    if not claim.number then
-      claim.numbers = '0'
-      return false
-    end
-  end
   put(main, members_of(id), seconds(deadline or now + interval))
   outlive(main, interval)
-  if not claim then return true end
+  if not claim then return end
   claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)
   claim.granted = now_text
   write_claim(id, claim, '.token', whole(claim.token))
@@ -350,7 +345,6 @@ local function seat(id, claim, value, stored_token, interval, deadline)
     redis.call('ZADD', ttls, seconds(now + claim.ttl), id)
     outlive(ttls, claim.ttl + interval)
   end
-  return true
 end
 
 -- Whether clients of the documented protocol hold something: every slot of ours has a number.
@@ -422,11 +416,12 @@ local function settle(value, interval)
         tell(id, nil, 'look')
         return
       end
+      if claim and not allot(id, claim, value) then return end
       local first_foreigner = not claim and not foreigners_hold()
+      leave_line(id)
       -- A grant is no sign of life: one that died in line blocks the others
       -- for no longer than if it had stayed there.
-      if not seat(id, claim, value, token, interval, alive_until) then return end
-      leave_line(id)
+      seat(id, claim, token, interval, alive_until)
       if claim then
         token = claim.token
         tell(id, claim.who, 'granted', whole(claim.number), whole(claim.token))

@@ -89,7 +89,7 @@ local function beat(first, at)
   return outcome
 end
 
-local full = begin_though_full(KEYS[2])
+local full = begin_though_full(KEYS[4])
 local replies = {}
 local at = 3
 for first = 1, #KEYS, 8 do
