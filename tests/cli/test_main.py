@@ -81,12 +81,11 @@ def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shel
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "usage"),
-    [("show", "NAME"), ("resize", "NAME N"), ("kick", "ACQUISITION_ID")],
-)
-def test_the_usage_shows_arguments_without_braces(shell: Shell, name, usage):
-    assert f"Usage: slotwise {name} [OPTIONS] {usage}\n" in shell.here(name, "--help").stdout
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each not in ("run", "purge")])
+def test_the_usage_shows_arguments_without_braces(shell: Shell, name):
+    usage = shell.here(name, "--help").stdout.partition("\n")[0]
+    assert usage.startswith(f"Usage: slotwise {name} [OPTIONS]")
+    assert "{" not in usage
 
 
 @pytest.mark.parametrize("folder", ["/proc", "/proc/none/of/it"])

@@ -90,16 +90,35 @@ def test_what_is_inside_an_unused_effect_is_not_reported_as_well():
     assert [text.split("(")[0] for text, _ in unused_of(program())] == ["Gather", "Spawn"]
 
 
-def test_one_that_is_kept_in_a_variable_is_attributed_to_the_program():
+def test_one_that_is_kept_in_a_variable_is_looked_for_in_the_program():
     @do
-    def program():  # here
-        kept = Sleep(5)
+    def program():
+        kept = Sleep(5)  # made
         yield Checkpoint()
+        assert kept
+
+    @do
+    def cancelling():
+        task = yield Spawn(Checkpoint())
+        kept = task.cancel()  # made
+        yield Wait(task)
+        assert kept
+
+    for each in (program, cancelling):
+        ((_, line),) = unused_of(each())
+        assert line == line_of(each, "# made")
+
+
+def test_where_it_could_have_been_made_on_several_lines_the_program_is_named():
+    @do
+    def program():
+        kept = Sleep(5)
+        yield Sleep(1)
         assert kept
 
     ((text, line),) = unused_of(program())
     assert text.startswith("Sleep(5)")
-    assert line in (line_of(program, "@do"), line_of(program, "# here"))
+    assert line == program.__wrapped__.__code__.co_firstlineno
 
 
 def test_an_effect_made_outside_of_any_run_is_reported_when_it_is_dropped():

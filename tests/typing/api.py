@@ -171,6 +171,7 @@ def errors() -> None:
         (SemaphoreClosed, RuntimeError),
         (ValueConflict, ValueError),
     ]
+    assert_type(ValueConflict("in use").value, int | None)
     for ours, builtin in both:
         assert issubclass(ours, builtin)
 

@@ -160,11 +160,10 @@ def _signature_of_run() -> inspect.Signature:
 
 _run.__signature__ = _signature_of_run()  # type: ignore[attr-defined]
 _run.__annotations__ = {p.name: p.annotation for p in _run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-app.command("run", cls=_Command, epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))(_run)
+app.command("run", epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))(_run)
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise ls",
         "slotwise ls --url redis://cache:6379",
@@ -182,7 +181,6 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise show backup",
         "slotwise show backup --json | jq '.holders[].pid'",
@@ -196,7 +194,6 @@ def show(name: Name, url: Url = None, json: Json = False) -> None:
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise top",
         "slotwise top --every 5 --url redis://cache:6379",
@@ -228,7 +225,6 @@ def top(
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise resize api 20      more: those who wait get them at once",
         "slotwise resize api 2       fewer: nobody is ended, nothing is granted until it fits",
@@ -249,7 +245,6 @@ def resize(
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise show backup                    lists the ids",
         "slotwise kick pef2e9eb1a04049f-1        asks, as there is no way back",
@@ -274,7 +269,6 @@ def kick(
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise close deploy       'slotwise run' exits with 75 for those who wait",
         "slotwise show deploy        who still holds",
@@ -291,7 +285,6 @@ def close(name: Name, url: Url = None) -> None:
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise doctor",
         "slotwise doctor --url redis://cache:6379",
@@ -317,7 +310,6 @@ def doctor(
 
 
 @app.command(
-    cls=_Command,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
@@ -329,7 +321,6 @@ def purge(context: typer.Context) -> None:
 
 
 @app.command(
-    cls=_Command,
     epilog=_examples(
         "slotwise demo               a picture that changes; Ctrl-C ends it",
         "slotwise demo | cat         the same as lines",
@@ -344,6 +335,10 @@ def demo() -> None:
     from slotwise.cli import demo as showing
 
     raise typer.Exit(showing.run())
+
+
+for _registered in app.registered_commands:
+    _registered.cls = _Command
 
 
 def main(words: Sequence[str]) -> int:

@@ -45,8 +45,10 @@ _REMEDIES = {
 def trouble(error: OSError, path: str | Path) -> BackendError:
     """What to tell a caller whose file can't be used: which one, why, and the remedy."""
     remedy = _REMEDIES.get(error.errno or 0, "it can't be used")
-    if error.errno == errno.ENOENT and Path(path).parent.is_dir():  # as in /proc
-        remedy = "no file can be made there: set SLOTWISE_DIR to a folder on a disk"
+    if error.errno == errno.ENOENT:
+        above = Path(path).parent
+        if (above.parent if above.name == FIFOS else above).is_dir():  # as in /proc
+            remedy = "no file can be made there: set SLOTWISE_DIR to a folder on a disk"
     return BackendError(f"{path}: {remedy} ({error.strerror or error})")
 
 
