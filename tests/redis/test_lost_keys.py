@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.redis.test_scripts_against_ledger import expand
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis.keys import Keys
+from slotwise.redis.path_keys import PathKeys
 from slotwise.redis.scripts import load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
@@ -157,3 +159,124 @@ async def test_holders_do_not_notice_that_the_numbers_are_lost(
     assert [each.slot_number for each in held] == [1, 3, 2, 4]
     for each in held:
         assert await semaphore.release(each) is True
+
+
+# ------------------------------------------------------------------------------------- tiers
+
+
+class PathFleet:
+    """Clients of tiers, what they believe to hold and until when, and a server that loses keys."""
+
+    VALUES = (2, 4)
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.keys = PathKeys("adv-sem", "t")
+        self.now = round(time.time(), 3)
+        self.issued = 0
+        self.paths: dict[str, str] = {}
+        self.alive_until: dict[str, float] = {}
+        self.believers: dict[str, int] = {}  # the slot numbers of those who hold something
+        self.waiters: set[str] = set()
+
+    def run(self, name: str, *args: object) -> Any:
+        given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
+        return self.client.eval(load(name).source, len(self.keys.all), *given)
+
+    def request(self, claim_id: str, path: str, *, again: bool = False) -> None:
+        self.paths[claim_id] = path
+        self.alive_until[claim_id] = self.now + INTERVAL
+        values = ",".join(map(str, self.VALUES))
+        args = (
+            claim_id,
+            path,
+            "user*,all",
+            values,
+            INTERVAL,
+            "-",
+            "wait",
+            "again" if again else "",
+        )
+        reply = self.run("path_request", *args, "host 1 ", "")
+        if reply[0] == "granted":
+            self.believers[claim_id] = reply[1]
+        else:
+            assert reply[0] == "queued"
+            self.waiters.add(claim_id)
+        self.hear(reply[4:] if reply[0] == "granted" else reply[3:])
+
+    def release(self, claim_id: str) -> None:
+        self.hear(self.run("path_give", "x", claim_id)[6:])
+        self.believers.pop(claim_id, None)  # it may have been granted just before
+        self.waiters.discard(claim_id)
+
+    def beat(self, ids: set[str]) -> None:
+        holders, waiters = sorted(ids & self.believers.keys()), sorted(ids & self.waiters)
+        for claim_id in (*holders, *waiters):
+            self.alive_until[claim_id] = self.now + INTERVAL
+        counts = (len(holders), len(waiters))
+        [[_, *outcomes]] = self.run("path_beat", "x", INTERVAL, "", *counts, *holders, *waiters)
+        self.hear(outcomes)
+
+    def hear(self, outcomes: list[str]) -> None:
+        for word, claim_id, *more in (outcome.split() for outcome in outcomes):
+            assert word in ("lost", "gone", "granted")
+            if word == "lost":
+                self.believers.pop(claim_id, None)
+            elif word == "gone":
+                self.waiters.discard(claim_id)
+                self.request(claim_id, self.paths[claim_id], again=True)
+            else:
+                self.waiters.discard(claim_id)
+                self.believers[claim_id] = int(more[0])
+
+    def check(self) -> None:
+        # Who was silent for too long knows that by itself.
+        for claim_id in [each for each in self.believers if self.alive_until[each] <= self.now]:
+            del self.believers[claim_id]
+        nodes = Counter(node for each in self.believers for node in self.paths[each].split(","))
+        for node, held in nodes.items():
+            assert held <= self.VALUES[int(node[0])], f"over the value of {node}"
+        numbers = list(self.believers.values())
+        assert len(set(numbers)) == len(numbers), "no number twice"
+        assert max(numbers, default=1) <= self.VALUES[-1], "no number above the value"
+        for key in self.client.keys("*"):
+            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tiers_stay_within_their_values_whichever_key_is_lost(
+    client: redis.Redis, seed: int
+) -> None:
+    dice = random.Random(seed)
+    fleet = PathFleet(client)
+    lost_at = fleet.now
+    for _ in range(300):
+        fleet.now = round(fleet.now + dice.choice([0, 0.001, 0.5, 2]), 6)
+        everyone = sorted(fleet.believers.keys() | fleet.waiters)
+        action = dice.random()
+        # One at a time: what is known of those who held something before is itself in the keys.
+        if action < 0.1 and fleet.now > lost_at + INTERVAL:
+            client.delete(dice.choice(fleet.keys.all))
+            lost_at = fleet.now
+            fleet.beat(set())
+        elif action < 0.5:
+            fleet.issued += 1
+            fleet.request(f"sw-x-{fleet.issued}", f"0:{dice.choice('abc')},1:")
+        elif action < 0.75 and everyone:
+            fleet.release(dice.choice(everyone))
+        else:
+            fleet.beat(set(dice.sample(everyone, dice.randint(0, len(everyone)))))
+        fleet.check()
+    # Nothing is lost any more: all are served, and go. Then it is as good as new.
+    for _ in range(60):
+        fleet.now += 1
+        fleet.beat(fleet.believers.keys() | fleet.waiters)
+        fleet.check()
+        for claim_id in sorted(fleet.believers):
+            fleet.release(claim_id)
+    assert not fleet.believers
+    assert not fleet.waiters
+    for claim_id, user in (("a", "a"), ("b", "a"), ("c", "b"), ("d", "b")):
+        fleet.request(f"sw-x-{claim_id}", f"0:{user},1:")
+    assert sorted(fleet.believers.values()) == [1, 2, 3, 4]

@@ -11,7 +11,9 @@
 --                     id -> its claim, "interval ttl path ticket granted number token who"
 --                     ">path" -> "node ticket": where the group of a path is parked
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
---                     .closed, and .reason if that has one, and .life, until when (us) all of this is kept
+--                     .closed, and .reason if that has one, .life, until when (us) all of this is
+--                     kept, .keys, how many of the other keys there are, and .blocked, until when
+--                     (s) nothing is granted
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
 --   ttls        zset  id -> deadline of its ttl
@@ -20,7 +22,8 @@
 --   parked      zset  "node ticket path", likewise: the first of a node has the oldest head
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
 --   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
--- Counts are worth nothing without the claims, so all keys expire together.
+-- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
+-- made anew of the claims; if it is state itself, all of them are over.
 -- include base.lua
 -- include proof.lua
 local state, holders, waiters, ttls, line, parked, unfinished, numbers
@@ -29,8 +32,9 @@ local caller, told = nil, {}  -- the caller's seat, and what the reply tells it
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
 local fresh                   -- keys that this call may have made
-local values, token, last_ticket, longest, life_us
+local values, token, last_ticket, longest, life_us, blocked_until
 local first_key
+local rebuild                 -- path_rules.lua: make all keys anew of the claims
 
 local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
 
@@ -61,6 +65,22 @@ local function read_values(text)
   for value in string.gmatch(text, '%d+') do values[#values + 1] = tonumber(value) end
 end
 
+local function count_keys()  -- besides state
+  return redis.call('EXISTS', holders, waiters, ttls, line, parked, unfinished, numbers)
+end
+
+-- State is lost, and with it who holds what. Nobody gets anything until they know that: at the
+-- latest when their time is up, since nothing renews it any more.
+local function forget_claims()
+  local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
+  redis.call('DEL', holders, waiters, ttls, line, parked, unfinished, numbers)
+  if latest and latest > now then
+    known['.blocked'] = seconds(latest)
+    redis.call('HSET', state, '.blocked', known['.blocked'])
+    redis.call('PEXPIRE', state, math.ceil((latest - now) * 1000))
+  end
+end
+
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
 local function open(first, given_now, ...)
   first_key = first
@@ -77,10 +97,16 @@ local function open(first, given_now, ...)
   now_text = seconds(now)
   told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
   fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life',
-         '.closed', '.reason', ...})
+         '.closed', '.reason', '.keys', '.blocked', ...})
   read_values(known['.values'] or '')
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
+  local keys = count_keys()
+  if not known['.shape'] and keys > 0 then forget_claims() end
+  blocked_until = tonumber(known['.blocked']) or 0
+  local is_over = known['.blocked'] and blocked_until <= now
+  if is_over then put('.blocked', false) end
+  if known['.shape'] and (is_over or keys ~= (tonumber(known['.keys']) or 0)) then rebuild() end
 end
 
 local function expire_with_the_others(key)
@@ -141,6 +167,8 @@ local function value_of(node) return node.value or values[node.tier] or 0 end
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
 local function save()
+  local keys = known['.shape'] and whole(count_keys())
+  if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
     if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)

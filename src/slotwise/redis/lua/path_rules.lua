@@ -7,6 +7,7 @@ local LOOKS = 64
 local is_finished = false  -- whether it is known that no node is to be looked at
 
 local function has_slot_for(node, ticket)
+  if blocked_until > now then return false end
   local value = value_of(node)
   if value == 0 then return true end
   local kept = node.kept and node.kept ~= ticket
@@ -299,13 +300,88 @@ end
 -- come back for. Those who wait come back then.
 local function next_end()
   if is_unfinished() == 1 then return 0 end
-  local soonest
+  local soonest = blocked_until > now and blocked_until or nil
   for _, key in ipairs({holders, ttls, waiters}) do
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if score and (not soonest or score < soonest) then soonest = score end
   end
   if not soonest then return -1 end
   return math.max(math.ceil((soonest - now) * 1000), 0)
+end
+
+-- --------------------------------------------------------------------------- after a loss
+
+-- The members of a sorted set with their scores, and whether it is there at all.
+local function scores_in(key)
+  local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
+  return scores, #flat > 0
+end
+
+-- Read all of state, and begin to count anew: the ids of the claims.
+local function forget_counts()
+  local fields, ids = redis.call('HGETALL', state), {}
+  for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
+  for i = 1, #fields, 2 do
+    local field = fields[i]
+    if string.match(field, '^%d') then
+      local node = read_node(field)
+      node.held, node.waiting, node.top, node.kept = 0, 0, 0, nil
+      change(node)
+    elseif string.sub(field, 1, 1) == '>' then
+      put(field, false)
+    elseif string.sub(field, 1, 1) ~= '.' then
+      ids[#ids + 1] = field
+    end
+  end
+  return ids
+end
+
+-- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
+-- in a key that was lost gets a full interval.
+function rebuild()
+  local held_until, holders_there = scores_in(holders)
+  local alive_until, waiters_there = scores_in(waiters)
+  local taken, heads = {}, {}
+  redis.call('DEL', holders, waiters, ttls, line, parked, unfinished, numbers)
+  for _, id in ipairs(forget_counts()) do
+    local claim = read_claim(id)
+    local granted = claim and claim.granted ~= '0'
+    local scores, there = alive_until, waiters_there
+    if granted then scores, there = held_until, holders_there end
+    if not claim or (there and not scores[id]) then
+      put(id, false)
+    else
+      local path_nodes = nodes_of(claim.path)
+      redis.call('ZADD', granted and holders or waiters, scores[id] or seconds(now + claim.interval), id)
+      for _, node in ipairs(path_nodes) do
+        if granted then node.held = node.held + 1 else node.waiting = node.waiting + 1 end
+        change(node)
+      end
+      if granted then
+        local widest = path_nodes[#path_nodes]
+        widest.top = math.max(widest.top, claim.number)
+        taken[widest.name] = taken[widest.name] or {}
+        taken[widest.name][claim.number] = true
+        if claim.ttl ~= '-' then redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id) end
+      else
+        redis.call('ZADD', line, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+        heads[claim.path] = math.min(heads[claim.path] or claim.ticket, claim.ticket)
+      end
+    end
+  end
+  for name, those in pairs(taken) do
+    for number = 1, read_node(name).top do
+      if not those[number] then redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number)) end
+    end
+  end
+  for path, ticket in pairs(heads) do
+    local path_nodes = nodes_of(path)
+    local lacking = lacks(path_nodes, ticket)
+    park(path, ticket, (lacking or path_nodes[1]).name)
+    if not lacking then look_at(path_nodes[1]) end
+  end
+  for key = first_key + 1, first_key + 7 do fresh[KEYS[key]] = true end
 end
 
 -- ----------------------------------------------------------------------- what it was made with
