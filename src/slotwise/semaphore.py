@@ -44,6 +44,9 @@ class Semaphore(SameWhenCopied, ABC):
 
     __slots__ = ("__weakref__", "_blocks")
 
+    # Whether every question takes a round trip to a server.
+    _has_a_server: ClassVar[bool] = False
+
     # Whether try_acquire_sync() and release_sync() have to reach something outside of
     # this process, and may block for as long as that takes.
     _does_io: ClassVar[bool] = True

@@ -157,6 +157,8 @@ class Line:
             return
         self.trouble = None
         _outages.end(self._server)
+        if self.address is not None:  # a node answers, and so does its cluster
+            _outages.end(self.config.endpoint.server())
         self.link = Link(
             result,
             self.loop,

@@ -24,6 +24,8 @@ class ForThreads(Semaphore):
 
     __slots__ = ()
 
+    _has_a_server = True
+
     @abstractmethod
     def _attached(self) -> tuple[Process, Room]:
         """What this process shares."""

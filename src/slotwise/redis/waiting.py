@@ -43,7 +43,7 @@ async def outcome(acquisition: Acquisition, timeout: float | None) -> None:
     try:
         await future
     except TimedOut:
-        await _give_up(acquisition, timeout or TRY)
+        await _give_up(acquisition, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
@@ -62,17 +62,18 @@ async def outcome(acquisition: Acquisition, timeout: float | None) -> None:
             timer.cancel()
 
 
-async def _give_up(acquisition: Acquisition, waited: float) -> None:
+async def _give_up(acquisition: Acquisition, waited: float, patience: float) -> None:
     """Say why a wait was in vain: full, or out of reach."""
     trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
     queued = acquisition.queued
-    reply = await acquisition.withdraw(LEAVE_QUEUE)
+    reply = await acquisition.withdraw(patience)
     if trouble is not None and not queued:
         raise trouble
     in_vain = f"no slot of {acquisition.title} in {waited:g} s"
     granted = reply is not None and acquisition.was_granted(reply)
     if reply is None or (granted and not queued):
-        no_reply(waited, acquisition.seat, acquisition.room.keys.slot)  # perhaps an outage
+        silence = patience if queued else waited  # perhaps an outage
+        no_reply(silence, acquisition.seat, acquisition.room.keys.slot)
         raise NotReached(f"{in_vain}: {acquisition.process.config.endpoint} did not answer")
     if granted:
         raise AcquireTimeout(f"{in_vain}: it came just too late")

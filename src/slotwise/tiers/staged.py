@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from slotwise import _clock
 from slotwise._closing import Generations, closed_error
-from slotwise.errors import AcquireTimeout, SemaphoreClosed
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.paths import KeyStats, Path, TierSpec, TierStats
 from slotwise.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
 from slotwise.tiers._loop_thread import LoopThread
@@ -39,6 +39,12 @@ ReleaseSync = Callable[[Semaphore, AcquisitionResult], bool]
 # The objects that this process has made, by scope and name.
 _generations = Generations()
 _objects: WeakSet[StagedPaths] = WeakSet()
+
+
+# The shortest wait for a stage once the timeout is used up, in seconds.
+_LEAST = 0.001
+# How long giving back waits for a server then: a timeout is kept to within 0.2 s.
+_TOO_LATE = 0.03
 
 
 class StagedPaths:
@@ -82,15 +88,19 @@ class StagedPaths:
                 if semaphore is None:
                     self._refuse_if_closed()
                     continue
-                left = None if until is None else max(until - _clock.now(), 0.0)
+                left = _left(until, timeout)
                 try:
                     held.append((semaphore, await self._wait(semaphore, left)))
+                except BackendError:
+                    raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in all: {too_late}") from None
         except BaseException:
+            # Whoever waited for longer than it had to does not wait for a server now.
+            patience = EXIT_LIMIT if until is None or _clock.now() < until else _TOO_LATE
             try:
-                await _give(held)
+                await _give(held, _exit(patience))
             finally:
                 _leave(visited)
             raise
@@ -111,7 +121,8 @@ class StagedPaths:
             ) from None
 
     async def _wait_for(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
-        if timeout != 0:
+        # Where there is a server to ask, asking twice takes twice as long.
+        if timeout != 0 and not semaphore._has_a_server:
             acquired = await semaphore.try_acquire()
             if acquired is not None:
                 return acquired
@@ -176,13 +187,7 @@ class StagedPaths:
         return await self._release(acquisition_id, _release)
 
     async def release_on_exit(self, acquisition_id: str) -> None:
-        until = _clock.now() + EXIT_LIMIT  # for all stages together
-
-        async def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-            await semaphore._release_on_exit(acquired, max(until - _clock.now(), 0.0))
-            return True
-
-        await self._release(acquisition_id, release)
+        await self._release(acquisition_id, _exit(EXIT_LIMIT))
 
     async def _release(self, acquisition_id: str, how: Release) -> bool:
         # The pop decides: of several that release the same one, one frees the slots.
@@ -330,6 +335,24 @@ def _leave(visited: list[StageKey], *, held: bool = False) -> None:
         entry.leave(held)
 
 
+def _left(until: float | None, timeout: float | None) -> float | None:
+    """What is left of a timeout; 0, which does not wait, only if it was 0."""
+    if until is None or not timeout:
+        return timeout
+    return max(until - _clock.now(), _LEAST)
+
+
+def _exit(seconds: float) -> Release:
+    """Releases that raise nothing for want of a server, and take so long all together."""
+    until = _clock.now() + seconds
+
+    async def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+        await semaphore._release_on_exit(acquired, max(until - _clock.now(), 0.0))
+        return True
+
+    return release
+
+
 async def _release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
     return await semaphore.release(acquired)
 
@@ -338,7 +361,7 @@ def _release_sync(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
     return semaphore.release_sync(acquired)
 
 
-async def _give(held: Held, release: Release = _release) -> bool:
+async def _give(held: Held, release: Release) -> bool:
     """Release all, in the order in which they were acquired, whatever happens on the way."""
     if not held:
         return False

@@ -213,34 +213,83 @@ async def test_release_raises_within_its_limit_and_goes_on(
 # ------------------------------------------------------------------------- acquiring
 
 
-@pytest.mark.parametrize("connected", [True, False])
-async def test_timeouts_are_kept_and_trying_never_says_that_it_is_full(
-    own_server: Server, trouble: Killed | Stopped, *, connected: bool
+async def test_timeouts_are_kept_whatever_the_server_does(
+    own_server: Server, trouble: Killed | Stopped
 ) -> None:
     semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    if connected:
-        async with semaphore, tiers.acquire(user="u"):
-            pass
+    staged = some_tiers(own_server.url, "staged", atomic=False)
+    await semaphore.stats()  # connected here, and not in the threads of the blocking twins
     trouble.begin(own_server)
     with within(0.5):
         found = await asyncio.gather(
             semaphore.acquire(timeout=0.5),
             tiers.take(user="u", timeout=0.5),
+            staged.take(user="u", timeout=0.5),
             asyncio.to_thread(semaphore.acquire_sync, timeout=0.5),
             asyncio.to_thread(tiers.take_sync, user="u", timeout=0.5),
+            asyncio.to_thread(staged.take_sync, user="u", timeout=0.5),
             return_exceptions=True,
         )
     assert all(isinstance(each, BackendError) for each in found), found
-    with within(1):
-        found = await asyncio.gather(
-            semaphore.try_acquire(),
-            semaphore.acquire(timeout=0),
-            tiers.take(user="u", timeout=0),
-            asyncio.to_thread(semaphore.try_acquire_sync),
-            asyncio.to_thread(tiers.take_sync, user="u", timeout=0),
-            return_exceptions=True,
-        )
-    assert all(isinstance(each, BackendError) for each in found), found
+
+
+async def test_the_timeout_of_the_second_stage_is_kept_too(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    staged = some_tiers(own_server.url, atomic=False, cleanup_timeout=30)
+    held = await staged.take(user="one")
+    waiting = asyncio.create_task(staged.take(user="two", timeout=1))
+    async with asyncio.timeout(20):
+        while (await staged.stats())["user"].active < 2:
+            await asyncio.sleep(0.01)
+    trouble.begin(own_server)
+    with within(1), pytest.raises(AcquireTimeout, match="did not answer"):
+        await waiting
+    trouble.end(own_server)
+    async with asyncio.timeout(20):
+        await staged.release(held)
+        async with staged.acquire(user="two"):
+            pass
+
+
+async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    staged = some_tiers(own_server.url, "staged", atomic=False)
+    config = semaphore._config
+    trouble.begin(own_server)
+    trying = asyncio.gather(
+        semaphore.try_acquire(),
+        semaphore.acquire(timeout=0),
+        tiers.take(user="u", timeout=0),
+        staged.take(user="u", timeout=0),
+        asyncio.to_thread(semaphore.try_acquire_sync),
+        asyncio.to_thread(tiers.take_sync, user="u", timeout=0),
+        return_exceptions=True,
+    )
+    looking = asyncio.gather(
+        semaphore.stats(),
+        semaphore.locked(),
+        semaphore.holders(),
+        semaphore.waiters(),
+        semaphore.resize(3),
+        semaphore.kick("x"),
+        tiers.stats(),
+        tiers.resize("all", 3),
+        RedisSemaphore.get_acquired_stats(config=config),
+        RedisSemaphore.get_acquired_stats(["s"], config=config),
+        asyncio.to_thread(semaphore.stats_sync),
+        asyncio.to_thread(semaphore.locked_sync),
+        asyncio.to_thread(semaphore.holders_sync),
+        asyncio.to_thread(semaphore.waiters_sync),
+        asyncio.to_thread(tiers.stats_sync),
+        return_exceptions=True,
+    )
+    for asked, limit in ((trying, 1), (looking, 2)):
+        with within(limit):
+            found = await asked
+        assert all(isinstance(each, BackendError) for each in found), found
 
 
 async def test_the_timeout_of_one_in_line_is_kept_too(
@@ -279,38 +328,6 @@ async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Serv
 async def _is_free(semaphore: RedisSemaphore) -> bool:
     stats = await semaphore.stats()
     return (stats.acquired_slots, stats.waiting) == (0, 0)
-
-
-# --------------------------------------------------------------------------- looking
-
-
-async def test_looking_raises_within_two_seconds(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    await semaphore.stats()  # connected here, and not in the thread of the blocking twins
-    trouble.begin(own_server)
-    config = semaphore._config
-    with within(2):
-        found = await asyncio.gather(
-            semaphore.stats(),
-            semaphore.locked(),
-            semaphore.holders(),
-            semaphore.waiters(),
-            semaphore.resize(3),
-            semaphore.kick("x"),
-            tiers.stats(),
-            tiers.resize("all", 3),
-            RedisSemaphore.get_acquired_stats(config=config),
-            RedisSemaphore.get_acquired_stats(["s"], config=config),
-            asyncio.to_thread(semaphore.stats_sync),
-            asyncio.to_thread(semaphore.locked_sync),
-            asyncio.to_thread(semaphore.holders_sync),
-            asyncio.to_thread(semaphore.waiters_sync),
-            asyncio.to_thread(tiers.stats_sync),
-            return_exceptions=True,
-        )
-    assert all(isinstance(each, BackendError) for each in found), found
 
 
 # --------------------------------------------------------------------------- slowness
