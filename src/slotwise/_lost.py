@@ -10,7 +10,12 @@ import _thread
 import asyncio
 from collections.abc import Generator
 
-from slotwise._section import lock
+from slotwise import _fork
+
+# One for all: it is held for a few instructions, and only when somebody waits or loses. Not
+# the one of sections: drivers ask for a `lost` under locks that are taken inside of that.
+# Re-entrant: a garbage collection in there may end another wait.
+_lock = _fork.new_lock()
 
 
 class Lost:
@@ -40,7 +45,7 @@ class Lost:
         """Block this thread until the acquisition is lost; False after ``timeout`` seconds."""
         door = _thread.allocate_lock()
         door.acquire()
-        with lock:
+        with _lock:
             if self._reason is not None:
                 return True
             self._doors.append(door)
@@ -50,21 +55,21 @@ class Lost:
             else:
                 door.acquire(timeout=max(timeout, 0.0))
         finally:
-            with lock:
+            with _lock:
                 if door in self._doors:
                     self._doors.remove(door)
         return self._reason is not None
 
     def __await__(self) -> Generator[object, None, None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with lock:
+        with _lock:
             if self._reason is not None:
                 return
             self._futures.append(future)
         try:
             yield from future
         finally:
-            with lock:
+            with _lock:
                 if future in self._futures:
                     self._futures.remove(future)
 
@@ -76,7 +81,7 @@ class Lost:
 
     def set(self, reason: str) -> bool:
         """Raise the flag, for drivers; False if it was up."""
-        with lock:
+        with _lock:
             if self._reason is not None:
                 return False
             self._reason = reason

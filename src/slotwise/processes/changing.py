@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slotwise import _clock, _fork
 from slotwise._ledger import NEVER
+from slotwise._section import lock
 from slotwise.errors import BackendError
 from slotwise.processes import words
 from slotwise.processes.folder import file_name
@@ -141,7 +142,7 @@ class Changing:
                                 if since:
                                     journal.stop_knocking(since)
                                 result = work(deeds, *args)
-                                self._set_alarm()
+                                deeds.alarm = self._next_deadline()
                                 done = True
                                 return result
                         else:
@@ -166,8 +167,11 @@ class Changing:
                     raise Busy(self._go_away(since))
                 time.sleep(next(pause for until, pause in _PAUSES if waited < until))
         finally:
-            if deeds is not None and (deeds.wake or deeds.hints or deeds.lost):
-                self.members.act(deeds)
+            if deeds is not None:
+                if deeds.alarm < self._alarm:
+                    self._ring_by(deeds.alarm)
+                if deeds.wake or deeds.hints or deeds.lost:
+                    self.members.act(deeds)
             if done and self._orphans:  # somebody interrupted this
                 self._see_to_orphans()
             if self._made:
@@ -277,11 +281,12 @@ class Changing:
                     self.members.note(events, self.known(), deeds)
                 elif self._journal.state is not None:
                     self.members.reconcile(self.known(), deeds)
-                self._set_alarm()
+                deeds.alarm = self._next_deadline()
             except Damaged:
                 pass  # read while it was written; who has the lock will tell
             finally:
                 self._busy = False
+        self._ring_by(deeds.alarm)
         self.members.act(deeds)
         if self._orphans:
             self._see_to_orphans()
@@ -327,15 +332,23 @@ class Changing:
 
     # -------------------------------------------------------------------- time
 
-    def _set_alarm(self) -> None:
+    def _next_deadline(self) -> float:
+        """When somebody's time is up, if one of us has to see to that."""
         state = self._journal.state
-        if state is not None and state.deadlines is not None and self.members.all:
-            self._ring_by(state.next_deadline())
+        if state is None or state.deadlines is None or not self.members.all:
+            return NEVER
+        return state.next_deadline()
 
     def _ring_by(self, when: float) -> None:
-        if when < self._alarm:
-            self._alarm = when
-            _clock.timekeeper.call_at(when, self._ring)
+        """Set the alarm; not under the mutex.
+
+        Who has the lock of timers may be interrupted by a garbage collection that withdraws
+        something here, and waits for the mutex.
+        """
+        with lock:
+            if when < self._alarm:
+                self._alarm = when
+                _clock.timekeeper.call_at(when, self._ring)
 
     def _ring(self, when: float) -> None:
         """End the holds and the waits whose time is up: `change` does, before all else."""
@@ -354,11 +367,12 @@ class Changing:
         """End the waits of instances that this process closed; the file is told, or later is."""
         deeds = Deeds(_clock.now())
         with self._mutex:
-            if self._busy:  # a signal handler closes what it interrupted
-                _clock.timekeeper.call_at(deeds.now, self.fail_closed)
-                return
-            if not self.retired and self._journal.state is not None:
+            interrupts = self._busy  # a signal handler closes what it interrupted
+            if not interrupts and not self.retired and self._journal.state is not None:
                 self._orphans += self.members.give_up_closed(self._journal.state, deeds)
+        if interrupts:
+            _clock.timekeeper.call_at(deeds.now, self.fail_closed)
+            return
         self.members.act(deeds)
         if self._orphans:
             self._see_to_orphans()

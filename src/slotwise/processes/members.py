@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise._ledger import NEVER
 from slotwise._woken import Woken
 from slotwise.processes import log, words
 from slotwise.processes.acquisition import Acquisition
@@ -28,6 +29,7 @@ class Deeds:
     wake: deque[Acquisition] | None = None
     lost: deque[tuple[Acquisition, str]] | None = None
     hints: set[str] | None = None  # processes that have to look
+    alarm: float = NEVER  # when to see to those whose time is up
 
     def __init__(self, now: float) -> None:
         self.now = now
