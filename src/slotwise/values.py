@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from slotwise import _fork
 from slotwise._lost import Lost
 from slotwise._redaction import redacted_repr
-from slotwise._section import lock
+
+# Held while a `lost` is made, so that two threads that ask get the same one.
+# Re-entrant: a garbage collection in there may ask for another.
+_making = _fork.new_lock()
 
 
 class AcquisitionResult:
@@ -64,7 +68,7 @@ class AcquisitionResult:
         try:
             return self._lost
         except AttributeError:
-            with lock:  # so that two threads that ask get the same one
+            with _making:
                 if not hasattr(self, "_lost"):
                     self._lost = Lost()
             return self._lost
