@@ -3,6 +3,9 @@
 The work is a coroutine that does nothing, so what is measured is the pipeline
 itself; the results are consumed. The pool is the one that people write: ``limit``
 workers between two queues of that size.
+
+With ``semaphore=`` on a server that is 50 ms away it is wall-clock time that counts,
+against ``async with semaphore`` in as many tasks.
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import itertools
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks._race import Race, cpu, python, report
+from tests.redis.faults._proxy import IsSlow
+
+from benchmarks._race import Race, cpu, python, report, timed
+from benchmarks.bench_redis import running_server
 from slotwise.pipeline import bounded_map, run_bounded
+from slotwise.redis import RedisConfig, RedisSemaphore
 
 LIMIT = 1000
+FAR_LIMIT, FAR_DELAY = 20, 0.05
 
 
 async def nothing(item: int) -> int:
@@ -77,6 +87,62 @@ def peak_memory(count: int) -> int:
     return peak
 
 
+# ----------------------------------------------------- a server that is far away
+
+
+class _FarAway(IsSlow):
+    delay = FAR_DELAY
+
+
+async def blocks_in_tasks(semaphore: RedisSemaphore, items: int) -> None:
+    source = iter(range(items))
+
+    async def work() -> None:
+        for item in source:
+            async with semaphore:
+                await nothing(item)
+
+    await asyncio.gather(*(work() for _ in range(FAR_LIMIT)))
+
+
+async def pipeline_with_semaphore(semaphore: RedisSemaphore, items: int) -> None:
+    report = await run_bounded(nothing, range(items), FAR_LIMIT, semaphore=semaphore)
+    assert report.done == items
+
+
+def far_away(items: int, value: int, repeats: int) -> tuple[str, bool]:
+    """Both in one loop and on one connection, which is opened before the clock runs."""
+    names = itertools.count()
+    with running_server() as port, _FarAway(port) as proxy, asyncio.Runner() as runner:
+        config = RedisConfig(proxy.url)
+
+        def run(work: Callable[[RedisSemaphore, int], object]) -> float:
+            semaphore = RedisSemaphore(value, name=f"far-{next(names)}", config=config)
+            runner.run(blocks_in_tasks(semaphore, 1))
+            return timed(
+                time.perf_counter,
+                lambda: runner.run(work(semaphore, items)),  # type: ignore[arg-type]
+                items,
+            )
+
+        title = (
+            f"{items:,} items at limit {FAR_LIMIT}, a semaphore of {value} on a Redis"
+            f" {FAR_DELAY * 1e3:g} ms away"
+        )
+        race = Race(
+            title,
+            {
+                "async with in as many tasks": partial(run, blocks_in_tasks),
+                "slotwise, semaphore=": partial(run, pipeline_with_semaphore),
+            },
+            base="async with in as many tasks",
+            ours="slotwise, semaphore=",
+            bar=1.2,
+            repeats=repeats,
+        )
+        return title, race.run()
+
+
 def main() -> int:
     quick = "--quick" in sys.argv
     items = 50_000 if quick else 200_000
@@ -111,6 +177,7 @@ def main() -> int:
     )
     print(f"\n{title}")
     results.append((title, large <= 1.1 * small))
+    results += [far_away(100, value, 3 if quick else 5) for value in (FAR_LIMIT, FAR_LIMIT // 4)]
     return report(results)
 
 

@@ -9,8 +9,8 @@ How much a run holds, whatever the amount of work:
     and one finished result behind each of them, so that workers need not wait for
     a consumer that is only unsteady;
   * ``priority`` and ``group_key`` look ahead over at most ``limit`` items more;
-  * with ``semaphore`` items wait for at most as many slots as it has, in place of
-    items that run, so that the way to a server and back is not waited for one by one.
+  * with ``semaphore`` items that wait for their slots, or give them back, count as
+    items that run: so the way to a server and back is not waited for one by one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Flow:
     #   F2  in_use is the sum of their weights, at most limit unless a semaphore counts them
     #   F3  once over is True, nothing is pulled or looked at; once stopped is True,
     #       no item is begun either
-    #   F4  asking_slots is what the items between ask() and asked() wait for
+    #   F4  asking is the number of items between ask() and asked()
 
     def __init__(self, settings: Settings, *, consumed: bool) -> None:
         self.settings = settings
@@ -71,7 +71,6 @@ class Flow:
         self._pulled = 0
         self.report._queue = self._queue_depth
         self._asking = 0  # items that wait for slots of the semaphore
-        self._asking_slots = 0
         self._next_ask = 0.0
         self._next_start = 0.0
         self._next_progress = 0.0
@@ -207,21 +206,18 @@ class Flow:
                 # Nobody passes one that does not fit: light items would starve a heavy one.
                 return Step.WAIT
             return self._pause_until(self._next_start)
-        # Asking for more than all of it would only wait for items of our own.
-        if self._asking and self._asking_slots + start.weight > self._semaphore.value:
-            return Step.WAIT
+        # As many ask as there are workers: one that is queued early has its slot, on a
+        # server that is far away, a round trip earlier than one that asks when it is free.
         return self._pause_until(self._next_ask)
 
-    def ask(self, start: Start) -> None:
-        """It waits for its slots of the semaphore, until `asked`."""
+    def ask(self) -> None:
+        """An item waits for its slots of the semaphore, until `asked`."""
         self._asking += 1
-        self._asking_slots += start.weight
         if self.settings.max_per_second is not None:
             self._next_ask = time.monotonic() + 1 / self.settings.max_per_second
 
-    def asked(self, start: Start) -> None:
+    def asked(self) -> None:
         self._asking -= 1
-        self._asking_slots -= start.weight
 
     def refused(self, start: Start, error: Exception) -> None:
         """The semaphore gave it no slots.

@@ -317,7 +317,7 @@ class TaskCrew:
     async def _acquire(self, start: Start) -> AcquisitionContext | None:
         """Take its slots; None if it gets none."""
         assert self._semaphore is not None
-        self.flow.ask(start)
+        self.flow.ask()
         try:
             block = self._semaphore.cm(start.weight)
             await block.__aenter__()
@@ -331,7 +331,7 @@ class TaskCrew:
         else:
             return block
         finally:
-            self.flow.asked(start)
+            self.flow.asked()
             self._nudge()
 
     async def _run(self, start: Start, task: asyncio.Task[Any]) -> None:

@@ -270,7 +270,7 @@ class ThreadCrew:
     def _acquire(self, start: Start) -> Callable[[], object] | None:
         """Take its slots; how to give them back, or None if it gets none."""
         flow = self.flow
-        flow.ask(start)
+        flow.ask()
         try:
             give_back: Callable[[], object] = self._unlocked(self._take_slots, start.weight)
         except asyncio.CancelledError as error:
@@ -283,7 +283,7 @@ class ThreadCrew:
         else:
             return give_back
         finally:
-            flow.asked(start)
+            flow.asked()
             self._item_ended()
         return None
 
