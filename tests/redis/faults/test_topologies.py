@@ -355,7 +355,7 @@ async def test_a_replica_that_takes_over_is_followed(tmp_path: Path) -> None:
     """The node of a semaphore dies with a holder and a line; its replica knows them both."""
     with contextlib.ExitStack() as stack:
         nodes = form_cluster(tmp_path, stack, replicas=True)
-        config = RedisConfig(cluster_url(nodes), attempts=100)
+        config = RedisConfig(cluster_url(nodes), attempts=100, cleanup_timeout=60)
         semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=60, config=config)
         held = await semaphore.acquire()
         order: list[int] = []
