@@ -319,6 +319,27 @@ async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
     assert_nothing_left(client)
 
 
+async def test_holders_of_several_slots_are_not_taken_for_strangers(
+    server: Server, client: redis.Redis
+) -> None:
+    config = RedisConfig(server.url)  # and a name that no stranger has used
+    semaphore = RedisSemaphore(7, name="wide", heartbeat_max_interval=NEVER, config=config)
+    held = [await semaphore.acquire(slots) for slots in (1, 3, 1, 2)]
+    await semaphore.release(held.pop(2))  # a gap among the numbers
+    waiting = [asyncio.create_task(semaphore.acquire(slots)) for slots in (4, 1)]
+    await in_line(semaphore, 2)
+    for waiter in list(semaphore._process.waiters.values()):
+        before = waiter.alive_at
+        waiter.confirm()
+        await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
+    assert semaphore._room not in semaphore._process.keeper._lists._until
+    for each in held:
+        await semaphore.release(each)
+    for task in waiting:
+        await semaphore.release(await asyncio.wait_for(task, 20))
+    assert_nothing_left(client)
+
+
 async def test_a_user_who_may_not_block_is_woken_all_the_same(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
