@@ -197,6 +197,23 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, folder
         path.unlink()
 
 
+def test_an_exception_of_a_signal_handler_is_no_damage(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(mode=0o700)
+    a_history(folder / file_name("s"))
+    apply = State.apply
+
+    def strike(state: State, record: Any) -> Any:
+        monkeypatch.setattr(State, "apply", apply)
+        raise TimeoutError("of a handler of SIGALRM")
+
+    monkeypatch.setattr(State, "apply", strike)
+    with pytest.raises(TimeoutError, match="SIGALRM"):
+        make().stats_sync()
+    make().stats_sync()
+
+
 def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, folder: Path) -> None:
     """It has no checksum; a time in the future once kept everybody waiting for ever."""
     semaphore = make()

@@ -286,7 +286,8 @@ class Changing:
                 pass  # read while it was written; who has the lock will tell
             finally:
                 self._busy = False
-        self._ring_by(deeds.alarm)
+        if deeds.alarm < self._alarm:
+            self._ring_by(deeds.alarm)
         self.members.act(deeds)
         if self._orphans:
             self._see_to_orphans()

@@ -23,7 +23,7 @@ from os import fstat, pread, pwrite
 from typing import Any
 from zlib import crc32
 
-from slotwise.errors import BackendError
+from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.processes._checks import check_record, check_snapshot
 from slotwise.processes._open_folder import OpenFolder
 from slotwise.processes.folder import trouble
@@ -68,6 +68,14 @@ def _make_text() -> Callable[[object], str]:
 
 
 _text = _make_text()
+
+
+# What comes of applying what nobody of ours wrote. Not every exception: signal handlers raise
+# theirs here, too.
+_NONSENSE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
+    *(RecursionError, TypeError, ValueError, SemaphoreClosed),
+)
 
 
 class Damaged(Exception):
@@ -143,9 +151,7 @@ class Journal(LockedFile):
                 happened = state.apply(record)
                 if events is not None:
                     events += happened
-        except (Damaged, BackendError):
-            raise
-        except Exception as error:
+        except _NONSENSE as error:
             # The sums are right, and the contents are not what a process of ours writes.
             raise Damaged(f"it makes no sense: {type(error).__name__}: {error}") from error
         self._sequence, self._epoch, self._start, self._end = sequence, epoch, start, end
