@@ -13,11 +13,12 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotwise import MemorySemaphore
+from slotwise import MemorySemaphore, ProcessSemaphore, Semaphore
 from slotwise.pipeline import (
     MemoryGuard,
     bounded_map,
@@ -59,11 +60,13 @@ class Case:
     limit: int
     settings: dict[str, Any]
     slots: int | None  # of the semaphore
+    driver: type[Semaphore]
     stranger: int  # how many of them somebody else has for a while
     wants_results: bool
     consumer: str
     patience: int  # results, or turns of the loop, until the consumer has enough
     dawdles: bool
+    eager: bool  # tasks begin as they are made, where Python knows that
     problems: list[str] = field(default_factory=list)
 
     # ----------------------------------------------------------- the naive model
@@ -148,11 +151,13 @@ def draw(seed: int, way: str) -> Case:
         limit=limit,
         settings=settings,
         slots=slots,
+        driver=one([MemorySemaphore] * 4 + [ProcessSemaphore]),
         stranger=0 if slots is None else dice.randint(0, slots),
         wants_results=dice.random() < 0.75,
         consumer=one([*consumers, "is cancelled", "is cancelled"] if in_loop else consumers),
         patience=dice.randint(0, 8),
         dawdles=dice.random() < 0.2,
+        eager=dice.random() < 0.2,
     )
 
 
@@ -161,7 +166,7 @@ class World:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.semaphore = None if case.slots is None else MemorySemaphore(value=case.slots)
+        self.semaphore = None if case.slots is None else case.driver(case.slots)
         self.got: list[int] = []
         self.running: list[Item] = []
         self.started: list[Item] = []
@@ -329,6 +334,8 @@ class _Enough(Exception):
 
 
 async def in_a_loop(case: Case) -> None:
+    if case.eager and hasattr(asyncio, "eager_task_factory"):  # from 3.12 on
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
     who.set("the caller")
     world = World(case)
     theirs = None
@@ -476,6 +483,11 @@ def consume_in_a_thread(world: World) -> tuple[Any, BaseException | str]:
 
 def pipeline_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("slotwise-pipeline")]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_DIR", str(tmp_path / "slots"))
 
 
 def play(seed: int, way: str) -> None:

@@ -147,7 +147,7 @@ class TaskCrew:
             self._news.tell()
 
     def _add(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._context.run(self._loop.create_task, work)
+        task = self._context.copy().run(self._loop.create_task, work)
         self._tasks.add(task)
         task.add_done_callback(self._left)
         return task
@@ -305,6 +305,7 @@ class TaskCrew:
                     self._unbegun.discard(task)
                     await self._run(start, task)
             finally:
+                self._unbegun.discard(task)
                 self._releasing.add(task)
                 await block.__aexit__(None, None, None)
         except Exception as error:  # of the semaphore: those of the item are the flow's

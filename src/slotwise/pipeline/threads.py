@@ -310,12 +310,13 @@ class ThreadCrew:
         else:
             flow.fail(start, failure)
             failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
+        self._item_ended()
         if flow.progress_is_due() and flow.settings.on_progress is not None:
             try:
                 self._unlocked(flow.settings.on_progress, flow.report)
             except Exception as error:
                 flow.finish(error)
-        self._item_ended()
+                self._item_ended()
 
     def _item_ended(self) -> None:
         """Somebody may start now who could not before; the consumer may have a result."""
