@@ -47,7 +47,7 @@ async def reply_within(seconds: float, reply: asyncio.Future[T], seat: Seat, slo
         BackendError: the server can't be used.
     """
     # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
-    timer = seat.loop.call_later(seconds, _look, reply, seat.loop)
+    timer = seat.loop.call_later(max(seconds - _GRACE, 0.0), _look, reply, seat.loop)
     try:
         return await reply
     except _NoReply:
