@@ -123,6 +123,7 @@ async def processes() -> None:
     async with semaphore.cm(label="nightly") as acquired:
         assert_type(acquired.fencing_token, int | None)
     assert_type(await semaphore.holders(), list[Claimant])
+    assert_type((await semaphore.holders())[0].unreadable, bool)
     assert_type(semaphore.waiters_sync(), list[Claimant])
     assert_type(await semaphore.kick(acquisition_id="id"), bool)
     assert_type(ProcessSemaphore.names(), list[str])

@@ -111,7 +111,9 @@ async def release_on_exit(
     try:
         return await release_within(seconds, process, room, interval, send)
     except Unreachable:
-        return None  # logged, as the beginning of an outage
+        # The outage was logged when it began; a thousand blocks would say no more.
+        logger.debug("the release of a slot of %r continues in the background", room.name)
+        return None
     except BackendError as error:
         logger.warning(
             "a slot of %r could not be released, and is free after %g s of silence: %s",

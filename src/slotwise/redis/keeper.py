@@ -156,7 +156,11 @@ class Keeper:
 
         By then this process's silence has freed the slots.
         """
-        self._soon(self._deliver(send, room, time.monotonic() + seconds))
+        delivering = self._deliver(send, room, time.monotonic() + seconds)
+        try:
+            self._soon(delivering)
+        except RuntimeError:  # this process ends
+            delivering.close()
 
     async def _deliver(self, send: Send, room: Room, until: float) -> None:
         while (left := until - time.monotonic()) > 0:

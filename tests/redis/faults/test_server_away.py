@@ -210,6 +210,18 @@ async def test_release_raises_within_its_limit_and_goes_on(
             pass
 
 
+async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    semaphore = a_semaphore(server.url, cleanup_timeout=0.2)
+    held = await semaphore.acquire()
+    releasing = asyncio.create_task(semaphore.release(held))
+    await asyncio.sleep(0)  # it is sent
+    time.sleep(0.6)  # noqa: ASYNC251 - and its reply waits in the socket
+    assert await releasing is True
+    assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
+
+
 # ------------------------------------------------------------------------- acquiring
 
 
