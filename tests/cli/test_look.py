@@ -15,8 +15,8 @@ def test_ls_lists_name_value_held_and_waiting(most_shells: Shell):
     most_shells.start("run", "backup", "--limit", 1, "--", "true")
     most_shells.until_waiting(1, "backup")
     assert most_shells.json("ls") == [
-        {"name": "api", "value": 2, "held": 1, "waiting": 0},
-        {"name": "backup", "value": 1, "held": 1, "waiting": 1},
+        {"name": "api", "value": 2, "held": 1, "waiting": 0, "closed": False, "reason": None},
+        {"name": "backup", "value": 1, "held": 1, "waiting": 1, "closed": False, "reason": None},
     ]
     assert most_shells.here("ls").stdout.splitlines() == [
         "NAME    VALUE  HELD  WAITING",
@@ -36,7 +36,7 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
     waiter = any_shell.start("run", "api", "--limit", 2, "--", "true")
     any_shell.until_waiting(1)
     found = any_shell.json("show", "api")
-    assert [*found] == ["name", "value", "holders", "waiters"]
+    assert [*found] == ["name", "value", "closed", "reason", "holders", "waiters"]
     assert (found["name"], found["value"]) == ("api", 2)
     [held], [waits] = found["holders"], found["waiters"]
     columns = ["id", "since", "host", "pid", "label", "slots", "slot_number", "unreadable"]
@@ -55,7 +55,7 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
 
 def test_a_name_that_nobody_uses_suggests_near_ones(any_shell: Shell):
     any_shell.occupy("backup")
-    for words in (["show"], ["resize", "2"], ["close"]):
+    for words in (["show"], ["resize", "2"], ["close", "--yes"], ["open"]):
         ran = any_shell.here(words[0], "bakcup", *words[1:])
         assert (ran.returncode, ran.stdout) == (1, "")
         assert ran.stderr.startswith(f"slotwise {words[0]}: there is no semaphore 'bakcup' ")

@@ -1,4 +1,4 @@
-"""``slotwise resize``, ``kick`` and ``close``."""
+"""``slotwise resize``, ``kick``, ``close`` and ``open``."""
 
 from __future__ import annotations
 
@@ -66,10 +66,59 @@ def test_one_who_waits_can_not_be_kicked(most_shells: Shell):
     assert most_shells.waiters() == [waits]
 
 
-def test_close_tells_whom_it_sent_away(any_shell: Shell):
+def test_close_rejects_waiters_and_newcomers_with_the_reason_until_open(any_shell: Shell):
     any_shell.occupy()
-    any_shell.start("run", "api", "--limit", 1, "--", "true")
+    waiter = any_shell.start("run", "api", "--limit", 1, "--", "true")
     any_shell.until_waiting(1)
-    ran = any_shell.here("close", "api")
-    assert ran.stdout == "'api' is closed: 1 who waited were sent away, 1 slot still held\n"
+    ran = any_shell.here("close", "api", "--reason", "freeze", "--yes")
+    assert ran.returncode == 0
+    assert ran.stdout.splitlines() == [
+        "'api' is closed: rejected 1 waiter, 1 slot still held",
+        "'slotwise open api' undoes it",
+    ]
+    rejected = "slotwise run: 'api' is closed everywhere: freeze\n"
+    assert end(waiter) == (75, "", rejected)
+    ran = any_shell.here("run", "api", "--limit", 1, "--", "true")
+    assert (ran.returncode, ran.stderr) == (75, rejected)
     assert len(any_shell.holders()) == 1
+    head = any_shell.here("show", "api").stdout.splitlines()[0]
+    assert head == "api: 1 of 1 slots held, 0 waiting, closed: freeze"
+    [listed] = any_shell.json("ls")
+    assert (listed["closed"], listed["reason"]) == (True, "freeze")
+    titles, row = any_shell.here("ls").stdout.splitlines()
+    assert titles.split() == ["NAME", "VALUE", "HELD", "WAITING", "CLOSED"]
+    assert row.split() == ["api", "1", "1", "0", "freeze"]
+    ran = any_shell.here("open", "api")
+    assert (ran.returncode, ran.stdout) == (0, "'api' is open\n")
+    assert any_shell.json("show", "api")["closed"] is False
+    ran = any_shell.here("open", "api")
+    assert (ran.returncode, ran.stdout) == (0, "'api' is open, and was not closed\n")
+
+
+def test_a_closed_name_is_listed_and_opened_when_nobody_holds_it(any_shell: Shell):
+    assert any_shell.here("run", "api", "--limit", 1, "--", "true").returncode == 0
+    assert any_shell.here("close", "api", "--yes").returncode == 0
+    assert [each["name"] for each in any_shell.json("ls")] == ["api"]
+    ran = any_shell.here("run", "api", "--limit", 1, "--", "true")
+    assert (ran.returncode, ran.stderr) == (75, "slotwise run: 'api' is closed everywhere\n")
+    assert any_shell.here("open", "api").returncode == 0
+    assert any_shell.here("run", "api", "--limit", 1, "--", "true").returncode == 0
+
+
+def test_without_a_terminal_close_wants_yes_and_does_nothing(shell: Shell):
+    shell.occupy()
+    ran = shell.here("close", "api")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "slotwise close: without a terminal to ask on, --yes is required\n"
+    assert shell.json("show", "api")["closed"] is False
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2)])
+def test_close_asks_on_a_terminal(shell: Shell, answer, code):
+    shell.occupy()
+    terminal = shell.terminal("close", "api")
+    terminal.expect_exact("Close 'api', rejecting 0 waiters now and all newcomers until")
+    terminal.expect_exact("[y/N]: ")
+    terminal.sendline(answer)
+    assert ended(terminal) == code
+    assert shell.json("show", "api")["closed"] is (code == 0)

@@ -74,6 +74,11 @@ async def tasks(semaphore: Semaphore) -> None:
     assert_type(await semaphore.stats(), SemaphoreStats)
     await semaphore.resize(3)
     await semaphore.close()
+    await semaphore.close_everywhere("maintenance")
+    await semaphore.close_everywhere()
+    await semaphore.reopen()
+    assert_type((await semaphore.stats()).closed, bool)
+    assert_type((await semaphore.stats()).reason, str | None)
     async with semaphore.cm() as one:
         assert_type(one.slot_number, int)
     async with semaphore.cm(2, timeout=0) as two:
@@ -92,6 +97,8 @@ def threads(semaphore: Semaphore) -> None:
     assert_type(semaphore.stats_sync(), SemaphoreStats)
     semaphore.resize_sync(3)
     semaphore.close_sync()
+    semaphore.close_everywhere_sync(reason="maintenance")
+    semaphore.reopen_sync()
     with semaphore.cm() as one:
         assert_type(one.slot_number, int)
     with semaphore as nothing:
@@ -154,6 +161,8 @@ async def slots() -> None:
         taken = await manager.acquire_upload_slot("alice")
         assert_type(await manager.release_upload_slot("alice", taken), bool)
         assert_type(manager.stats_sync(), SlotStats)
+        await manager.close_everywhere("maintenance")
+        await manager.reopen()
     assert_type(SlotManager.from_options(SlotOptions.from_env()), SlotManager)
 
 
@@ -163,10 +172,15 @@ async def tiers() -> None:
         assert_type(acquired, AcquisitionResult)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)
     await limits.resize("tenant", 6, key="acme")
+    await limits.close_everywhere("maintenance")
+    await limits.reopen()
+    limits.close_everywhere_sync()
+    limits.reopen_sync()
     await limits.close()
 
 
 def errors() -> None:
+    assert_type(SemaphoreClosed("closed", reason="why").reason, str | None)
     both: list[tuple[type[SlotwiseError], type[Exception]]] = [
         (AcquireTimeout, TimeoutError),
         (SemaphoreClosed, RuntimeError),

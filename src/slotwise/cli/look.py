@@ -7,7 +7,7 @@ from typing import Any
 
 from slotwise.cli.places import open_place
 from slotwise.cli.say import age, complain, duration, print_json, print_table, printable
-from slotwise.values import Claimant
+from slotwise.values import Claimant, SemaphoreStats
 
 
 def ls(url: str | None, *, as_json: bool) -> int:
@@ -19,13 +19,19 @@ def ls(url: str | None, *, as_json: bool) -> int:
     stats, troubles = place.stats()
     for trouble in troubles:
         complain("ls", trouble)
-    rows = [(name, one.max_slots, one.acquired_slots, one.waiting) for name, one in stats.items()]
+    found = sorted(stats.items())
     if as_json:
-        columns = ("name", "value", "held", "waiting")
-        print_json([dict(zip(columns, row, strict=True)) for row in sorted(rows)])
+        columns = ("name", "value", "held", "waiting", "closed", "reason")
+        rows = [(*_counts(name, one), one.closed, one.reason) for name, one in found]
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(("name", ">value", ">held", ">waiting"), sorted(rows))
-        if not rows and sys.stderr.isatty():
+        titles: tuple[str, ...] = ("name", ">value", ">held", ">waiting")
+        table: list[tuple[object, ...]] = [_counts(name, one) for name, one in found]
+        if any(one.closed for _, one in found):
+            titles = (*titles, "closed")
+            table = [(*_counts(name, one), _closed(one)) for name, one in found]
+        print_table(titles, table)
+        if not found and sys.stderr.isatty():
             complain("ls", f"there is no semaphore {place.words}; 'slotwise run' makes them")
     return 1 if troubles else 0
 
@@ -40,15 +46,18 @@ def show(name: str, url: str | None, *, as_json: bool) -> None:
             {
                 "name": name,
                 "value": stats.max_slots,
+                "closed": stats.closed,
+                "reason": stats.reason,
                 "holders": [_as_dict(each) for each in holders],
                 "waiters": [_as_dict(each) for each in waiters],
             }
         )
         return
     held = sum(each.slots for each in holders)
-    sys.stdout.write(
-        f"{printable(name)}: {held} of {stats.max_slots} slots held, {len(waiters)} waiting\n"
-    )
+    words = f"{name}: {held} of {stats.max_slots} slots held, {len(waiters)} waiting"
+    if stats.closed:
+        words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
+    sys.stdout.write(f"{printable(words)}\n")
     if not (holders or waiters):
         return
     rows = [("holds", each) for each in holders] + [("waits", each) for each in waiters]
@@ -67,6 +76,14 @@ def show(name: str, url: str | None, *, as_json: bool) -> None:
             for state, each in rows
         ],
     )
+
+
+def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
+    return name, stats.max_slots, stats.acquired_slots, stats.waiting
+
+
+def _closed(stats: SemaphoreStats) -> str:
+    return (stats.reason or "closed") if stats.closed else ""
 
 
 def _as_dict(claimant: Claimant) -> dict[str, Any]:

@@ -173,7 +173,7 @@ app.command("run", epilog=f"\b\n{running.EXAMPLES}".replace("\n\n", "\n\n\b\n"))
 def ls(url: Url = None, json: Json = False) -> None:
     """List the semaphores: value, slots held, waiting.
 
-    On Redis those are listed that are held or waited for.
+    On Redis those are listed that are held, waited for, or closed.
     """
     from slotwise.cli import look
 
@@ -270,18 +270,40 @@ def kick(
 
 @app.command(
     epilog=_examples(
-        "slotwise close deploy       'slotwise run' exits with 75 for those who wait",
+        "slotwise close deploy --reason 'freeze until Monday'",
         "slotwise show deploy        who still holds",
+        "slotwise open deploy        lets everybody in again",
+        "slotwise close deploy --yes       in scripts",
     ),
 )
-def close(name: Name, url: Url = None) -> None:
-    """Send those who wait away, and let nobody in.
+def close(
+    name: Name,
+    url: Url = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="What those rejected are told.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Close a semaphore for everybody, until 'slotwise open'.
 
-    Holders keep their slots. Once the last has left, the name is free to be used again.
+    Waiters and newcomers are rejected: 'slotwise run' exits with 75 and tells the reason.
+    Holders keep their slots. It stays closed when the last of them has left.
     """
     from slotwise.cli import steer
 
-    steer.close(name, url)
+    steer.close(name, url, reason=reason, yes=yes)
+
+
+@app.command(
+    "open",
+    cls=_Command,
+    epilog=_examples("slotwise open deploy"),
+)
+def reopen(name: Name, url: Url = None) -> None:
+    """Undo 'slotwise close'."""
+    from slotwise.cli import steer
+
+    steer.reopen(name, url)
 
 
 @app.command(

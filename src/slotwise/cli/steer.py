@@ -1,7 +1,8 @@
-"""``slotwise resize``, ``kick`` and ``close``: changing what others are using."""
+"""``slotwise resize``, ``kick``, ``close`` and ``open``: changing what others are using."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from slotwise.cli.places import NoSuchThing, Place, Watched, like, open_place
@@ -22,15 +23,30 @@ def resize(name: str, value: int, url: str | None) -> None:
     _tell(f"{name!r} has {value} {_slots(value)} now, {before} before")
 
 
-def close(name: str, url: str | None) -> None:
-    """Send those who wait away, and refuse newcomers until the last holder has left."""
+def close(name: str, url: str | None, *, reason: str | None, yes: bool) -> None:
+    """Reject waiters and newcomers, wherever they are, until ``slotwise open``.
+
+    Raises:
+        Declined: it was not agreed to; nothing has changed.
+    """
     semaphore = open_place(url).find(name)
     stats = semaphore.stats_sync()
-    semaphore.close_everywhere_sync()
-    _tell(
-        f"{name!r} is closed: {stats.waiting} who waited were sent away,"
-        f" {stats.acquired_slots} {_slots(stats.acquired_slots)} still held"
-    )
+    undo = f"'slotwise open {shlex.quote(name)}'"
+    if not yes:
+        waiters = _count(stats.waiting, "waiter")
+        _ask(f"Close {name!r}, rejecting {waiters} now and all newcomers until {undo}?")
+    semaphore.close_everywhere_sync(reason)
+    held = _count(stats.acquired_slots, "slot")
+    _tell(f"{name!r} is closed: rejected {_count(stats.waiting, 'waiter')}, {held} still held")
+    _tell(f"{undo} undoes it")
+
+
+def reopen(name: str, url: str | None) -> None:
+    """Undo `close`."""
+    semaphore = open_place(url).find(name)
+    was_closed = semaphore.stats_sync().closed
+    semaphore.reopen_sync()
+    _tell(f"{name!r} is open" + ("" if was_closed else ", and was not closed"))
 
 
 def kick(acquisition_id: str, url: str | None, *, yes: bool) -> None:
@@ -80,11 +96,15 @@ def _ask(question: str) -> None:
     sys.stderr.write(f"{printable(question)} [y/N]: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Declined("declined; nothing was kicked")
+        raise Declined("declined; nothing was done")
 
 
 def _slots(count: int) -> str:
     return "slot" if count == 1 else "slots"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _tell(words: str) -> None:
