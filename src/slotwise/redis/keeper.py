@@ -45,6 +45,9 @@ _GRAIN = 0.02
 _FOREIGNERS = -2
 _FOREIGN_LOOKS = 0.25
 
+# How many who ask for several slots are named in a look: the first ones are served first.
+_WIDE_AT_A_LOOK = 100
+
 
 class Keeper:
     """The thread, its loop, and its timetable."""
@@ -315,17 +318,15 @@ class Keeper:
 
     async def _look_at(self, room: Room) -> None:
         """End what is over on a semaphore that we wait for; its next ones are told."""
-        interval = next(
-            (
-                waiter.interval
-                for waiter in list(self._process.waiters.values())
-                if waiter.room is room
-            ),
-            None,
-        )
-        if interval is None:
+        waiters = [each for each in list(self._process.waiters.values()) if each.room is room]
+        if not waiters:
             return
-        args = [b"", b"", interval, room.keys.notification, 0, 0]
+        interval = waiters[0].interval
+        # A foreign client may have granted one of several slots: those who ask for several are
+        # named, so that they get back into line before anybody behind them is served.
+        wide = [each for each in waiters if each.slots > 1 and each.queued]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_AT_A_LOOK]
+        args = [b"", b"", interval, room.keys.notification, 0, len(ids), *ids]
         try:
             seat = self._process.seat()
             [[due, *outcomes]] = await seat.run(room.beat, room.keys.all, args, room.keys.slot)
