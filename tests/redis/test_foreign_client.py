@@ -193,7 +193,14 @@ async def test_neither_exceeds_the_value_and_both_make_progress(
 async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
     server: Server, client: redis.Redis
 ) -> None:
-    semaphore = ours(server, 3)
+    # Nobody's time is up soon: a look between the grant and the next heartbeat would let one pass.
+    semaphore = RedisSemaphore(
+        name="s",
+        value=3,
+        heartbeat_max_interval=60,
+        ping_interval=PING,
+        config=RedisConfig(server.url),
+    )
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire(3))
     await in_line(semaphore, 1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What one call may cost, in members renewed: the server does nothing else meanwhile, and this is
 # some 5 ms of it. A name costs as much as so many members.
 _COST_PER_CALL = 2_000
-_COST_OF_A_NAME = 50
+_COST_OF_A_NAME = 80
 # Over which part of the time between two heartbeats the calls of one are spread.
 _SPREAD = 0.5
 # Pauses shorter than this are not worth it; and how often to look whether there is a hurry.
@@ -55,6 +55,8 @@ class Heart:
         self.again = False  # asked, while it beats, to beat once more
         # Of the heartbeat that is under way: calls without an answer, by name.
         self._unanswered: Counter[Room] = Counter()
+        # When the first one's time is up if nothing is heard, and when that was found out.
+        self._first_end, self._looked_at = math.inf, -math.inf
         self._complaints: set[object] = set()  # troubles that were told, and last
 
     async def beat(self) -> None:
@@ -195,12 +197,13 @@ class Heart:
 
     def _patience(self, batch: Batch, now: float) -> float:
         """How long to wait for the reply to a heartbeat: half of the time that is left."""
-        process = self._process
-        patience = process.config.reply_timeout
-        for each in self._those_behind(batch):
-            left = max(each.alive_at, each.room.heard_at) + each.interval - now
-            if left > 0:  # else it is too late for this one
-                patience = min(patience, left / 2)
+        if self._process.cluster is not None or now > self._looked_at + _LEAST_PATIENCE:
+            self._looked_at, self._first_end = now, math.inf
+            for each in self._those_behind(batch):
+                end = max(each.alive_at, each.room.heard_at) + each.interval
+                if end > now:  # else it is too late for this one
+                    self._first_end = min(self._first_end, end)
+        patience = min(self._process.config.reply_timeout, (self._first_end - now) / 2)
         return max(patience, _LEAST_PATIENCE)
 
     def _those_behind(self, batch: Batch) -> list[Acquisition]:
@@ -208,7 +211,8 @@ class Heart:
         holders, waiters = self._process.holders, self._process.waiters
         if self._process.cluster is None:
             return [*list(holders.values()), *list(waiters.values())]
-        ids = [each for _, _, *both in batch for some in both for each in some]
+        entries = [each for _, _, *both in batch for some in both for each in some]
+        ids = {entry.partition("#")[0] for entry in entries}
         found = [holders.get(each) or waiters.get(each) for each in ids]
         return [each for each in found if each is not None]
 
