@@ -75,3 +75,26 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
     semaphores[0]._process.keeper.beat_soon()
     await until(lambda: connections(client) == 2, "the closed loops' connections are closed")
     assert_nothing_left(client)
+
+
+async def test_namespaces_share_their_thread_and_connections(
+    counted: RedisConfig, client: redis.Redis
+) -> None:
+    """They are only a prefix of keys."""
+
+    def keepers() -> int:
+        return sum(thread.name == "slotwise-keeper" for thread in threading.enumerate())
+
+    async def use(number: int) -> None:
+        config = counted.with_options(namespace=f"namespace-{number}")
+        semaphore = RedisSemaphore(1, name="s", config=config)
+        async with semaphore:
+            assert client.exists(f"namespace-{number}:semaphore_main:s")
+
+    await use(0)
+    threads, links = keepers(), connections(client)
+    for number in range(1, 41):
+        await use(number)
+    assert keepers() == threads
+    assert connections(client) == links > 0
+    assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}

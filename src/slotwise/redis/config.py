@@ -133,6 +133,11 @@ class RedisConfig:
         endpoint = _endpoint_of(client)
         return cls(url=str(endpoint), endpoint=endpoint, **options)
 
+    @property
+    def connection(self) -> RedisConfig:
+        """What configurations have in common that share their connections."""
+        return replace(self, url="", namespace="*", cleanup_timeout=1.0)
+
     def with_options(self, **options: Any) -> RedisConfig:
         """A copy with other options."""
         return replace(self, **options)

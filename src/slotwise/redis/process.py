@@ -1,6 +1,7 @@
 """What one process shares with one server: its seats, and who holds or waits in it.
 
-Equal configurations share a `Process`. A forked child starts with none: it
+Configurations of one server share a `Process`, whatever their namespaces: those are
+only a prefix of the keys. A forked child starts with none: it
 closes the sockets that it inherited, and holds none of its parent's
 acquisitions.
 """
@@ -106,16 +107,16 @@ class Process:
         self.condemned: dict[str, Acquisition] = {}
         self.cluster = ClusterMap(config) if config.endpoint.cluster else None
         self.keeper = Keeper(self)
-        self._rooms: WeakValueDictionary[str, Room] = WeakValueDictionary()
+        self._rooms: WeakValueDictionary[tuple[str, str], Room] = WeakValueDictionary()
         self._seats: dict[asyncio.AbstractEventLoop, Seat] = {}
         self._seat_numbers = itertools.count()
 
-    def room(self, name: str) -> Room:
+    def room(self, namespace: str, name: str) -> Room:
         with _lock:
-            room = self._rooms.get(name)
+            room = self._rooms.get((namespace, name))
             if room is None:
-                keys = Keys(self.config.namespace, name, cluster=self.cluster is not None)
-                room = self._rooms[name] = Room(keys)
+                keys = Keys(namespace, name, cluster=self.cluster is not None)
+                room = self._rooms[namespace, name] = Room(keys)
             return room
 
     def has(self, acquisition_id: str) -> bool:
@@ -280,9 +281,10 @@ era = Era()
 
 def process_for(config: RedisConfig) -> Process:
     with _lock:
-        process = _processes.get(config)
+        shared = config.connection
+        process = _processes.get(shared)
         if process is None:
-            process = _processes[config] = Process(config)
+            process = _processes[shared] = Process(config)
         return process
 
 

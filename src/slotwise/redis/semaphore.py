@@ -138,7 +138,7 @@ class RedisSemaphore(ForThreads):
     def _attach(self) -> None:
         process = process_for(self._config)
         self._process = process
-        self._room = process.room(self._written_name)
+        self._room = process.room(self._config.namespace, self._written_name)
         self._sent_as: tuple[bytes, bytes] | None = None
         self._era = processes.era
 
@@ -351,8 +351,9 @@ class RedisSemaphore(ForThreads):
         if isinstance(names, str):
             raise TypeError(f"names must be several names, not the str {names!r}")
         check_count("limit", limit)
-        process = process_for(RedisConfig() if config is None else config)
-        found, troubles = await statistics.collect(process, names, limit)
+        config = RedisConfig() if config is None else config
+        process = process_for(config)
+        found, troubles = await statistics.collect(process, config.namespace, names, limit)
         for trouble in troubles:
             logger.warning("%s", trouble)
         return found
@@ -374,7 +375,7 @@ class RedisSemaphore(ForThreads):
     ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
         """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
         process = process_for(config)
-        return process.keeper.run(statistics.collect(process, names, limit))
+        return process.keeper.run(statistics.collect(process, config.namespace, names, limit))
 
     async def resize(self, value: int) -> None:
         _check_value(value)

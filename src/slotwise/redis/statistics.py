@@ -24,12 +24,12 @@ _INTERVAL = 15  # what foreign waiters are given if this look grants them someth
 
 
 async def collect(
-    process: Process, names: Iterable[str] | None, limit: int
+    process: Process, namespace: str, names: Iterable[str] | None, limit: int
 ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
     """Statistics by name, fullest first, and what is wrong with those that can't be read."""
     troubles: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await _scan(process)
+        wanted, unnamed = await _scan(process, namespace)
         troubles += [
             Refused(f"{process.config.endpoint} has a semaphore whose name is not text: {key!r}")
             for key in unnamed
@@ -37,7 +37,7 @@ async def collect(
     else:
         wanted = list(dict.fromkeys(names))
     shown: list[tuple[str, SemaphoreStats]] = []
-    seat, namespace, on_cluster = process.seat(), process.config.namespace, bool(process.cluster)
+    seat, on_cluster = process.seat(), bool(process.cluster)
     for at in range(0, len(wanted), _AT_ONCE):
         replies = []
         for name in wanted[at : at + _AT_ONCE]:
@@ -66,13 +66,13 @@ def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
 
 
-async def _scan(process: Process) -> tuple[list[str], list[bytes]]:
+async def _scan(process: Process, namespace: str) -> tuple[list[str], list[bytes]]:
     """The names of all semaphores that are held, waited for, or closed; and those not in UTF-8."""
     seat = process.seat()
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
     for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
-        prefix = f"{process.config.namespace}:semaphore_{kind}:"
+        prefix = f"{namespace}:semaphore_{kind}:"
         pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
         for address in await seat.primaries():
             cursor = b"0"

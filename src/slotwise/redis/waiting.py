@@ -48,7 +48,7 @@ async def outcome(acquisition: Acquisition, timeout: float | None) -> None:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
         try:
-            await acquisition.withdraw(acquisition.process.config.cleanup_timeout)
+            await acquisition.withdraw(acquisition.semaphore._config.cleanup_timeout)
         except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
             pass
         raise
