@@ -17,6 +17,9 @@ WITHHELD = "words that are withheld, as they repeat a credential"
 # So many characters of a secret in a row are no accident. Servers cut off what they echo.
 _FRAGMENT = 4
 
+# Of a longer quotation so much is shown.
+_LONGEST = 500
+
 # What the docs and our own messages write in the place of credentials.
 _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
 
@@ -47,9 +50,15 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return _IN_A_QUERY.sub(rf"\1{HIDDEN}", text)
 
 
+def quoted(words: object, secrets: Iterable[str] = ()) -> str:
+    """How a message quotes what somebody else said: redacted, and not for pages."""
+    text = str(words)
+    return redact(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...", secrets)
+
+
 def redacted_repr(given: object) -> str:
     """How a message quotes an argument that it refuses."""
-    return redact(repr(given))
+    return quoted(repr(given))
 
 
 def kind_of(given: object) -> str:

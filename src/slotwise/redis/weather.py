@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 
-from slotwise._redaction import redact
+from slotwise._redaction import quoted
 from slotwise.errors import BackendError
 
 logger = logging.getLogger("slotwise.redis")
@@ -57,7 +57,7 @@ def unreachable(server: object, error: BaseException) -> BackendError:
 
 def said_by(server: object, words: object) -> str:
     """What a server said, or what is said of it, as a message may quote it."""
-    return redact(str(words), getattr(server, "secrets", ()))
+    return quoted(words, getattr(server, "secrets", ()))
 
 
 def not_redis(server: object, where: str, answer: object) -> BackendError:
