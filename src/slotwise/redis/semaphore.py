@@ -200,7 +200,7 @@ class RedisSemaphore(ForThreads):
             AcquireTimeout: ``timeout`` seconds passed first.
             SemaphoreClosed: closed before or during the wait.
             ValueConflict: the name is in use with another value.
-            ValueError: ``slots`` is more than the semaphore has.
+            ValueError: ``slots`` is more than the semaphore has, or more than 10,000.
             BackendError: the server can't be used, or could not be reached in time.
         """
         if timeout is UNSET:
