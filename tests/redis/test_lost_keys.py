@@ -161,6 +161,19 @@ async def test_holders_do_not_notice_that_the_numbers_are_lost(
         assert await semaphore.release(each) is True
 
 
+async def test_garbage_among_the_numbers_is_nobodys_number(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="s", value=5, config=config)
+    held = [await semaphore.acquire() for _ in range(2)]
+    for garbage in ({"garbage": 1}, {"garbage": 0.5}, {"0": 0}):
+        client.zadd("adv-sem:semaphore_numbers:s", garbage)
+        held.append(await semaphore.acquire())
+    assert [each.slot_number for each in held] == [1, 2, 3, 4, 5]
+    for each in held:
+        assert await semaphore.release(each) is True
+
+
 # ------------------------------------------------------------------------------------- tiers
 
 

@@ -174,6 +174,7 @@ local function take_numbers(count, value)
         take(low, top)
       else
         local low, high = each_range(member)()
+        if low < 1 then return nil end  -- garbage
         local last = math.min(high, low + count - 1)
         take(low, last)
         used = used + 1

@@ -39,7 +39,8 @@ do
       local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
       local number = tonumber(lowest[2])
       if lowest[1] == 'top' then number = number + 1 end
-      if number and number <= value then
+      local is_sound = lowest[1] == 'top' or string.match(lowest[1] or '', '^%d+') == lowest[2]
+      if is_sound and number and number >= 1 and number <= value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
         redis.call('ZADD', main, string.format('%.6f', now + interval), id)
         if held == 0 or redis.call('PTTL', main) < 1000 * interval then
