@@ -147,9 +147,12 @@ class Lease(MemoryClaim, AcquisitionContext):
         tracker = self.semaphore._tracker
         if perhaps_wanted(DEBUG, True):
             return tracker.take_back(self)
-        # The pop decides between this caller, others that release the same
-        # lease, and the end of its ttl: exactly one of them frees the slot.
-        if tracker.holders.pop(self.key, None) is None:
+        # The deletion decides between this caller, others that release the same
+        # lease, and the end of its ttl: exactly one of them frees the slot. It is not a
+        # call, after which a signal handler could raise.
+        try:
+            del tracker.holders[self.key]
+        except KeyError:
             return False
         tracker.last_used = glance.time
         if tracker.attention:
@@ -187,18 +190,24 @@ class Lease(MemoryClaim, AcquisitionContext):
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         # `give`, written out for the same reason.
-        semaphore = self.semaphore
-        tracker = semaphore._tracker
-        if not perhaps_wanted(DEBUG, True) and tracker.holders.pop(self.key, None) is not None:
-            tracker.last_used = glance.time
-            if tracker.attention:
-                tracker.put_back(self._slot_number)
-            else:
-                heappush(tracker.free, self._slot_number)
-                if tracker.line or tracker.attention:
-                    tracker.look_after_waiters()
-        else:
-            self._leave()
+        tracker = self.semaphore._tracker
+        try:
+            if not perhaps_wanted(DEBUG, True):
+                del tracker.holders[self.key]
+                tracker.last_used = glance.time
+                if tracker.attention:
+                    tracker.put_back(self._slot_number)
+                else:
+                    heappush(tracker.free, self._slot_number)
+                    if tracker.line or tracker.attention:
+                        tracker.look_after_waiters()
+                return
+        except KeyError:
+            pass  # it has ended before, or was never entered
+        except BaseException:
+            self.leave_interrupted()
+            raise
+        self._leave()
 
     def __enter__(self) -> Lease:
         refuse_to_block_a_loop("'with'")
@@ -206,12 +215,27 @@ class Lease(MemoryClaim, AcquisitionContext):
         if self.key is not None:
             raise context_reused(self.semaphore)
         self.key = key
-        if not self.take():
-            self.semaphore._acquire_sync(self)
+        try:
+            if not self.take():
+                self.semaphore._acquire_sync(self)
+        except BaseException:  # a signal handler's, for one, when it had its slot already
+            self.give()
+            raise
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave()
+        try:
+            self._leave()
+        except BaseException:
+            self.leave_interrupted()
+            raise
+
+    def leave_interrupted(self) -> None:
+        """Leave the block all the same when a signal handler raised meanwhile."""
+        self.give()
+        tracker = self.semaphore._tracker
+        if tracker.line or tracker.attention:  # it may have come before they were looked after
+            tracker.look_after_waiters()
 
     def _leave(self) -> None:
         if self.key is None:
@@ -273,20 +297,26 @@ class TimedLease(Lease):
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        semaphore = self.semaphore
-        tracker = semaphore._tracker
-        if not perhaps_wanted(DEBUG, True) and tracker.holders.pop(self.key, None) is not None:
-            if tracker.young_deadlines.pop(self.key, None) is None:
-                tracker.forget_deadline(self.key)
-            tracker.last_used = glance.time
-            if tracker.attention:
-                tracker.put_back(self._slot_number)
-            else:
-                heappush(tracker.free, self._slot_number)
-                if tracker.line or tracker.attention:
-                    tracker.look_after_waiters()
-        else:
-            self._leave()
+        tracker = self.semaphore._tracker
+        try:
+            if not perhaps_wanted(DEBUG, True):
+                del tracker.holders[self.key]
+                tracker.last_used = glance.time
+                if tracker.attention:
+                    tracker.put_back(self._slot_number)
+                else:
+                    heappush(tracker.free, self._slot_number)
+                    if tracker.line or tracker.attention:
+                        tracker.look_after_waiters()
+                if tracker.young_deadlines.pop(self.key, None) is None:
+                    tracker.forget_deadline(self.key)
+                return
+        except KeyError:
+            pass  # it has ended before, or was never entered
+        except BaseException:
+            self.leave_interrupted()
+            raise
+        self._leave()
 
 
 class WideLease(TimedLease):

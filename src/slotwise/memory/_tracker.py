@@ -164,7 +164,9 @@ class Tracker(Ledger[MemoryClaim]):
 
     def take_back(self, lease: Lease) -> bool:
         """Free what a lease holds; False if it has ended before."""
-        if self.holders.pop(lease.key, None) is None:
+        try:
+            del self.holders[lease.key]
+        except KeyError:
             self.pardon(lease.key)
             return False
         self.last_used = glance.time
@@ -284,6 +286,8 @@ class Tracker(Ledger[MemoryClaim]):
             except RuntimeError:
                 pass  # cancelled all the same; the closed loop can't tell anybody
         self.ended_tickets += 1
+        if self.free or self.circulating < self.value:
+            self.look_after_waiters()  # interrupted before it had looked for the last time
         if (
             self.ended_tickets > _FEW_ENDED
             and self.ended_tickets * 2 > len(self.line)

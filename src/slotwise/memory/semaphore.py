@@ -212,8 +212,12 @@ class MemorySemaphore(Semaphore):
     ) -> AcquisitionResult:
         lease: Lease = self.cm(slots, timeout=timeout)  # type: ignore[assignment]
         lease.key = next_key()
-        if not lease.take():
-            await self._acquire(lease)
+        try:
+            if not lease.take():
+                await self._acquire(lease)
+        except BaseException:  # a signal handler's, for one, when it had its slot already
+            lease.give()
+            raise
         return lease
 
     def acquire_sync(
@@ -319,49 +323,69 @@ class MemorySemaphore(Semaphore):
         return self.release_sync(acquisition_id)
 
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        if isinstance(acquisition_id, Lease) and acquisition_id.semaphore is self:
+            # The same as below, without looking for it by its id.
+            lease: Lease = acquisition_id
+            try:
+                return lease.give()
+            except BaseException:
+                lease.leave_interrupted()
+                raise
         acquisition_id = acquisition_id_of(acquisition_id)
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self._name)
             return False
         tracker = self._known() or self._tracker
-        lease = tracker.holders.get(key)
+        holder = tracker.holders.get(key)
         # Named semaphores share their table of holders: is this one of ours?
-        if lease is None or lease.semaphore._tracker is not tracker:
+        if holder is None or holder.semaphore._tracker is not tracker:
             tracker.pardon(key)
             return False
-        return cast("Lease", lease).give()
+        return cast("Lease", holder).give()
 
     # ------------------------------------------------- `async with semaphore:`
 
     async def __aenter__(self) -> None:
         tracker = self._lane
+        # A signal handler can raise after each call. So the last one before a number is
+        # taken comes right before that, and what is known to be taken is given back.
+        if (
+            not tracker.attention
+            and not tracker.line
+            and not tracker.woken
+            and not perhaps_wanted(DEBUG, True)
+        ):
+            number = 0
+            try:
+                number = heappop(tracker.free)
+                self._numbers.append(number)
+            except IndexError:
+                pass
+            except BaseException:
+                self._undo_enter(number)
+                raise
+            else:
+                return
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            if not tracker.line and not tracker.woken:
-                try:
-                    self._numbers.append(heappop(tracker.free))
-                except IndexError:
-                    pass
-                else:
-                    return
             loop = get_running_loop()
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
-                tracker.line.append(future)
                 at_once = False
-                # The last look of who queues, in the ledger's order. Busy comes first:
-                # who is in the section may have numbers in hand that it puts back;
-                # who goes there later sees the line before it takes any.
-                if (
-                    section.busy
-                    or tracker.free
-                    or tracker.circulating < tracker.value
-                    or loop is not tracker.home
-                    or tracker.attention
-                ):
-                    tracker.settle_newcomer(future)
-                    at_once = future.done()
                 try:
+                    tracker.line.append(future)
+                    # The last look of who queues, in the ledger's order. Busy comes first:
+                    # who is in the section may have numbers in hand that it puts back;
+                    # who goes there later sees the line before it takes any.
+                    if (
+                        section.busy
+                        or tracker.free
+                        or tracker.circulating < tracker.value
+                        or loop is not tracker.home
+                        or tracker.attention
+                    ):
+                        tracker.settle_newcomer(future)
+                        at_once = future.done()
                     if at_once:
                         await tracker.woken.let_pass()
                     number = await future
@@ -392,9 +416,11 @@ class MemorySemaphore(Semaphore):
                 if tracker.line or tracker.attention:
                     tracker.hand_over(number)
                 else:
-                    heappush(tracker.free, number)
-                    if tracker.line or tracker.attention:
-                        tracker.look_after_waiters()
+                    try:
+                        heappush(tracker.free, number)
+                    finally:  # also if a signal handler raises now
+                        if tracker.line or tracker.attention:
+                            tracker.look_after_waiters()
                 return
         self._exit()
 
@@ -402,10 +428,15 @@ class MemorySemaphore(Semaphore):
         refuse_to_block_a_loop("'with'")
         tracker = self._lane
         if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
+            number = 0
             try:
-                self._numbers.append(heappop(tracker.free))
+                number = heappop(tracker.free)
+                self._numbers.append(number)
             except IndexError:
                 pass
+            except BaseException:
+                self._undo_enter(number)
+                raise
             else:
                 return
         if self._blocks_have_claims():
@@ -422,7 +453,32 @@ class MemorySemaphore(Semaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # As in `__aexit__`, written out: what is called could be interrupted.
+        if not self._blocks:
+            try:
+                number = self._numbers.pop()
+            except IndexError:
+                pass
+            else:
+                tracker = self._tracker
+                tracker.last_used = glance.time
+                if tracker.line or tracker.attention:
+                    tracker.hand_over(number)
+                else:
+                    try:
+                        heappush(tracker.free, number)
+                    finally:
+                        if tracker.line or tracker.attention:
+                            tracker.look_after_waiters()
+                return
         self._exit()
+
+    def _undo_enter(self, number: int) -> None:
+        """Give back what a block took before a signal handler raised; 0 if it is not known."""
+        if number:
+            if number in self._numbers:  # nobody else has the same
+                self._numbers.remove(number)
+            self._tracker.hand_over(number)
 
     async def _enter_slowly(self) -> None:
         """Enter a block that can neither take the quick lane nor stand in its line."""
@@ -439,7 +495,7 @@ class MemorySemaphore(Semaphore):
 
     def _exit(self) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
-        lease = self._own_block()
+        lease = self._own_block() if self._blocks else None
         if lease is None:
             try:
                 number = self._numbers.pop()

@@ -1,0 +1,175 @@
+"""Signal handlers that raise in the middle of slotwise: what is lost then, and what never is."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import slotwise
+from slotwise._ledger import Claim, Ledger
+from slotwise._ledger import ledger as ledger_module
+
+HOME = slotwise.__path__[0]
+
+
+class Strike(BaseException):
+    """What the signal handler raises."""
+
+
+# ------------------------------------------------- the ledger, between any two bytecodes
+
+
+def struck(number: int, call: Callable[[], object]) -> bool:
+    """Make a call and raise before its so-manieth bytecode; False if it has fewer."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_code.co_filename.startswith(HOME):
+            count += 1
+            if count == number:
+                raise Strike
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Strike:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def prepared(value: int) -> Ledger[Claim]:
+    ledger = Ledger[Claim](value)
+    for key in ("one", "two", "three"):
+        ledger.request(Claim(key))
+    ledger.request(Claim("wide", 20))
+    ledger.request(Claim("above"))
+    ledger.release("two")
+    return ledger
+
+
+# The most that a strike may cost, which is what the interrupted call is about.
+VERBS: dict[str, tuple[int, Callable[[Ledger[Claim]], object]]] = {
+    "request": (1, lambda ledger: [ledger.request(Claim(f"new {n}")) for n in range(12)]),
+    "wide request": (16, lambda ledger: ledger.request(Claim("new", 16))),
+    "release": (1, lambda ledger: ledger.release("one")),
+    "wide release": (20, lambda ledger: ledger.release("wide")),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worth, call = VERBS[verb]
+    value = 40
+    monkeypatch.setattr(ledger_module, "_FEW", 4)
+    for number in itertools.count(1):
+        ledger = prepared(value)
+        if not struck(number, lambda: call(ledger)):  # noqa: B023 - called at once
+            break
+        ledger.settle()
+        held = [number for claim in ledger.holders.values() for number in claim.numbers]
+        for key, slots in enumerate((1, 1, 1, 1, 6, 5, *[1] * 40)):
+            claim = Claim(key, slots)
+            if ledger.try_request(claim):
+                held += claim.numbers
+        assert len(set(held)) == len(held), "a number was handed out twice"
+        assert len(held) >= value - worth, f"lost {value - len(held)} slots"
+        assert len(held) <= value
+    assert number > 50, "nothing was struck"
+
+
+# ------------------------------------------------------- the driver, with real signals
+
+WAYS = {
+    "async with": "drive(block(semaphore))",
+    "async cm": "drive(cm(semaphore))",
+    "acquire": "drive(pair(semaphore))",
+    "with": "with semaphore: pass",
+    "cm": "with semaphore.cm(): pass",
+    "acquire_sync": "semaphore.release_sync(semaphore.acquire_sync())",
+    "wide": "with semaphore.cm(2): pass",
+    "mint": "[semaphore.acquire_sync() for semaphore in [MemorySemaphore(16)] for _ in range(9)]",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) -> None:
+    program = """
+    import asyncio, random, signal, sys
+    from slotwise import MemorySemaphore, _section
+
+    class Strike(BaseException): ...
+
+    strikes = 0
+
+    def strike(*_):
+        global strikes
+        strikes += 1
+        raise Strike
+
+    async def block(semaphore):
+        async with semaphore: pass
+
+    async def cm(semaphore):
+        async with semaphore.cm(): pass
+
+    async def pair(semaphore):
+        await semaphore.release(await semaphore.acquire())
+
+    loop = asyncio.new_event_loop()
+
+    def drive(coroutine):
+        asyncio._set_running_loop(loop)
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            pass
+
+    signal.signal(signal.SIGALRM, strike)
+    sys.unraisablehook = lambda unraisable: None
+    for _ in range(500):
+        strikes = 0  # one in somebody's finalizer is swallowed, and another one follows
+        semaphore = MemorySemaphore(16)
+        others = [semaphore.acquire_sync(), semaphore.acquire_sync()]
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4), 0.1)
+            while True:
+                WAY
+        except Strike:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            asyncio._set_running_loop(None)
+        assert not _section.section.busy
+        held = [acquired.slot_number for acquired in others]
+        while (acquired := semaphore.try_acquire_sync()) is not None:
+            held.append(acquired.slot_number)
+        assert len(set(held)) == len(held), "a number was handed out twice"
+        assert max(held) <= 16
+        assert len(held) >= 16 - WORTH * strikes, f"{strikes} lost {16 - len(held)} slots"
+    print("done")
+    """
+    code = textwrap.dedent(program).replace("WAY", WAYS[way])
+    code = code.replace("WORTH", "2" if way == "wide" else "0" if way == "mint" else "1")
+    outcome = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert outcome.stdout == "done\n", outcome.stderr
