@@ -31,7 +31,7 @@ class Block(AcquisitionContext):
         return self._acquired
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        await self._tiers.release_on_exit(self._leave())
+        await self._tiers._release_on_exit(self._leave())
 
     def __enter__(self) -> AcquisitionResult:
         self._enter()
@@ -39,7 +39,7 @@ class Block(AcquisitionContext):
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._tiers.release_on_exit_sync(self._leave())
+        self._tiers._release_on_exit_sync(self._leave())
 
     def _enter(self) -> None:
         if self._entered:

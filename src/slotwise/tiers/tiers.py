@@ -201,12 +201,12 @@ class Tiers(SameWhenCopied):
         self._bound_idle()
         return freed
 
-    async def release_on_exit(self, acquired: AcquisitionResult) -> None:
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
         """`release` for a block that is left; see `Semaphore._release_on_exit`."""
         await self._backend.release_on_exit(acquired.acquisition_id)
         self._bound_idle()
 
-    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
         self._backend.release_on_exit_sync(acquired.acquisition_id)
         self._bound_idle()
 
