@@ -21,7 +21,7 @@ from slotwise.errors import BackendError
 from slotwise.redis import _outages, weather
 from slotwise.redis.config import RedisConfig
 from slotwise.redis.opening import Address, Talk, ask_sentinels, open_line
-from slotwise.redis.scripts import OURS, load
+from slotwise.redis.scripts import OURS, Script, load
 from slotwise.redis.transport import Call, IntoFuture, Link
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
@@ -134,7 +134,7 @@ class Line:
     def _open_in_thread(self, attempt: int) -> None:
         result: Talk | BackendError
         try:
-            result = open_line(self.config, self.address, self.channel)
+            result = open_line(self.config, self.address, self.channel, teach=False)
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
@@ -169,6 +169,8 @@ class Line:
             # A line without a channel makes calls that block: there no reply is late.
             verify=self._verify if self.config.endpoint.service and self.channel else None,
         )
+        for script in result.unknown:  # a call of one that is unknown would be passed by others
+            self.link.send(_load(script))
         again, self._opened_before = self._opened_before, True
         # Whoever was in the middle of something looks first, so that grants
         # made meanwhile are known before anything new is asked.
@@ -321,7 +323,7 @@ class Line:
         self._pause, self._pausing = 0.0, None
         if any(call.whole for call in refused):
             for name in OURS:
-                self.submit(Call(None, (), ["SCRIPT", "LOAD", load(name).source], _ignore))
+                self.submit(_load(load(name)))
         for call in refused:
             self.submit(call)
         for call in held_back:
@@ -347,6 +349,10 @@ class Line:
 
 def _in_thread(run: Callable[..., object], *args: object) -> None:
     threading.Thread(target=run, args=args, name="slotwise-open", daemon=True).start()
+
+
+def _load(script: Script) -> Call:
+    return Call(None, (), ["SCRIPT", "LOAD", script.source], _ignore)
 
 
 def _ignore(_: Call, reply: Any) -> None:

@@ -44,6 +44,7 @@ class Talk:
         self._deadline = deadline
         self._endpoint = endpoint
         self.address = address
+        self.unknown: list[Script] = []  # scripts of ours that the server does not know
         self._heard = b""  # how the last answer began, for who does not understand it
 
     def allow(self, seconds: float) -> None:
@@ -132,8 +133,13 @@ def dial(config: RedisConfig, address: Address, questions: Sequence[Sequence[Any
     return talk
 
 
-def open_line(config: RedisConfig, address: Address | None, channel: str | None) -> Talk:
+def open_line(
+    config: RedisConfig, address: Address | None, channel: str | None, *, teach: bool = True
+) -> Talk:
     """A connection ready for use, subscribed to ``channel``.
+
+    Without ``teach`` the caller loads the scripts that are ``unknown`` there, before its
+    first call and without waiting for it.
 
     ``address`` None is the one server of the configuration, or the primary
     that its sentinels name.
@@ -171,7 +177,9 @@ def open_line(config: RedisConfig, address: Address | None, channel: str | None)
                 if isinstance(subscribed, hiredis.ReplyError):
                     raise subscribed
             if isinstance(known, list):  # else this user may not, and they are sent when used
-                _teach(talk, [s for s, there in zip(scripts, known, strict=True) if not there])
+                talk.unknown = [s for s, there in zip(scripts, known, strict=True) if not there]
+            if teach:
+                _teach(talk)
             late = time.monotonic() - asked_at > LATE
             if endpoint.service and late and ask_sentinels(config) != address:
                 raise weather.Unreachable(f"{endpoint} has got another primary meanwhile")
@@ -343,11 +351,11 @@ def _context(options: dict[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _teach(talk: Talk, scripts: list[Script]) -> None:
-    """Let the server know all our scripts: one that it does not know would be passed by others."""
-    if scripts:
-        talk.send([["SCRIPT", "LOAD", script.source] for script in scripts])
-        for _ in scripts:
+def _teach(talk: Talk) -> None:
+    """Let the server know all our scripts."""
+    if talk.unknown:
+        talk.send([["SCRIPT", "LOAD", script.source] for script in talk.unknown])
+        for _ in talk.unknown:
             talk.reply()
 
 

@@ -346,12 +346,10 @@ async def _is_free(semaphore: RedisSemaphore) -> bool:
 
 
 async def test_a_server_that_takes_300_ms_is_used_and_not_complained_of(
-    server: Server, caplog: pytest.LogCaptureFixture
+    own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "slotwise.redis")
-    async with a_semaphore(server.url):  # the scripts are known there from now on
-        pass
-    with IsSlow(server.port) as slow:
+    with IsSlow(own_server.port) as slow:  # and has never heard of our scripts
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
         acquired = await semaphore.try_acquire()
         assert acquired is not None
