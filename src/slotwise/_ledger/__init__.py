@@ -6,6 +6,6 @@ driver asks the same ledger, so that a rule about slots stands in one place.
 
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ledger import Claim, Ledger, Pass
-from slotwise._ledger.ranges import Ranges, ranges_of
+from slotwise._ledger.ranges import ranges_of
 
-__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "Pass", "Ranges", "ranges_of"]
+__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "Pass", "ranges_of"]
