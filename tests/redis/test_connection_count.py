@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,19 +12,23 @@ import redis
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, keeper
+
+users: list[str] = []
 
 
 @pytest.fixture
 def counted(server: Server, client: redis.Redis) -> Iterator[RedisConfig]:
     """The server, for a user of its own, whose connections can be told from others'."""
-    client.execute_command("ACL", "SETUSER", "counted", "on", ">secret", "~*", "&*", "+@all")
-    yield RedisConfig(f"redis://counted:secret@127.0.0.1:{server.port}")
-    client.execute_command("ACL", "DELUSER", "counted")
+    user = f"counted-{len(users)}"
+    users.append(user)
+    client.execute_command("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
+    yield RedisConfig(f"redis://{user}:secret@127.0.0.1:{server.port}")
+    client.execute_command("ACL", "DELUSER", user)
 
 
 def connections(client: redis.Redis) -> int:
-    return sum(each["user"] == "counted" for each in client.client_list())
+    return sum(each["user"] == users[-1] for each in client.client_list())
 
 
 async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
@@ -98,3 +103,77 @@ async def test_namespaces_share_their_thread_and_connections(
     assert keepers() == threads
     assert connections(client) == links > 0
     assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
+
+
+async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:
+    thread = semaphore._process.keeper._thread
+    await until(lambda: connections(client) == 0, "no connection")
+    await until(lambda: thread is None or not thread.is_alive(), "no thread")
+
+
+@pytest.mark.parametrize("way", ["tasks", "threads"])
+async def test_thread_and_connections_go_when_nobody_has_had_a_use_for_them(
+    counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(keeper, "IDLE", 0.2)
+    semaphore = RedisSemaphore(1, name="s", config=counted)
+
+    async def take() -> None:
+        if way == "tasks":
+            async with semaphore:
+                assert connections(client) > 0
+        else:
+            held = await asyncio.to_thread(semaphore.acquire_sync)
+            assert connections(client) > 0
+            await asyncio.to_thread(semaphore.release_sync, held)
+
+    for _ in range(3):
+        await take()
+        await nothing_is_left(semaphore, client)
+    await semaphore.stats()
+    await nothing_is_left(semaphore, client)
+    held = await semaphore.acquire()
+    waiter = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    await asyncio.sleep(0.5)  # nothing happens meanwhile, which is what is to be seen
+    assert connections(client) > 0
+    await semaphore.release(held)
+    await semaphore.release(await asyncio.wait_for(waiter, 30))
+
+
+async def test_the_last_close_ends_thread_and_connections(
+    counted: RedisConfig, client: redis.Redis
+) -> None:
+    one = RedisSemaphore(1, name="one", config=counted)
+    other = RedisSemaphore(1, name="other", config=counted.with_options(namespace="elsewhere"))
+    held = await one.acquire()
+    async with other:
+        pass
+    acquired = await asyncio.to_thread(other.acquire_sync)
+    await asyncio.to_thread(other.release_sync, acquired)
+    await one.close()
+    assert connections(client) > 0  # the other is open
+    await other.close()
+    assert await one.release(held)
+    await nothing_is_left(one, client)
+    again = RedisSemaphore(1, name="one", config=counted)
+    async with again:
+        assert connections(client) > 0
+    await asyncio.to_thread(again.close_sync)
+    await nothing_is_left(again, client)
+
+
+async def test_threads_that_come_while_the_thread_leaves_are_served(
+    counted: RedisConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "IDLE", 0.001)
+    semaphore = RedisSemaphore(8, name="s", config=counted)
+
+    def work() -> None:
+        for number in range(60):
+            semaphore.release_sync(semaphore.acquire_sync(timeout=60))
+            time.sleep(number % 7 / 1000)
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(asyncio.to_thread(work) for _ in range(4)))
+    assert (await semaphore.stats()).acquired_slots == 0

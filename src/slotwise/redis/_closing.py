@@ -49,24 +49,29 @@ async def close_here(process: Process, room: Room, key: Key, at_most: float) -> 
     failing: list[asyncio.Future[None]] = []
     for seat, waiters in by_seat.items():
         if seat.loop is here:
-            failing.append(here.create_task(_fail(process, room, seat, waiters)))
+            failing.append(here.create_task(_fail(room, seat, waiters)))
         elif not seat.loop.is_closed():
-            elsewhere = asyncio.run_coroutine_threadsafe(
-                _fail(process, room, seat, waiters), seat.loop
-            )
+            elsewhere = asyncio.run_coroutine_threadsafe(_fail(room, seat, waiters), seat.loop)
             failing.append(asyncio.wrap_future(elsewhere))
     if failing:
         await asyncio.wait(failing, timeout=at_most)
+    if not has_open_instances(key[0]):
+        for each in process.siblings():
+            each.keeper.dismiss()
 
 
 def _members(process: Process, room: Room) -> list[Acquisition]:
     """Who of this process holds or waits for what the room is of."""
-    everybody = (*list(process.waiters.values()), *list(process.holders.values()))
+    everybody = [
+        each
+        for sibling in process.siblings()
+        for each in (*list(sibling.waiters.values()), *list(sibling.holders.values()))
+    ]
     return [each for each in everybody if each.room.keys.all == room.keys.all]
 
 
-async def _fail(process: Process, room: Room, seat: Seat, waiters: list[Acquisition]) -> None:
+async def _fail(room: Room, seat: Seat, waiters: list[Acquisition]) -> None:
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then
-        await room.give_all(process, seat, ids, waiters[0].interval)
+        await room.give_all(waiters[0].process, seat, ids, waiters[0].interval)

@@ -16,12 +16,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise import _fork
 from slotwise.errors import BackendError
 from slotwise.redis import log
+from slotwise.redis._closing import has_open_instances
 from slotwise.redis._reply_limits import Send, reply_within
 from slotwise.redis.foreign import NotificationLists
 from slotwise.redis.heart import Heart
@@ -36,6 +38,10 @@ T = TypeVar("T")
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
+
+# For how long a server may be without holder, waiter or call before thread and connections go.
+IDLE = 10.0
+_SOON = 0.05  # when to look again whether a connection is still in use
 
 # How close together looks at due ttls and at due semaphores may be.
 _GRAIN = 0.02
@@ -64,6 +70,10 @@ class Keeper:
         self.interval = math.inf  # between heartbeats; inf while resting
         self.alarm = math.inf  # when the next ttl ends
         self._next_beat = math.inf
+        self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
+        self._posted = self._done = 0  # callbacks, to tell whether all have run
+        self._dismissed = False  # by the last close
+        self._began_at = 0.0
         self._lists = NotificationLists(process, self._spawn)
         self._primary = PrimaryWatch(process)
         self._dues: dict[Room, float] = {}  # when to look at a semaphore that is waited for
@@ -72,18 +82,21 @@ class Keeper:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the keeper's loop, blocking the calling thread."""
+        future: Future[T] | None = None
+        caller = object()
         try:
-            loop = self._started()
-        except BaseException:
-            coroutine.close()  # interrupted; nobody will await it
-            raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        try:
+            self._callers.add(caller)  # before the look at the loop, so that it does not leave
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
             return future.result()
         except BaseException:
             # An interrupt of this thread: the coroutine cleans up after itself.
-            future.cancel()
+            if future is None:
+                coroutine.close()  # nobody will await it
+            else:
+                future.cancel()
             raise
+        finally:
+            self._callers.discard(caller)
 
     def run_through(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Like `run`, for what has to happen even if the calling thread is interrupted.
@@ -152,7 +165,7 @@ class Keeper:
                 each.let_go()
                 self._spawn(each.give_back())
 
-        self._started().call_soon_threadsafe(give_back)
+        self._post(give_back)
 
     def deliver(self, send: Send, room: Room, seconds: float) -> None:
         """Go on with a release that was not confirmed, from any thread, at most so long.
@@ -182,7 +195,7 @@ class Keeper:
             with contextlib.suppress(BackendError):
                 await coroutine
 
-        self._started().call_soon_threadsafe(lambda: self._spawn(run()))
+        self._post(lambda: self._spawn(run()))
 
     def end(self) -> None:
         if self._loop is not None and self._thread is not None:
@@ -194,19 +207,42 @@ class Keeper:
         """Close the sockets that are not a seat's, in a forked child."""
         self._primary.abandon()
 
+    def attend(self) -> None:
+        """See to it that the thread runs: somebody makes a call."""
+        if self._loop is None:
+            self._nudge()
+
+    def dismiss(self) -> None:
+        """Leave as soon as nobody holds or waits, if there are no open instances then."""
+        self._dismissed = True
+        if self._loop is not None:
+            self._nudge()
+
     def _nudge(self) -> None:
-        loop = self._started()
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._set_nudged)
+            self._post(self._set_nudged)
 
     def _set_nudged(self) -> None:
         assert self._nudged is not None
         self._nudged.set()
 
+    def _post(self, callback: Callable[[], object]) -> None:
+        """Have something done by the thread, which does not leave before."""
+
+        def run() -> None:
+            self._done += 1
+            callback()
+
+        with self._starting:
+            self._started().call_soon_threadsafe(run)
+            self._posted += 1
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._nudged = asyncio.Event()
+                self._began_at = time.monotonic()
                 self._thread = threading.Thread(
                     target=self._live, name="slotwise-keeper", daemon=True
                 )
@@ -216,26 +252,27 @@ class Keeper:
     # -------------------------------------------------------------- the thread
 
     def _live(self) -> None:
-        assert self._loop is not None
-        asyncio.set_event_loop(self._loop)
-        self._nudged = asyncio.Event()
-        keeping = self._loop.create_task(self._keep())
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        keeping = loop.create_task(self._keep())
         try:
-            self._loop.run_forever()
+            loop.run_forever()
         finally:
-            keeping.cancel()
-            self._primary.close()
-            for task in [keeping, *self._tasks]:
+            # Another thread may have begun meanwhile, with a loop and tasks of its own.
+            tasks = [keeping, *(task for task in list(self._tasks) if task.get_loop() is loop)]
+            if self._loop is loop:
+                self._primary.close()
+            for task in tasks:
                 task.cancel()
-            self._loop.run_until_complete(
-                asyncio.gather(keeping, *self._tasks, return_exceptions=True)
-            )
-            self._loop.close()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.close()
 
     async def _keep(self) -> None:
-        assert self._nudged is not None
+        nudged = self._nudged
+        assert nudged is not None
         while True:
-            self._nudged.clear()
+            nudged.clear()
             try:
                 delay = self._look_around(time.monotonic())
             except Exception:  # whatever it is, heartbeats must go on
@@ -243,7 +280,7 @@ class Keeper:
                 delay = 1.0
             try:
                 async with asyncio.timeout(delay):
-                    await self._nudged.wait()
+                    await nudged.wait()
             except TimeoutError:
                 pass
 
@@ -262,7 +299,38 @@ class Keeper:
         self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)
         soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
+        soonest = min(soonest, self._leave_if_idle(now))
         return max(soonest - now, 0.0) if soonest < math.inf else None
+
+    def _leave_if_idle(self, now: float) -> float:
+        """End the thread, and close the connections, when nobody has had a use for them for long.
+
+        Gives the time to look at it again. The next call begins anew.
+        """
+        idle_since = self._process.idle_since()
+        if idle_since == math.inf:
+            # The last to leave does not wake this thread, which would cost every release.
+            return now + (10 * _SOON if self._dismissed else IDLE / 4)
+        endpoint = self._process.config.endpoint
+        wanted = not self._dismissed or has_open_instances(endpoint)
+        leave_at = max(idle_since, self._began_at) + (IDLE if wanted else 0.0)
+        if now < leave_at:
+            return leave_at
+        if not self._tasks and self._process.hang_up() and self._leave():
+            return math.inf
+        return now + (_SOON if not wanted else 10 * _SOON)
+
+    def _leave(self) -> bool:
+        loop = asyncio.get_running_loop()
+        with self._starting:
+            if self._callers or self._posted != self._done:
+                return False
+            self._loop = self._thread = self._nudged = None
+            self._dues.clear()
+            self._primary.close()
+            self._process.leave_loop(loop)
+        loop.stop()
+        return True
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
@@ -77,8 +78,10 @@ class Line:
         self._opened_before = False
         self._failures = 0
         self._ended = False
+        self.used_at = time.monotonic()  # when the last call was made
 
     def submit(self, call: Call) -> None:
+        self.used_at = time.monotonic()
         if self._held_back is not None:
             self._held_back.append(call)
         elif self.link is not None:
@@ -330,6 +333,20 @@ class Line:
             self.submit(call)
 
     # ---------------------------------------------------------------- ending
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, or one is being opened."""
+        return self.link is not None or self._opening
+
+    def hang_up(self) -> None:
+        """Close the connection if nothing is under way; the next call opens another."""
+        busy = self._backlog or self._refused or self._held_back is not None
+        if self._opening or busy or self.link is None or not self.link.is_quiet():
+            return
+        link, self.link = self.link, None
+        link.close()
+        self._opened_before = False  # nobody waited for messages meanwhile
 
     def end(self, error: BackendError) -> None:
         """Close for good, in the loop's thread."""

@@ -121,13 +121,22 @@ class Process:
 
     def has(self, acquisition_id: str) -> bool:
         """Whether this process holds it, or waits for it."""
-        return acquisition_id in self.holders or acquisition_id in self.waiters
+        return any(
+            acquisition_id in each.holders or acquisition_id in each.waiters
+            for each in self.siblings()
+        )
+
+    def siblings(self) -> list[Process]:
+        """Those of the same server, this one too: their configurations are not equally patient."""
+        endpoint = self.config.endpoint
+        return [each for each in list(_processes.values()) if each.config.endpoint == endpoint]
 
     # ----------------------------------------------------------------- seats
 
     def seat(self) -> Seat:
         """The seat of the running loop."""
         loop = asyncio.get_running_loop()
+        self.keeper.attend()
         return self._seats.get(loop) or self._new_seat(loop)
 
     def _new_seat(self, loop: asyncio.AbstractEventLoop) -> Seat:
@@ -244,6 +253,37 @@ class Process:
                 loop.call_soon_threadsafe(cancel_task)
             except RuntimeError:  # the loop is closed, and the task with it
                 self.condemned.pop(acquisition_id, None)
+
+    # ---------------------------------------------------------------- resting
+
+    def idle_since(self) -> float:
+        """When the last call was made; inf while somebody holds or waits."""
+        if self.holders or self.waiters:
+            return math.inf
+        return max((seat.used_at for seat in list(self._seats.values())), default=-math.inf)
+
+    def hang_up(self) -> bool:
+        """Have all connections closed that are not in use, in the keeper's thread; whether all are.
+
+        That of a loop which does not run stays as it is, until that is closed.
+        """
+        here = asyncio.get_running_loop()
+        connected = False
+        for loop, seat in list(self._seats.items()):
+            if loop is here:
+                seat.hang_up()
+            elif not loop.is_running():
+                continue
+            elif seat.is_connected and not seat.hanging_up:
+                seat.hanging_up = True
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(seat.hang_up)
+            connected = connected or seat.is_connected
+        return not connected
+
+    def leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Forget the seat of a loop that ends, and has hung up."""
+        self._seats.pop(loop, None)
 
     # ---------------------------------------------------------------- ending
 

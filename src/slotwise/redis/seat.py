@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,6 +54,7 @@ class Seat:
         self.lingering: dict[Any, list[Any]] = {}
         # Releases that wait for the end of this tick; see `giving`.
         self.batches: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
+        self.hanging_up = False  # whether its loop was asked to do that
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots
         # By hash slot: calls that were refused while it changes hands, and those made since,
@@ -244,6 +246,7 @@ class Seat:
 
     def _learned(self, error: BackendError | None) -> None:
         assert self._cluster is not None
+        self.hanging_up = False  # whether its loop was asked to do that
         self._learning = False
         parked, self._parked = self._parked, []
         for line in self._lines.values():
@@ -262,6 +265,21 @@ class Seat:
             self.loop.call_later(self.config.max_backoff / 2, self._learn)
 
     # ---------------------------------------------------------------- ending
+
+    @property
+    def used_at(self) -> float:
+        """When the last call was made; may be asked in any thread, as the next one."""
+        return max((line.used_at for line in list(self._lines.values())), default=-math.inf)
+
+    @property
+    def is_connected(self) -> bool:
+        return any(line.is_connected for line in list(self._lines.values()))
+
+    def hang_up(self) -> None:
+        """Close the connections that nothing is under way on; the next call opens others."""
+        self.hanging_up = False
+        for line in self._lines.values():
+            line.hang_up()
 
     def end(self, error: BackendError) -> None:
         self.close_blocking_line()

@@ -243,6 +243,10 @@ class Link:
         """Whether no reply is under way."""
         return not self._pending
 
+    def is_quiet(self) -> bool:
+        """Whether nothing at all is under way, or about to be."""
+        return not (self._pending or self._out or self._later)
+
     def owes(self, slot: int | None) -> bool:
         """Whether replies to calls of a hash slot are under way."""
         return any(call.slot == slot for call in self._pending)
