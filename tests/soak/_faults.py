@@ -1,0 +1,273 @@
+"""Faults by name: one small class for each, which says what it does and what it excuses."""
+
+from __future__ import annotations
+
+import signal
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from tests.redis.faults._proxy import Freezes, GoesSilent, IsSlow, Proxy
+from tests.soak._objects import FILES, INTERVAL, PING, REDIS, TIERS
+from tests.soak._stage import Stage
+
+ON_SERVER = (REDIS, TIERS)
+SHORT, LONG = 0.5, INTERVAL + 1  # silence of these lengths costs nothing, or everything
+
+_KEYS = {
+    REDIS: ("semaphore", ("main", "max", "waiting", "waiting_heartbeat", "state", "numbers")),
+    TIERS: ("tiers", ("state", "holders", "waiters", "line", "parked", "numbers")),
+}
+
+
+class NamedFault(ABC):
+    """Strikes now and then, for as long as a soak lasts."""
+
+    proxy: ClassVar[type[Proxy] | None] = None
+    server_options: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def strike(self, stage: Stage) -> None:
+        """Do it once, and record it."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+
+class NothingHappens(NamedFault):
+    """The control: what the others are compared with."""
+
+    def strike(self, stage: Stage) -> None:
+        time.sleep(SHORT)
+
+
+# ------------------------------------------------------------------------------ the workers
+
+
+class WorkerKilled(NamedFault):
+    """kill -9; another one takes its place."""
+
+    def strike(self, stage: Stage) -> None:
+        worker = stage.workers.pop(stage.dice.randrange(len(stage.workers)))
+        pids = (worker.pid,)
+        with (
+            stage.fault(self.name, "death", within=INTERVAL + 1, pids=pids, objects=ON_SERVER),
+            stage.fault(self.name, "death", pids=pids, objects=(FILES,)),
+        ):
+            worker.kill()
+        worker.wait(10)
+        stage.start_worker()
+
+
+class WorkerStopped(NamedFault):
+    """SIGSTOP, and SIGCONT after a while: a short one, or longer than the interval."""
+
+    def strike(self, stage: Stage) -> None:
+        stopped = stage.dice.sample(stage.workers, stage.dice.choice((1, 2)))
+        with stage.fault(self.name, "stopped", pids=tuple(worker.pid for worker in stopped)):
+            for worker in stopped:
+                worker.send_signal(signal.SIGSTOP)
+            time.sleep(stage.dice.choice((SHORT, LONG)))
+            for worker in stopped:
+                worker.send_signal(signal.SIGCONT)
+
+
+class WorkersFork(NamedFault):
+    """Each forks a child amid its work."""
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "none"):
+            for worker in stage.workers:
+                worker.send_signal(signal.SIGUSR1)
+
+
+# ------------------------------------------------------------------------------- the server
+
+
+class ServerStopped(NamedFault):
+    """SIGSTOP, and SIGCONT after a while: a short one, or longer than the interval."""
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "silence", objects=ON_SERVER):
+            stage.server.pause()
+            time.sleep(stage.dice.choice((SHORT, LONG)))
+            stage.server.resume()
+
+
+class ServerLosesItsData(NamedFault):
+    """Killed, and started with nothing."""
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "amnesia", objects=ON_SERVER):
+            stage.server.kill()
+            time.sleep(stage.dice.choice((0.0, SHORT)))
+            stage.server.start()
+
+
+class ServerRestarts(NamedFault):
+    """Killed, and started with all that it knew."""
+
+    server_options = ("--appendonly", "yes", "--appendfsync", "always")
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "silence", objects=ON_SERVER):
+            stage.server.kill()
+            time.sleep(stage.dice.choice((0.0, SHORT)))
+            stage.server.start()
+
+
+class ScriptsFlushed(NamedFault):
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
+            for _ in range(10):
+                client.script_flush()
+                time.sleep(0.02)
+
+
+class ServerSlow(NamedFault):
+    """Every now and then somebody else's script keeps it busy for a fifth of a second."""
+
+    def strike(self, stage: Stage) -> None:
+        busy = (
+            "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end"
+            " local start = now() while now() < start + 0.2 do end"
+        )
+        with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
+            for _ in range(5):
+                client.eval(busy, 0)
+                time.sleep(0.05)
+
+
+class MemoryFull(NamedFault):
+    """maxmemory is reached, with noeviction."""
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "trouble", objects=ON_SERVER), stage.server.client() as client:
+            client.config_set("maxmemory", 1)
+            time.sleep(stage.dice.choice((SHORT, LONG)))
+            client.config_set("maxmemory", 0)
+
+
+# ------------------------------------------------------------------------------------- keys
+
+
+def _some_key(stage: Stage) -> tuple[str, str]:
+    """An object, and one of its keys."""
+    name = stage.dice.choice(ON_SERVER)
+    family, kinds = _KEYS[name]
+    return name, f"adv-sem:{family}_{stage.dice.choice(kinds)}:{name}"
+
+
+class KeyEvicted(NamedFault):
+    """One key is gone, the others are there."""
+
+    def strike(self, stage: Stage) -> None:
+        name, key = _some_key(stage)
+        within = 1 + (INTERVAL if name == TIERS else PING)
+        with (
+            stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
+            stage.server.client() as client,
+        ):
+            client.delete(key)
+
+
+class KeySpoilt(NamedFault):
+    """Something else is in the place of one key, until somebody removes it."""
+
+    def strike(self, stage: Stage) -> None:
+        name, key = _some_key(stage)
+        within = 1 + (INTERVAL if name == TIERS else PING)
+        with (
+            stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
+            stage.server.client() as client,
+        ):
+            with client.pipeline() as pipe:
+                pipe.delete(key)
+                pipe.rpush(key, "garbage")
+                pipe.pexpire(key, 60_000)
+                pipe.execute()
+            time.sleep(stage.dice.choice((SHORT, LONG)))
+            client.delete(key)
+
+
+# ------------------------------------------------------------------------------ connections
+
+
+class ClientsKilled(NamedFault):
+    """CLIENT KILL of every connection but the recorder's."""
+
+    def strike(self, stage: Stage) -> None:
+        with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
+            for other in client.client_list():
+                if "O" not in other["flags"]:
+                    client.client_kill_filter(_id=other["id"])
+
+
+class _Drops(Proxy):
+    def drop(self) -> None:
+        for pair in self._pairs:
+            self._cut(*pair)
+        self._pairs.clear()
+
+
+class ConnectionsDropped(NamedFault):
+    """All are cut amid whatever they do."""
+
+    proxy = _Drops
+
+    def strike(self, stage: Stage) -> None:
+        assert isinstance(stage.proxy, _Drops)
+        with stage.fault(self.name, "none", objects=ON_SERVER):
+            stage.proxy.drop()
+
+
+class ConnectionsVanish(NamedFault):
+    """The other end is gone without a word; new connections work."""
+
+    proxy = GoesSilent
+
+    def strike(self, stage: Stage) -> None:
+        assert isinstance(stage.proxy, GoesSilent)
+        # Found out when half of the time that is left has passed; see docs/redis.md.
+        with stage.fault(self.name, "none", within=INTERVAL, objects=ON_SERVER):
+            stage.proxy.vanish()
+        time.sleep(INTERVAL)
+
+
+class ConnectionsFreeze(NamedFault):
+    """Replies, or everything, wait on their way, and arrive later in their order."""
+
+    proxy = Freezes
+
+    def strike(self, stage: Stage) -> None:
+        assert isinstance(stage.proxy, Freezes)
+        with stage.fault(self.name, "silence", objects=ON_SERVER):
+            stage.dice.choice((stage.proxy.freeze, stage.proxy.freeze_replies))()
+            time.sleep(stage.dice.choice((SHORT, LONG)))
+            stage.proxy.thaw()
+
+
+class _IsSometimesSlow(IsSlow):
+    delay = 0.0
+
+
+class RepliesDelayed(NamedFault):
+    """Each takes a while on its way."""
+
+    proxy = _IsSometimesSlow
+
+    def strike(self, stage: Stage) -> None:
+        assert isinstance(stage.proxy, _IsSometimesSlow)
+        with stage.fault(self.name, "none", objects=ON_SERVER):
+            stage.proxy.delay = stage.dice.choice((0.05, 0.3))
+            time.sleep(3)
+            stage.proxy.delay = 0.0
+
+
+FAULTS: tuple[type[NamedFault], ...] = (
+    *(NothingHappens, WorkerKilled, WorkerStopped, WorkersFork),
+    *(ServerStopped, ServerLosesItsData, ServerRestarts, ScriptsFlushed, ServerSlow, MemoryFull),
+    *(KeyEvicted, KeySpoilt),
+    *(ClientsKilled, ConnectionsDropped, ConnectionsVanish, ConnectionsFreeze, RepliesDelayed),
+)

@@ -1,0 +1,145 @@
+"""A server, workers that use it, and the history of what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+
+from tests.redis._server import Server
+from tests.redis.faults._proxy import Proxy
+from tests.soak._checker import Report, check
+from tests.soak._history import Effect, Fault, Recorder, read
+from tests.soak._monitor import Monitor
+from tests.soak._objects import INTERVAL, Objects, write_objects
+
+ROOT = Path(__file__).parents[2]
+WORKERS = 4
+# More descriptors or threads than this above those of the beginning are growth.
+SOME = 15
+
+
+class Stage:
+    """Everything that a fault may strike; a block of it starts the workers and ends them."""
+
+    def __init__(
+        self, folder: Path, *, proxy: type[Proxy] | None = None, options: tuple[str, ...] = ()
+    ) -> None:
+        self._files = folder / "files"
+        self._history = folder / "history"
+        self._history.mkdir(parents=True)
+        self._proxy_kind = proxy
+        self._open = ExitStack()
+        self.server = Server(folder / "server", *options)
+        self.recorder = Recorder(self._history, "stage")
+        self.dice = Random(0)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._sizes: dict[int, dict[str, int]] = {}
+        self._immortal: set[str] = set()
+
+    def __enter__(self) -> Stage:
+        self._open.enter_context(self.server)
+        self._open.enter_context(Monitor(self.server.port, self._history))
+        self._url = self.server.url
+        if self._proxy_kind is not None:
+            self.proxy = self._proxy_kind(self.server.port)
+            self._open.enter_context(self.proxy)
+            self._url = self.proxy.url
+        write_objects(self.recorder)
+        for _ in range(WORKERS):
+            self.start_worker()
+        self._wait_for_grants()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait(10)
+        self.recorder.close()
+        self._open.close()
+
+    def start_worker(self) -> None:
+        arguments = [self._url, str(self._files), str(self._history), str(self.dice.random())]
+        program = [sys.executable, "-m", "tests.soak._worker", *arguments]
+        self.workers.append(subprocess.Popen(program, cwd=ROOT))
+
+    def _wait_for_grants(self) -> None:
+        """Until each worker has begun: a history begins with a service that works."""
+        deadline = time.monotonic() + 60
+        missing = {worker.pid for worker in self.workers}
+        while missing:
+            assert time.monotonic() < deadline, f"no grants: {missing}"
+            missing -= {event["pid"] for event in read(self._history) if event["kind"] == "grant"}
+            time.sleep(0.05)
+
+    @contextmanager
+    def fault(
+        self,
+        name: str,
+        effect: Effect,
+        *,
+        within: float = 1.0,
+        pids: tuple[int, ...] | None = None,
+        objects: tuple[str, ...] | None = None,
+    ) -> Iterator[None]:
+        """What happens in the block is that fault."""
+        at = time.monotonic()
+        yield
+        self.recorder.write_fault(Fault(name, effect, at, time.monotonic(), within, pids, objects))
+
+    def look(self) -> None:
+        """Look for what must not be there at any time, and at the size of the workers."""
+        for worker in self.workers:
+            if worker.pid not in self._sizes and worker.poll() is None:
+                self._sizes[worker.pid] = size_of(worker.pid)
+        with self.server.client() as client:
+            for key in client.scan_iter():
+                if client.pttl(key) == -1:
+                    self._immortal.add(key.decode())
+
+    def finish(self) -> Report:
+        """End the workers, see that nothing is left behind, and check the history."""
+        grown = [
+            f"process {worker.pid} grew from {self._sizes[worker.pid]} to {size}"
+            for worker in self.workers
+            if worker.poll() is None and worker.pid in self._sizes
+            for size in [size_of(worker.pid)]
+            if any(size[what] > count + SOME for what, count in self._sizes[worker.pid].items())
+        ]
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            try:
+                worker.wait(30)
+            except subprocess.TimeoutExpired:
+                worker.kill()  # the checker misses its end
+        left = asyncio.run(self._left_behind())
+        self.look()
+        report = check(read(self._history))
+        report.left += grown + left
+        report.left += [f"{key} has no expiry" for key in self._immortal]
+        return report
+
+    async def _left_behind(self) -> list[str]:
+        """What is still held or waited for when silence has ended all that it ends."""
+        objects = Objects(self.server.url, self._files)
+        deadline = time.monotonic() + INTERVAL + 2
+        while True:
+            left = await objects.in_use()
+            if not left or time.monotonic() > deadline:
+                return left
+            await asyncio.sleep(0.1)
+
+
+def size_of(pid: int) -> dict[str, int]:
+    process = Path("/proc") / str(pid)
+    return {
+        "descriptors": len([*(process / "fd").iterdir()]),
+        "threads": len([*(process / "task").iterdir()]),
+    }

@@ -1,0 +1,136 @@
+"""A process that takes and gives on all objects at random, and records it, until SIGTERM.
+
+python -m tests.soak._worker URL FOLDER HISTORY SEED
+
+SIGUSR1 makes it fork a child, which takes and gives for a moment too, in a thread's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from random import Random
+
+from tests.soak._history import Recorder
+from tests.soak._objects import LIMITS, Objects, Wish
+
+from slotwise import AcquireTimeout, BackendError
+
+TASKS = 3  # of each object
+HOLDS = (0.002, 0.01, 0.02, 0.02, 0.3)
+
+
+class Worker:
+    def __init__(self, objects: Objects, recorder: Recorder, dice: Random) -> None:
+        self._objects = objects
+        self.recorder = recorder
+        self._dice = dice
+        self._numbers = itertools.count(1)
+        self.enough = asyncio.Event()
+
+    async def run(self) -> None:
+        tasks = [self._use(name) for name in LIMITS for _ in range(TASKS)]
+        await asyncio.gather(*tasks)
+
+    async def _use(self, name: str) -> None:
+        while not self.enough.is_set():
+            wish = self._objects.wish(name, self._dice)
+            await self.once(wish, self._dice.choice(HOLDS))
+            await asyncio.sleep(self._dice.choice((0, 0.01, 0.03)))
+
+    async def once(self, wish: Wish, hold: float, timeout: float | None = None) -> bool:
+        """Take, hold and give back; whether it was granted."""
+        n = next(self._numbers)
+        self.recorder.write(
+            "request", n=n, object=wish.object, limits=wish.limits, slots=wish.slots
+        )
+        way = self._dice.random()
+        try:
+            # One that is cancelled may have been granted in the same tick: nothing may leak.
+            async with asyncio.timeout(0.05 if way < 0.05 and not timeout else None):
+                acquired = await wish.take(0.05 if way > 0.95 and not timeout else timeout)
+        except (AcquireTimeout, TimeoutError):
+            self.recorder.write("gave up", n=n)
+            return False
+        except BackendError as error:
+            self.recorder.write("error", n=n, error=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(0.05)
+            return False
+        id_, token = acquired.acquisition_id, acquired.fencing_token
+        self.recorder.write("grant", n=n, id=id_, token=token)
+        lost = asyncio.ensure_future(_until_lost(acquired.lost))
+        await asyncio.wait([lost], timeout=hold)
+        lost.cancel()
+        if acquired.lost.is_set():
+            self.recorder.write("lost", n=n, reason=acquired.lost.reason)
+            return True
+        self.recorder.write("release", n=n)
+        try:
+            freed = await wish.release(acquired)
+        except BackendError as error:
+            self.recorder.write("error", n=n, error=f"{type(error).__name__}: {error}")
+        else:
+            self.recorder.write("released", n=n, freed=freed)
+        return True
+
+
+async def _until_lost(lost: object) -> None:
+    await lost  # type: ignore[misc]
+
+
+def fork(objects: Objects, history: Path, dice: Random) -> None:
+    """Let a child use the semaphores that it has inherited; it has no loop."""
+    if os.fork():
+        return
+    code = 1
+    try:
+        recorder = Recorder(history, f"child-{os.getpid()}")
+        for n, (name, semaphore) in itertools.product(range(3), objects.semaphores.items()):
+            number = 2 * n + (name == "redis")
+            recorder.write("request", n=number, object=name, limits=[name], slots=1)
+            acquired = semaphore.acquire_sync()
+            id_, token = acquired.acquisition_id, acquired.fencing_token
+            recorder.write("grant", n=number, id=id_, token=token)
+            if acquired.lost.wait(0.005):
+                recorder.write("lost", n=number, reason=acquired.lost.reason)
+                continue
+            recorder.write("release", n=number)
+            freed = semaphore.release_sync(acquired)
+            recorder.write("released", n=number, freed=freed)
+        recorder.write("end")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+async def main(url: str, folder: Path, history: Path, seed: str) -> None:
+    dice = Random(seed)
+    objects = Objects(url, folder)
+    recorder = Recorder(history, f"worker-{os.getpid()}")
+    worker = Worker(objects, recorder, dice)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, worker.enough.set)
+    loop.add_signal_handler(signal.SIGUSR1, fork, objects, history, dice)
+    loop.add_signal_handler(signal.SIGCHLD, _reap)
+    await worker.run()
+    recorder.write("end")
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
+    warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads are the point
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]))

@@ -1,0 +1,37 @@
+"""Every promise under every fault: a history of four processes, checked by somebody else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.soak._faults import FAULTS, NamedFault
+from tests.soak._stage import Stage
+
+SECONDS = float(os.environ.get("SLOTWISE_SOAK_SECONDS", "60"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
+def test_nothing_is_broken_by(
+    kind: type[NamedFault], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault, strikes = kind(), 0
+    with Stage(tmp_path, proxy=kind.proxy, options=kind.server_options) as stage:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(stage.dice.choice((0.2, 0.5, 1.0)))
+            stage.look()
+            fault.strike(stage)
+            strikes += 1
+        time.sleep(5)  # what comes after the last one is part of it
+        report = stage.finish()
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
+            f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
+            f" back within {report.back:.2f} s"
+        )
+    assert report.broken == {}
