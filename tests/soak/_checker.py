@@ -318,17 +318,21 @@ def _check_service(history: _History, report: Report) -> None:
     end = max(history.last_seen.values(), default=0.0)
     for name in history.intervals:
         times = grants[name]
-        for fault in history.faults:
-            if fault.objects is not None and name not in fault.objects:
-                continue
+        faults = [f for f in history.faults if f.objects is None or name in f.objects]
+        for number, fault in enumerate(faults):
             position = bisect_left(times, fault.until)
             after = times[position] if position < len(times) else math.inf
-            if after == math.inf and end < fault.until + fault.within:
+            last, due = fault, fault.until + fault.within
+            for other in faults[number + 1 :]:
+                if other.at < min(after, due):  # the next one came before it was over
+                    last, due = other, max(due, other.until + other.within)
+            if after == math.inf and end < due:
                 continue  # the history ends before it could tell
-            report.back = max(report.back, after - fault.until)
-            if after - fault.until > fault.within:
+            if last is fault:
+                report.back = max(report.back, after - fault.until)
+            if after > due:
                 report.late.append(
-                    f"{name}: {after - fault.until:.3f} s after {fault.name} at {fault.until:.3f}"
+                    f"{name}: {after - last.until:.3f} s after {last.name} at {last.until:.3f}"
                 )
         for earlier, later in pairwise(times):
             if later - earlier - _disturbed(history, name, earlier, later) > PULSE:

@@ -58,6 +58,7 @@ class WorkerKilled(NamedFault):
             worker.kill()
         worker.wait(10)
         stage.start_worker()
+        stage.wait_for_workers()
 
 
 class WorkerStopped(NamedFault):

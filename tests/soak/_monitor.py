@@ -1,6 +1,7 @@
-"""Records in which order, and when by its clock, a Redis server ran the scripts of requests.
+"""Records in which order, and when by its clock, a Redis server took note of requests.
 
-By MONITOR, which shows every command as it is run; the first with a request's id is its arrival.
+By MONITOR, which shows every command as it is run: a request arrives when a script first stores
+something under its id.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Monitor:
                 time.sleep(0.01)
 
     def _listen(self, sock: socket.socket) -> None:
-        rest, script = b"", b""
+        rest = b""
         while True:
             try:
                 data = sock.recv(1 << 20)
@@ -61,16 +62,13 @@ class Monitor:
             self.listens.set()
             *lines, rest = (rest + data).split(b"\r\n")
             for line in lines:
-                if b" lua] " in line[:40]:
-                    if script:  # it did run: the server knew the script
-                        self._arrived(script)
-                    script = b""
-                else:
-                    script = line if b'"EVAL' in line[:80] else b""
+                command = line[:60]
+                if b" lua] " in command and (b'"ZADD"' in command or b'"HSET"' in command):
+                    self._stored(line)
 
-    def _arrived(self, line: bytes) -> None:
+    def _stored(self, line: bytes) -> None:
         new = [claim_id for claim_id in _ID.findall(line) if claim_id not in self._seen]
-        if new:
+        if new and b'"XX"' not in line:
             self._seen.update(new)
             at = float(line[1:].split(b" ", 1)[0])
             self._recorder.write("arrival", at=at, ids=[claim_id.decode() for claim_id in new])

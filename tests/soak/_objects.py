@@ -57,7 +57,7 @@ class Objects:
             FILES: ProcessSemaphore(3, name=FILES, directory=folder),
         }
 
-    def wish(self, name: str, dice: Random, slots: int | None = None) -> Wish:
+    def wish(self, name: str, dice: Random) -> Wish:
         """One of the things that can be asked of an object; sometimes of more than one slot."""
         if name == TIERS:
             tenant = dice.choice(TENANTS)
@@ -69,7 +69,7 @@ class Objects:
                 self._tiers.release,
             )
         semaphore = self.semaphores[name]
-        count = slots or dice.choice((1, 1, 1, 2))
+        count = dice.choice((1, 1, 1, 2))
         return Wish(
             name,
             (name,),

@@ -53,7 +53,7 @@ class Stage:
         write_objects(self.recorder)
         for _ in range(WORKERS):
             self.start_worker()
-        self._wait_for_grants()
+        self.wait_for_workers()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -69,14 +69,16 @@ class Stage:
         program = [sys.executable, "-m", "tests.soak._worker", *arguments]
         self.workers.append(subprocess.Popen(program, cwd=ROOT))
 
-    def _wait_for_grants(self) -> None:
-        """Until each worker has begun: a history begins with a service that works."""
+    def wait_for_workers(self) -> None:
+        """Until all of them work: there is no service without anybody who asks for it."""
         deadline = time.monotonic() + 60
-        missing = {worker.pid for worker in self.workers}
-        while missing:
-            assert time.monotonic() < deadline, f"no grants: {missing}"
-            missing -= {event["pid"] for event in read(self._history) if event["kind"] == "grant"}
-            time.sleep(0.05)
+        while not all(self._has_begun(worker.pid) for worker in self.workers):
+            assert time.monotonic() < deadline, "workers that never began"
+            time.sleep(0.01)
+
+    def _has_begun(self, pid: int) -> bool:
+        path = self._history / f"worker-{pid}.jsonl"
+        return path.exists() and b'"grant"' in path.read_bytes()[:20_000]
 
     @contextmanager
     def fault(

@@ -272,6 +272,16 @@ def test_a_service_that_comes_back_late_is_found() -> None:
     assert report.back == pytest.approx(1.5)
 
 
+def test_each_of_several_faults_may_take_its_time() -> None:
+    for second, found in ((1.9, False), (1.1, True)):
+        history = History()
+        history.hold(1, 0.0, 0.1, 0.2, token=1)
+        history.hold(1, 0.3, 2.5, 2.6, token=2)
+        history.fault(Fault("killed", "death", 1.0, 1.0, pids=(8,)))
+        history.fault(Fault("killed", "death", second, second, pids=(9,)))
+        assert bool(history.check().late) is found
+
+
 def test_a_service_that_never_comes_back_is_found() -> None:
     history = History()
     history.hold(1, 0.0, 0.1, 0.2, token=1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 from tests.soak._faults import FAULTS, NamedFault
+from tests.soak._seconds import SECONDS
 from tests.soak._stage import Stage
-
-SECONDS = float(os.environ.get("SLOTWISE_SOAK_SECONDS", "60"))
 
 
 @pytest.mark.soak
@@ -32,6 +30,8 @@ def test_nothing_is_broken_by(
         print(  # noqa: T201
             f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
-            f" back within {report.back:.2f} s"
+            f" back within {report.back:.2f} s",
+            *(f"{kind}: {line}" for kind, lines in report.broken.items() for line in lines),
+            sep="\n    ",
         )
     assert report.broken == {}
