@@ -12,6 +12,7 @@ from tests.soak._objects import FILES, INTERVAL, PING, REDIS, TIERS
 from tests.soak._stage import Stage
 
 ON_SERVER = (REDIS, TIERS)
+CLEANUP = 2.0  # RedisConfig.cleanup_timeout
 SHORT, LONG = 0.5, INTERVAL + 1  # silence of these lengths costs nothing, or everything
 
 _KEYS = {
@@ -230,10 +231,12 @@ class ConnectionsVanish(NamedFault):
 
     def strike(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, GoesSilent)
-        # Found out when half of the time that is left has passed; see docs/redis.md.
-        with stage.fault(self.name, "none", within=INTERVAL, objects=ON_SERVER):
+        # Found out when half of the time that is left has passed, and releases fail until then;
+        # see docs/redis.md.
+        within = INTERVAL + CLEANUP
+        with stage.fault(self.name, "silence", within=within, objects=ON_SERVER):
             stage.proxy.vanish()
-        time.sleep(INTERVAL)
+        time.sleep(within)
 
 
 class ConnectionsFreeze(NamedFault):

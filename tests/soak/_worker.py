@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from tests.soak._history import Recorder
-from tests.soak._objects import LIMITS, Objects, Wish
+from tests.soak._objects import INTERVAL, LIMITS, Objects, Wish
 
 from slotwise import AcquireTimeout, BackendError
 
@@ -27,7 +27,7 @@ TASKS = 3  # of each object
 HOLDS = (0.002, 0.01, 0.02, 0.02, 0.3)
 # Most faults take longer than that. So whoever has the last number often holds it for long: it is
 # one at a time, and the others go on with the rest.
-LAST_NUMBER, LONG = 3, 2.0
+LAST_NUMBER, LONG = 3, INTERVAL + 2
 
 
 class Worker:
@@ -68,7 +68,7 @@ class Worker:
             return
         id_, token = acquired.acquisition_id, acquired.fencing_token
         self.recorder.write("grant", n=n, id=id_, token=token)
-        if acquired.slot_number == LAST_NUMBER and self._dice.random() < 0.5:
+        if acquired.slot_number == LAST_NUMBER and self._dice.random() < 0.3:
             hold = LONG
         with suppress(TimeoutError):
             async with asyncio.timeout(hold):
