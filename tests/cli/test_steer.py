@@ -78,8 +78,7 @@ def test_close_rejects_waiters_and_newcomers_with_the_reason_until_open(any_shel
     ]
     rejected = "slotwise run: 'api' is closed everywhere: freeze\n"
     assert end(waiter) == (75, "", rejected)
-    ran = any_shell.here("run", "api", "--limit", 1, "--", "true")
-    assert (ran.returncode, ran.stderr) == (75, rejected)
+    assert end(any_shell.start("run", "api", "--limit", 1, "--", "true")) == (75, "", rejected)
     assert len(any_shell.holders()) == 1
     head = any_shell.here("show", "api").stdout.splitlines()[0]
     assert head == "api: 1 of 1 slots held, 0 waiting, closed: freeze"
@@ -96,13 +95,14 @@ def test_close_rejects_waiters_and_newcomers_with_the_reason_until_open(any_shel
 
 
 def test_a_closed_name_is_listed_and_opened_when_nobody_holds_it(any_shell: Shell):
-    assert any_shell.here("run", "api", "--limit", 1, "--", "true").returncode == 0
+    run = ("run", "api", "--limit", 1, "--", "true")
+    assert end(any_shell.start(*run))[0] == 0
     assert any_shell.here("close", "api", "--yes").returncode == 0
     assert [each["name"] for each in any_shell.json("ls")] == ["api"]
-    ran = any_shell.here("run", "api", "--limit", 1, "--", "true")
-    assert (ran.returncode, ran.stderr) == (75, "slotwise run: 'api' is closed everywhere\n")
+    rejected = (75, "", "slotwise run: 'api' is closed everywhere\n")
+    assert end(any_shell.start(*run)) == rejected
     assert any_shell.here("open", "api").returncode == 0
-    assert any_shell.here("run", "api", "--limit", 1, "--", "true").returncode == 0
+    assert end(any_shell.start(*run))[0] == 0
 
 
 def test_without_a_terminal_close_wants_yes_and_does_nothing(shell: Shell):
