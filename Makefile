@@ -16,7 +16,7 @@ help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
-	@$(BIN)/python -m slotwise.cli.demo $(ARGS)
+	@$(BIN)/python -m slotwise._cli.demo $(ARGS)
 
 test: $(VENV)/.installed-test  ## all tests (ARGS="-k word" for some of them)
 	$(BIN)/python -m pytest $(ARGS)

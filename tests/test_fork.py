@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import _fork
-from slotwise._fork import Step
+from slotwise._core import fork
+from slotwise._core.fork import Step
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork()"),
@@ -33,7 +33,7 @@ def succeeds_in_child(check: Callable[[], bool]) -> bool:
 
 
 def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
-    lock = _fork.new_lock()
+    lock = fork.new_lock()
     taken, enough = threading.Event(), threading.Event()
 
     def take() -> None:
@@ -51,7 +51,7 @@ def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
 
 
 def test_who_forks_inside_a_lock_leaves_it_as_usual() -> None:
-    lock = _fork.new_lock()
+    lock = fork.new_lock()
     with lock:
         child = os.fork()
     if not child:
@@ -67,16 +67,16 @@ def test_renewals_run_by_their_step_and_one_that_fails_stops_no_other(
     def fail() -> None:
         raise OSError("a renewal that fails")
 
-    monkeypatch.setattr(_fork, "_renewals", [])
-    _fork.in_child(Step.THREADS, lambda: ran.append("threads"))
-    _fork.in_child(Step.FORGET, fail)
-    _fork.in_child(Step.FORGET, lambda: ran.append("forget"))
-    monkeypatch.setattr(_fork._log, "exception", lambda *_: ran.append("failed"))
+    monkeypatch.setattr(fork, "_renewals", [])
+    fork.in_child(Step.THREADS, lambda: ran.append("threads"))
+    fork.in_child(Step.FORGET, fail)
+    fork.in_child(Step.FORGET, lambda: ran.append("forget"))
+    monkeypatch.setattr(fork._log, "exception", lambda *_: ran.append("failed"))
     assert succeeds_in_child(lambda: ran == ["failed", "forget", "threads"])
     assert ran == []
 
 
-SOURCE = Path(_fork.__file__).parent
+SOURCE = Path(fork.__file__).parents[1]
 
 
 def modules_with(pattern: str) -> list[str]:
@@ -88,10 +88,10 @@ def modules_with(pattern: str) -> list[str]:
 
 
 def test_nobody_else_registers_with_the_interpreter() -> None:
-    assert modules_with(r"os\.register_at_fork\(") == ["_fork.py"]
+    assert modules_with(r"os\.register_at_fork\(") == ["_core/fork.py"]
 
 
 def test_every_lock_that_outlives_a_call_is_one_that_children_renew() -> None:
     """A purge is over with the process that runs it, and its locks with it."""
     users = modules_with(r"threading\.R?Lock\(\)")
-    assert [user for user in users if not user.startswith("purge/")] == ["_fork.py"]
+    assert [user for user in users if not user.startswith("purge/")] == ["_core/fork.py"]

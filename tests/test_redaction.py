@@ -15,11 +15,11 @@ import pytest
 
 import slotwise
 from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager
-from slotwise._redaction import WITHHELD, redact
-from slotwise.cli import purge as purging
-from slotwise.cli import run as running
-from slotwise.cli.main import _commands, app
-from slotwise.cli.main import main as command_line
+from slotwise._cli import purge as purging
+from slotwise._cli import run as running
+from slotwise._cli.main import _commands, app
+from slotwise._cli.main import main as command_line
+from slotwise._core.redaction import WITHHELD, redact
 from slotwise.errors import BackendError
 from slotwise.pipeline import bounded_map
 from slotwise.redis import RedisConfig, RedisSemaphore

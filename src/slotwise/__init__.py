@@ -6,12 +6,12 @@ when it is first asked for. What the core needs is in the standard library.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slotwise.door import semaphore
+    from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+    from slotwise._core.semaphore import Semaphore
+    from slotwise._urls import semaphore
     from slotwise.errors import (
         AcquireTimeout,
         BackendError,
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
     from slotwise.redis import RedisSemaphore as RedisSemaphore
-    from slotwise.semaphore import Semaphore
     from slotwise.tiers import SlotManager as SlotManager
     from slotwise.tiers import SlotOptions as SlotOptions
     from slotwise.tiers import SlotStats as SlotStats
     from slotwise.tiers import Tier as Tier
     from slotwise.tiers import Tiers as Tiers
-    from slotwise.values import AcquisitionResult, Claimant, SemaphoreStats
 
 __version__ = "0.1.0"
 
@@ -56,7 +54,7 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "slotwise.door": ("semaphore",),
+    "slotwise._urls": ("semaphore",),
     "slotwise.errors": (
         *("AcquireTimeout", "BackendError", "ContextReused", "SemaphoreClosed"),
         *("SlotManagerClosed", "SlotwiseError", "ValueConflict", "WouldBlockLoop"),
@@ -64,9 +62,9 @@ _NAMES_OF = {
     "slotwise.memory": ("MemorySemaphore",),
     "slotwise.processes": ("ProcessSemaphore",),
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
-    "slotwise.semaphore": ("Semaphore",),
+    "slotwise._core.semaphore": ("Semaphore",),
     "slotwise.tiers": ("SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
-    "slotwise.values": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
+    "slotwise._core.results": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
@@ -85,18 +83,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULE_OF})
-
-
-class _Package(ModuleType):
-    """Keeps ``slotwise.semaphore`` the function, whoever imports the module of that name.
-
-    Python makes each submodule an attribute of its package once it is imported, and would
-    replace the function by it. That module is imported by its path.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name == "semaphore" and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

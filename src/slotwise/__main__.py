@@ -47,11 +47,11 @@ def _main(words: list[str]) -> int:
     # Straight to these two: the rest of the command line takes longer to import than a
     # small tree takes to purge, and is paid for in every turn of a shell's loop.
     if words[:1] == ["purge"]:
-        from slotwise.cli import purge
+        from slotwise._cli import purge
 
         return purge.main(words[1:])
     if words[:1] == ["run"]:
-        from slotwise.cli import run
+        from slotwise._cli import run
 
         return run.main(words[1:])
     try:
@@ -60,7 +60,7 @@ def _main(words: list[str]) -> int:
     except ImportError as error:
         sys.stderr.write(f"slotwise: this needs {error.name}: pip install 'slotwise[cli]'\n")
         return 1
-    from slotwise.cli.main import main as command
+    from slotwise._cli.main import main as command
 
     return command(words)
 

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from slotwise import _clock
+from slotwise._core.semaphore import display
+from slotwise._wait import clock
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._tracker import Tracker
-from slotwise.semaphore import display
 
 __all__ = ["FakeClock", "Leak", "leaked_slots", "no_leaked_slots", "settle"]
 
@@ -45,12 +45,12 @@ class FakeClock:
         self._now = 0.0
 
     def __enter__(self) -> FakeClock:
-        if _clock.timekeeper.stopped:
+        if clock.timekeeper.stopped:
             raise RuntimeError("a FakeClock is running already")
-        _clock.timekeeper.stop()
+        clock.timekeeper.stop()
         self._now = time.monotonic()
-        _clock.now = self.now
-        _clock.glance.time = self._now
+        clock.now = self.now
+        clock.glance.time = self._now
         return self
 
     def __exit__(
@@ -59,9 +59,9 @@ class FakeClock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _clock.now = time.monotonic
-        _clock.glance.time = time.monotonic()
-        _clock.timekeeper.resume()
+        clock.now = time.monotonic
+        clock.glance.time = time.monotonic()
+        clock.timekeeper.resume()
 
     def now(self) -> float:
         """The time as slotwise sees it."""
@@ -72,11 +72,11 @@ class FakeClock:
         if seconds < 0:
             raise ValueError(f"time does not run backwards: {seconds!r}")
         target = self._now + seconds
-        _clock.timekeeper.run_due(target, self._move_to)
+        clock.timekeeper.run_due(target, self._move_to)
         self._move_to(target)
 
     def _move_to(self, when: float) -> None:
-        self._now = _clock.glance.time = max(when, self._now)
+        self._now = clock.glance.time = max(when, self._now)
 
 
 async def settle() -> None:

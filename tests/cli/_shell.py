@@ -20,8 +20,8 @@ import pytest
 
 import slotwise
 from slotwise import Claimant
-from slotwise.cli.main import main as command_line
-from slotwise.cli.places import NoSuchThing, open_place
+from slotwise._cli.backends import NoSuchThing, open_backend
+from slotwise._cli.main import main as command_line
 
 HANG = 30.0  # seconds after which a test is hopeless; none should come near
 
@@ -180,7 +180,7 @@ class Shell:
 
     def _ask(self, name: str, verb: str) -> list[Claimant]:
         try:
-            found: list[Claimant] = getattr(open_place(self.url).find(name), verb)()
+            found: list[Claimant] = getattr(open_backend(self.url).find(name), verb)()
         except NoSuchThing:
             return []
         return found

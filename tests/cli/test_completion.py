@@ -11,7 +11,7 @@ import pytest
 import typer
 from tests.cli._shell import Shell
 
-from slotwise.cli import completion
+from slotwise._cli import completion
 
 # Each begins with a letter of its own, by which it is completed.
 HOSTILE = {

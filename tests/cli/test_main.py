@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli._shell import Shell, command
 
-from slotwise.cli import demo_shell
+from slotwise._cli import demo_shell
 
 COMMANDS = ("run", "ls", "show", "top", "resize", "kick", "close", "doctor", "purge", "demo")
 
@@ -180,7 +180,7 @@ def test_purge_is_there_as_before(shell: Shell):
 
 def test_typer_leads_to_the_same_run(shell: Shell):
     """`app` is what tools that know typer use; the command itself does not pass through it."""
-    text = "from slotwise.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    text = "from slotwise._cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
     words = ["run", "api", "--limit", "2", "--no-wait", "--", "sh", "-c", "exit 4"]
     ran = subprocess.run(
         [sys.executable, "-c", text, *words], capture_output=True, env=shell.environment,

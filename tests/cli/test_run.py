@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, state_of, until
 
-from slotwise.cli import run
-from slotwise.cli.say import resize_command
+from slotwise._cli import run
+from slotwise._cli.output import resize_command
 
 LINUX = sys.platform == "linux"
 
@@ -59,7 +59,7 @@ def test_a_semaphore_that_is_closed_during_the_wait_is_75(most_shells: Shell):
     most_shells.occupy()
     waiting = most_shells.start("run", "api", "--limit", 1, *sh("echo started"))
     most_shells.until_waiting(1)
-    assert most_shells.here("close", "api").returncode == 0
+    assert most_shells.here("close", "api", "--yes").returncode == 0
     code, out, err = end(waiting)
     assert (code, out) == (75, "")
     assert err == "slotwise run: 'api' is closed\n"

@@ -13,7 +13,7 @@ from tests.cli._shell import Shell, command, ended
 from tests.redis._server import Server
 
 from slotwise import Claimant
-from slotwise.cli.sampling import WINDOW, Row, Sample, Watch, percentile
+from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, percentile
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def sample(holders: dict[str, float], waiters: dict[str, float], value: int = 4)
     )
 
 
-def look(watch: Watch, now: float, seen: Sample) -> Row:
+def look(watch: Sampler, now: float, seen: Sample) -> Row:
     [row] = watch.look({"api": seen}, at(now))
     return row
 
@@ -40,12 +40,12 @@ def look(watch: Watch, now: float, seen: Sample) -> Row:
 
 
 def test_the_first_look_knows_no_rate_and_no_wait():
-    row = look(Watch(), 10, sample({"a": 2, "b": 7}, {"c": 9}))
+    row = look(Sampler(), 10, sample({"a": 2, "b": 7}, {"c": 9}))
     assert row == Row("api", 4, 2, 1, 8.0, None, None, None)
 
 
 def test_a_wait_is_from_the_first_ask_to_the_grant_however_late_we_look():
-    watch = Watch()
+    watch = Sampler()
     look(watch, 0, sample({"a": -5}, {"b": -3}))
     row = look(watch, 10, sample({"b": 4}, {}))
     assert (row.wait_p50_seconds, row.wait_p95_seconds) == (7.0, 7.0)
@@ -53,14 +53,14 @@ def test_a_wait_is_from_the_first_ask_to_the_grant_however_late_we_look():
 
 
 def test_one_never_seen_waiting_counts_as_no_wait():
-    watch = Watch()
+    watch = Sampler()
     look(watch, 0, sample({}, {}))
     row = look(watch, 2, sample({"a": 1}, {}))
     assert (row.wait_p50_seconds, row.acquisitions_per_second) == (0.0, 0.5)
 
 
 def test_what_is_older_than_the_window_is_forgotten():
-    watch = Watch()
+    watch = Sampler()
     look(watch, 0, sample({}, {}))
     look(watch, 1, sample({"a": 1}, {}))
     row = look(watch, 2 + WINDOW, sample({"a": 1}, {}))
@@ -68,7 +68,7 @@ def test_what_is_older_than_the_window_is_forgotten():
 
 
 def test_a_semaphore_that_comes_back_is_looked_at_anew():
-    watch = Watch()
+    watch = Sampler()
     look(watch, 0, sample({}, {}))
     watch.look({}, at(1))
     assert look(watch, 2, sample({"a": 1}, {})).acquisitions_per_second is None

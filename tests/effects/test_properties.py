@@ -28,8 +28,8 @@ from slotwise.effects import (
     run,
     run_async,
 )
-from slotwise.effects.permits import held_by
-from slotwise.effects.semaphores import queue_of
+from slotwise.effects._permits import held_by
+from slotwise.effects._semaphores import queue_of
 
 # ----------------------------------------------------- scripts, and tasks that follow them
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.ledger.model import Entry, Model
 
-from slotwise._ledger import Claim, Ledger, Pass
+from slotwise._ledger import Claim, Ledger, LineGrant
 from slotwise._ledger import ledger as ledger_module
 from slotwise._ledger.invariants import check
 from slotwise._ledger.ledger import QUICK_LANE
@@ -146,7 +146,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             return
         refused = self.ledger.close()
         assert [claim.key for claim in refused] == self.model.close()
-        assert all(claim.slot_number == 0 for claim in refused if isinstance(claim, Pass))
+        assert all(claim.slot_number == 0 for claim in refused if isinstance(claim, LineGrant))
         self.tickets.clear()
 
     @precondition(lambda self: self.ledger.closed and not self.retired)

@@ -27,7 +27,7 @@ from types import CodeType, CoroutineType, FrameType, MethodType
 from typing import Any
 
 import slotwise
-from slotwise._woken import Woken
+from slotwise._wait.woken import Woken
 
 _HOME = slotwise.__path__[0]
 _STEPPED = tuple(

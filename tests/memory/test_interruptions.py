@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from slotwise import MemorySemaphore, SemaphoreStats, _clock, _section
+from slotwise import MemorySemaphore, SemaphoreStats
+from slotwise._core.semaphore import AcquisitionContext
+from slotwise._wait import clock as _clock
+from slotwise._wait import section
 from slotwise.memory import _tracker
 from slotwise.memory._registry import Registry
-from slotwise.semaphore import AcquisitionContext
 from slotwise.testing import FakeClock, settle
 
 
@@ -84,9 +86,9 @@ def test_who_takes_a_slot_in_the_middle_of_a_change_is_told() -> None:
         except RuntimeError as error:
             outcome.append(str(error))
 
-    _section.alone(interrupted)
+    section.exclusive(interrupted)
     assert "interrupted slotwise" in outcome[0]
-    assert not _section.section.busy
+    assert not section.section.busy
 
 
 def test_a_signal_handler_that_raises_does_not_keep_the_lock() -> None:
@@ -127,7 +129,7 @@ def test_a_signal_handler_may_release(monkeypatch: pytest.MonkeyPatch) -> None:
     acquired = semaphore.acquire_sync()
     before = signal.signal(signal.SIGUSR1, lambda *_: semaphore.release_sync(acquired))
     try:
-        _section.alone(signal.raise_signal, signal.SIGUSR1)
+        section.exclusive(signal.raise_signal, signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not semaphore.locked_sync()
@@ -224,7 +226,7 @@ def test_timers_for_idle_names_do_not_pile_up(clock: FakeClock) -> None:
     for number in range(1_000):
         # As in a process whose timer thread does not run: nobody rings.
         clock._move_to(clock.now() + 1)
-        _section.alone(registry.tracker_for, f"name-{number}", 1)
+        section.exclusive(registry.tracker_for, f"name-{number}", 1)
     assert len(registry) < 100
     assert len(_clock.timekeeper._timers) <= before + 2
 
@@ -254,7 +256,7 @@ async def test_a_task_that_left_its_block_is_not_cancelled_for_its_ttl() -> None
     finally:
         logging.getLogger("slotwise.memory").setLevel(logging.NOTSET)
     assert wrongly == 0
-    assert not _tracker.condemned
+    assert not _tracker.ttl_cancels
 
 
 async def test_releasing_an_expired_id_elsewhere_does_not_save_its_task(clock: FakeClock) -> None:

@@ -18,14 +18,16 @@ from typing import Any
 import pytest
 from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
 
-from slotwise import MemorySemaphore, _clock, _section
+from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
 from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._wait import clock as _clock
+from slotwise._wait import section
+from slotwise._wait.wakers import thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
-from slotwise.memory import _lease, _log, _registry, _tracker, semaphore
-from slotwise.memory._lease import Turn
+from slotwise.memory import _acquisition, _log, _registry, _semaphore, _tracker
+from slotwise.memory._acquisition import BlockWait
 from slotwise.memory._registry import Registry
-from slotwise.memory._wakers import closed_door
 from slotwise.testing import FakeClock
 
 pytestmark = [
@@ -57,16 +59,16 @@ class Stage:
 
         def wait_sync(semaphore: MemorySemaphore, claim: Any) -> None:
             run.step(until=lambda: not claim.waker.locked())
-            _wait_sync(semaphore, claim)
+            _wait_sync(_semaphore, claim)
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
         self.registry = Registry()
-        _section.lock = _tracker.lock = _registry.lock = semaphore.lock = self.lock
-        assert not _section.section.busy
-        assert not _section._left_to_do
-        semaphore.registry = self.registry
-        _lease.next_key = semaphore.next_key = itertools.count(1).__next__
+        section.lock = _tracker.lock = _registry.lock = _semaphore.lock = self.lock
+        assert not section.section.busy
+        assert not section._left_to_do
+        _semaphore.registry = self.registry
+        _acquisition.next_key = _semaphore.next_key = itertools.count(1).__next__
         MemorySemaphore._wait_sync = wait_sync
         _log.logger.isEnabledFor(DEBUG)
         assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
@@ -98,13 +100,13 @@ class Stage:
             leave()
             self.turn_loops()
 
-    def waiter(self, sem: MemorySemaphore) -> Turn:
+    def waiter(self, sem: MemorySemaphore) -> BlockWait:
         """Somebody who waits already."""
-        turn = Turn(sem, None)
-        assert not sem._request(turn, closed_door)
+        turn = BlockWait(sem, None)
+        assert not sem._request(turn, thread_waker)
         return turn
 
-    def serve(self, sem: MemorySemaphore, waiters: list[Turn]) -> None:
+    def serve(self, sem: MemorySemaphore, waiters: list[BlockWait]) -> None:
         """Let those visit, in this order, who wait already."""
         for turn in waiters:
             assert turn._slot_number, "it waits, and nobody is before it"
@@ -140,8 +142,8 @@ class Stage:
             self.lock,
             self.loops,
             self.registry._trackers,
-            _tracker.condemned,
-            _section.section,
+            _tracker.ttl_cancels,
+            section.section,
             self,
         ]
 
@@ -161,13 +163,13 @@ class Stage:
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
-        (_section, "lock"),
+        (section, "lock"),
         (_tracker, "lock"),
         (_registry, "lock"),
-        (semaphore, "lock"),
-        (semaphore, "registry"),
-        (_lease, "next_key"),
-        (semaphore, "next_key"),
+        (_semaphore, "lock"),
+        (_semaphore, "registry"),
+        (_acquisition, "next_key"),
+        (_semaphore, "next_key"),
         (MemorySemaphore, "_wait_sync"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
@@ -767,7 +769,7 @@ def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
                         ticket.cancel()
                         tracker.line.append(ticket)
                     tracker.ended_tickets = 100
-                    _section.alone(tracker._tidy_line)
+                    section.exclusive(tracker._tidy_line)
             give()
 
         return stage.story(visit, move_and_tidy, check=lambda: stage.assert_all_free(sem))
@@ -786,7 +788,7 @@ def test_who_queues_while_a_retirement_fails_gets_the_free_slot(play):
         take = _home_takes_block(stage, sem)
 
         def retire() -> None:
-            assert _section.alone(stage.registry.tracker_for, "s", 3) is None
+            assert section.exclusive(stage.registry.tracker_for, "s", 3) is None
 
         def check() -> None:
             assert stage.inside == 1

@@ -110,7 +110,8 @@ WAYS = {
 def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) -> None:
     program = """
     import asyncio, random, signal, sys
-    from slotwise import MemorySemaphore, _section
+    from slotwise import MemorySemaphore
+    from slotwise._wait import section as _section
 
     class Strike(BaseException): ...
 

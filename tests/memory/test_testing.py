@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slotwise import MemorySemaphore, _clock
+from slotwise import MemorySemaphore
+from slotwise._wait import clock as _clock
 from slotwise.testing import FakeClock, leaked_slots, settle
 
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotwise.processes import ProcessSemaphore, locks
-from slotwise.processes import journal as journals
+from slotwise.processes import ProcessSemaphore, _locked_file
+from slotwise.processes import _journal as journals
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -51,7 +51,7 @@ class Killer:
     def arm(self) -> None:
         for name in ("pwrite", "pread", "fstat", "posix_fallocate", "ftruncate"):
             armed = self.armed(getattr(os, name), name)
-            for where in (os, journals, locks):
+            for where in (os, journals, _locked_file):
                 if hasattr(where, name):
                     setattr(where, name, armed)
         fcntl.lockf = self.armed(fcntl.lockf, "lockf")

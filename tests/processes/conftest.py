@@ -11,7 +11,7 @@ import pytest
 from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes import process as process_module
+from slotwise.processes import _process as process_module
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise.processes import ProcessSemaphore
+from slotwise.processes._folder import file_name, locate, name_in, trouble
+from slotwise.processes._journal import Journal
 from slotwise.processes._open_folder import OpenFolder
-from slotwise.processes.folder import file_name, locate, name_in, trouble
-from slotwise.processes.journal import Journal
-from slotwise.processes.state import State
+from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
 

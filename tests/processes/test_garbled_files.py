@@ -19,10 +19,10 @@ from tests.processes.test_stuck_lock import stuck
 
 from slotwise import BackendError, SlotwiseError
 from slotwise.processes import ProcessSemaphore
+from slotwise.processes._folder import file_name
+from slotwise.processes._journal import Journal
 from slotwise.processes._open_folder import OpenFolder
-from slotwise.processes.folder import file_name
-from slotwise.processes.journal import Journal
-from slotwise.processes.state import State
+from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.processes import ProcessSemaphore, _sweeping
-from slotwise.processes.folder import file_name
+from slotwise.processes._folder import file_name
 
 Make = Callable[..., ProcessSemaphore]
 

@@ -16,8 +16,8 @@ import pytest
 
 from slotwise import BackendError
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes.folder import file_name
-from slotwise.processes.journal import Journal
+from slotwise.processes._folder import file_name
+from slotwise.processes._journal import Journal
 
 Make = Callable[..., ProcessSemaphore]
 

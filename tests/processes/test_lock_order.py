@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from slotwise._section import lock
+from slotwise._wait.section import lock
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes.room import Room
+from slotwise.processes._semaphore_file import SemaphoreFile
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -23,14 +23,14 @@ def test_a_collection_amid_the_timers_lock_waits_for_no_change_that_sets_a_timer
     """One thread changes the file and sets an alarm, another withdraws under the alarm's lock."""
     semaphore = make(2, ttl=60.0)
     changing, interrupted = threading.Event(), threading.Event()
-    write = Room.write
+    write = SemaphoreFile.write
 
-    def write_slowly(room: Room, *args: Any) -> None:
+    def write_slowly(room: SemaphoreFile, *args: Any) -> None:
         write(room, *args)
         changing.set()
         assert interrupted.wait(LONG)
 
-    monkeypatch.setattr(Room, "write", write_slowly)
+    monkeypatch.setattr(SemaphoreFile, "write", write_slowly)
     acquired: list[object] = []
     change = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync()), daemon=True)
     change.start()

@@ -19,7 +19,7 @@ import pytest
 import slotwise
 from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes import room as rooms
+from slotwise.processes import _semaphore_file as rooms
 from slotwise.testing import FakeClock
 
 Make = Callable[..., ProcessSemaphore]
@@ -248,14 +248,14 @@ def test_a_release_in_a_signal_handler_that_interrupts_a_change_is_done_after_it
             semaphore.try_acquire_sync()
 
     # In the middle of a change of this thread, and of no other.
-    usual = rooms.Room.write
+    usual = rooms.SemaphoreFile.write
 
-    def interrupted(self: rooms.Room, *args: object) -> None:
+    def interrupted(self: rooms.SemaphoreFile, *args: object) -> None:
         usual(self, *args)  # type: ignore[arg-type]
         if not answers:
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(rooms.Room, "write", interrupted)
+    monkeypatch.setattr(rooms.SemaphoreFile, "write", interrupted)
     former = signal.signal(signal.SIGUSR1, handler)
     try:
         semaphore.acquire_sync()

@@ -19,10 +19,10 @@ from tests.ledger.model import Entry, Model
 
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
-from slotwise.processes import journal as journals
+from slotwise.processes import _journal as journals
+from slotwise.processes._journal import Journal
 from slotwise.processes._open_folder import OpenFolder
-from slotwise.processes.journal import Journal
-from slotwise.processes.state import State
+from slotwise.processes._state import State
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])
 perhaps_seconds = st.none() | st.sampled_from([1.0, 2.0, 3.0, 5.0])

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
-from slotwise.processes import ProcessSemaphore, looking
-from slotwise.processes.folder import file_name
-from slotwise.processes.words import is_stopped
+from slotwise.processes import ProcessSemaphore, _inspecting
+from slotwise.processes._folder import file_name
+from slotwise.processes._messages import is_stopped
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -99,7 +99,7 @@ async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
 def test_who_only_looks_gives_up_with_a_hint(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "PATIENCE", 0.1)
+    monkeypatch.setattr(_inspecting, "PATIENCE", 0.1)
     semaphore = make()
     held = semaphore.acquire_sync()
     with stuck(folder) as pid, pytest.raises(BackendError, match=f"kill -CONT {pid}"):
@@ -128,7 +128,7 @@ def test_one_that_is_stopped_is_said_to_be(
 ) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("this system does not tell")
-    monkeypatch.setattr(looking, "PATIENCE", 0.1)
+    monkeypatch.setattr(_inspecting, "PATIENCE", 0.1)
     semaphore = make()
     semaphore.acquire_sync()
     with stuck(folder) as pid:

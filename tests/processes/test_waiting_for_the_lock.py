@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from slotwise.processes._journal import Journal
 from slotwise.processes._open_folder import OpenFolder
-from slotwise.processes.journal import Journal
-from slotwise.processes.watch import Watch
+from slotwise.processes._poller import Poller
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_longest_wait_of_a_process_is_shown(journals: list[Journal]) -> None
 
 def test_a_descriptor_is_out_of_the_books_before_it_is_closed() -> None:
     """A child that is forked by another thread just then closes what is in the books."""
-    watch = Watch()
+    watch = Poller()
     if not hasattr(os, "pidfd_open"):
         pytest.skip("there are no pidfds here")
     closed: list[int] = []

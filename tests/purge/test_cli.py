@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.cli.purge import main
+from slotwise._cli.purge import main
 
 SUMMARY = [
     "files_scanned",
@@ -113,7 +113,7 @@ def test_flags_can_come_from_the_environment(root, old, left) -> None:
 def test_every_flag_has_its_variable(monkeypatch) -> None:
     from dataclasses import fields
 
-    from slotwise.cli.purge import _parser
+    from slotwise._cli.purge import _parser
     from slotwise.purge import PurgeOptions
 
     examples = {
@@ -157,7 +157,7 @@ def test_the_plan_in_json_names_every_limit(root) -> None:
 def test_the_app_passes_everything_on(root, old) -> None:
     from typer.testing import CliRunner
 
-    from slotwise.cli.main import app
+    from slotwise._cli.main import app
 
     path = old(root / "x")
     ran = CliRunner().invoke(app, ["purge", str(root), "--dry-run", "--json"])

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from slotwise.redis.keeper import Keeper
+from slotwise.redis._heartbeat_thread import HeartbeatThread
 
 
 @contextmanager
-def interrupted_on_its_way_to(keeper: Keeper) -> Iterator[None]:
+def interrupted_on_its_way_to(keeper: HeartbeatThread) -> Iterator[None]:
     """Send this thread a real SIGINT while its next call waits for the keeper to start."""
     caller = threading.get_ident()
     in_the_way = threading.Event()
@@ -28,10 +28,10 @@ def interrupted_on_its_way_to(keeper: Keeper) -> Iterator[None]:
     def interrupt() -> None:
         with keeper._starting:
             in_the_way.set()
-            while not inside(Keeper._started) and time.monotonic() < give_up:
+            while not inside(HeartbeatThread._started) and time.monotonic() < give_up:
                 time.sleep(0.001)
             signal.pthread_kill(caller, signal.SIGINT)
-            while inside(Keeper.run) and time.monotonic() < give_up:
+            while inside(HeartbeatThread.run) and time.monotonic() < give_up:
                 time.sleep(0.001)
 
     interrupter = threading.Thread(target=interrupt)

@@ -20,9 +20,9 @@ from typing import Any
 import redis.asyncio
 
 from slotwise import AcquireTimeout
-from slotwise.paths import TierSpec
+from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._paths import RedisPaths
 
 
 def say(*words: object) -> None:

@@ -7,7 +7,7 @@ import redis
 from tests.redis._server import Server
 
 from slotwise.redis import RedisConfig
-from slotwise.redis.process import _processes
+from slotwise.redis._shared_client import _processes
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ import pytest
 import redis
 from tests.redis._server import Server, until
 
-from slotwise.cli.doctor_redis import examine
+from slotwise._cli.doctor_redis import examine
 from slotwise.errors import BackendError
-from slotwise.redis import RedisConfig, RedisSemaphore, scripts
-from slotwise.redis.keys import Keys, hash_slot
+from slotwise.redis import RedisConfig, RedisSemaphore, _scripts
+from slotwise.redis._keys import Keys, hash_slot
 
 WAITING = "adv-sem:semaphore_waiting:x"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
@@ -101,7 +101,7 @@ async def test_the_documented_rights_are_enough(
 
 def test_no_right_is_documented_that_nothing_uses() -> None:
     """Nor is any left out: the scripts' own commands are read from the scripts."""
-    sources = (scripts.load(name).source.decode() for name in scripts.OURS)
+    sources = (_scripts.load(name).source.decode() for name in _scripts.OURS)
     used = {word.lower() for text in sources for word in re.findall(r"call\('([A-Z]+)'", text)}
     granted = {word[1:] for words in documented() for word in words if word.startswith("+")}
     assert granted == (used - {"pubsub"}) | {"pubsub|numsub"} | SENT
@@ -183,7 +183,7 @@ def test_replicas_get_the_scripts_too(tmp_path: Path) -> None:
             assert time.monotonic() < limit, "the replica never came"
             time.sleep(0.05)
         load_scripts(primary)
-        assert all(copy.script_exists(*(scripts.load(name).sha for name in scripts.OURS)))
+        assert all(copy.script_exists(*(_scripts.load(name).sha for name in _scripts.OURS)))
 
 
 @pytest.mark.parametrize("namespace", ["a{b", "{", "{}", "{}{b}", "x{"])

@@ -12,14 +12,14 @@ from tests.redis._server import until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.heart import _batches, _cost, _parts
-from slotwise.redis.keys import Keys
-from slotwise.redis.process import Room
-from slotwise.redis.scripts import load
+from slotwise.redis._heartbeats import _batches, _cost, _parts
+from slotwise.redis._keys import Keys
+from slotwise.redis._scripts import load
+from slotwise.redis._shared_client import NameRecord
 
 
-def room(name: str) -> Room:
-    return Room(Keys("adv-sem", name))
+def room(name: str) -> NameRecord:
+    return NameRecord(Keys("adv-sem", name))
 
 
 def members_of(batch: Any) -> int:

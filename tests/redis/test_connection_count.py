@@ -12,7 +12,7 @@ import redis
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise.redis import RedisConfig, RedisSemaphore, keeper
+from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeat_thread
 
 users: list[str] = []
 
@@ -115,7 +115,7 @@ async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> Non
 async def test_thread_and_connections_go_when_nobody_has_had_a_use_for_them(
     counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(keeper, "IDLE", 0.2)
+    monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.2)
     semaphore = RedisSemaphore(1, name="s", config=counted)
 
     async def take() -> None:
@@ -166,7 +166,7 @@ async def test_the_last_close_ends_thread_and_connections(
 async def test_threads_that_come_while_the_thread_leaves_are_served(
     counted: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "IDLE", 0.001)
+    monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.001)
     semaphore = RedisSemaphore(8, name="s", config=counted)
 
     def work() -> None:

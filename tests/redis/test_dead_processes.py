@@ -10,14 +10,14 @@ import pytest
 import redis
 from tests.redis.conftest import listening
 
-from slotwise.redis.keys import Keys, KeySet
-from slotwise.redis.path_keys import PathKeys
-from slotwise.redis.scripts import load
+from slotwise.redis._keys import Keys, KeySet
+from slotwise.redis._path_keys import PathKeys
+from slotwise.redis._scripts import load
 
 INTERVAL = 15.0
 
 
-class Line:
+class Reconnector:
     """One name, a clock that the test sets, and claims by id."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -40,7 +40,7 @@ class Line:
         return [outcome.rpartition(" ")[0] for outcome in outcomes]
 
 
-class SemaphoreLine(Line):
+class SemaphoreLine(Reconnector):
     keys = Keys("adv-sem", "s")
     beat_script = "beat"
 
@@ -49,7 +49,7 @@ class SemaphoreLine(Line):
         return str(self.run("request", *args)[0])
 
 
-class PathLine(Line):
+class PathLine(Reconnector):
     keys = PathKeys("adv-sem", "t")
     beat_script = "path_beat"
 
@@ -59,8 +59,8 @@ class PathLine(Line):
 
 
 @pytest.fixture(params=[SemaphoreLine, PathLine])
-def line(request: pytest.FixtureRequest, client: redis.Redis) -> Line:
-    line: Line = request.param(client)
+def line(request: pytest.FixtureRequest, client: redis.Redis) -> Reconnector:
+    line: Reconnector = request.param(client)
     return line
 
 
@@ -70,7 +70,7 @@ def y_listens(client: redis.Redis) -> Iterator[None]:
         yield
 
 
-def queue_up(line: Line) -> None:
+def queue_up(line: Reconnector) -> None:
     """x holds the slot, asks four times more, and dies; y waits behind."""
     assert line.ask("sw-x-0") == "granted"
     for n in range(1, 5):
@@ -80,7 +80,7 @@ def queue_up(line: Line) -> None:
 
 
 @pytest.mark.usefixtures("y_listens")
-def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(line: Line) -> None:
+def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(line: Reconnector) -> None:
     queue_up(line)
     line.now += 2
     assert line.beat("sw-y-1") == [], "x may live: its first claim is just 14 s old"
@@ -89,7 +89,9 @@ def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(line: Line
 
 
 @pytest.mark.usefixtures("y_listens")
-def test_a_process_that_listens_loses_only_what_was_silent(line: Line, client: redis.Redis) -> None:
+def test_a_process_that_listens_loses_only_what_was_silent(
+    line: Reconnector, client: redis.Redis
+) -> None:
     queue_up(line)
     line.now += 3.5
     with listening(client, "x"):
@@ -101,7 +103,7 @@ def test_a_process_that_listens_loses_only_what_was_silent(line: Line, client: r
 
 
 @pytest.mark.usefixtures("y_listens")
-def test_other_seats_of_a_dead_process_are_looked_at_too(line: Line) -> None:
+def test_other_seats_of_a_dead_process_are_looked_at_too(line: Reconnector) -> None:
     assert line.ask("sw-px0-1") == "granted"
     line.now += 5
     assert line.ask("sw-px1-2") == "queued"

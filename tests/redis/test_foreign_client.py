@@ -19,10 +19,10 @@ from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis import config as config_module
-from slotwise.redis import keeper as keeper_module
-from slotwise.redis.keys import PLACEHOLDER, Keys
-from slotwise.redis.scripts import load
+from slotwise.redis import _config as config_module
+from slotwise.redis import _heartbeat_thread as keeper_module
+from slotwise.redis._keys import PLACEHOLDER, Keys
+from slotwise.redis._scripts import load
 
 INTERVAL = 1.5
 PING = INTERVAL / 5

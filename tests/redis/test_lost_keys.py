@@ -14,9 +14,9 @@ from tests.redis._server import until
 from tests.redis.test_scripts_against_ledger import expand
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.keys import Keys
-from slotwise.redis.path_keys import PathKeys
-from slotwise.redis.scripts import load
+from slotwise.redis._keys import Keys
+from slotwise.redis._path_keys import PathKeys
+from slotwise.redis._scripts import load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
 

@@ -9,11 +9,11 @@ import redis
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import in_line
 
-from slotwise.paths import TierSpec
+from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.acquisition import Acquisition
-from slotwise.redis.paths import RedisPaths
-from slotwise.redis.process import Process
+from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._paths import RedisPaths
+from slotwise.redis._shared_client import SharedClient
 
 MALFORMED = (
     *(
@@ -35,24 +35,24 @@ MALFORMED = (
 class Strangers:
     """Somebody who may publish, and knows what can be known: the channels and the ids."""
 
-    def __init__(self, client: redis.Redis, process: Process) -> None:
+    def __init__(self, client: redis.Redis, process: SharedClient) -> None:
         self._client = client
         self._process = process
         self.channel = f"slotwise:{process.seat().token}"
 
-    def say(self, message: str | bytes, about: Acquisition) -> None:
+    def say(self, message: str | bytes, about: RedisAcquisition) -> None:
         if isinstance(message, str):
             message = message.replace("{id}", about.acquisition_id)
         assert self._client.publish(self.channel, message) == 1
 
-    async def heard(self, waiter: Acquisition) -> None:
+    async def heard(self, waiter: RedisAcquisition) -> None:
         """Until the server was asked about a waiter of whom something has been said."""
         before = waiter.alive_at
         self.say("granted {id} 1 2", about=waiter)
         await until(lambda: waiter.alive_at > before or waiter.future.done(), "a look at it")
 
 
-def only_waiter(process: Process) -> Acquisition:
+def only_waiter(process: SharedClient) -> RedisAcquisition:
     [waiter] = process.waiters.values()
     return waiter
 

@@ -13,10 +13,10 @@ from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict, WouldBlockLoop
-from slotwise.paths import KeyStats, Path, PathBackend, TierSpec, TierStats
+from slotwise._core.paths import KeyStats, Path, PathBackend, TierSpec, TierStats
 from slotwise.redis import RedisConfig
-from slotwise.redis.path_idle import Idle
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._path_idle import Idle
+from slotwise.redis._paths import RedisPaths
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
 THREE = (

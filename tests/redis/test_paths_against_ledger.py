@@ -19,8 +19,8 @@ from slotwise._ledger import paths as rules
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
-from slotwise.redis.path_keys import KINDS, PathKeys, read_node, write_node, write_path
-from slotwise.redis.scripts import load
+from slotwise.redis._path_keys import KINDS, PathKeys, read_node, write_node, write_path
+from slotwise.redis._scripts import load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
 

@@ -23,9 +23,9 @@ from tests.redis.test_paths import (
     wait_for,
 )
 
-from slotwise.paths import TierSpec
+from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._paths import RedisPaths
 
 # Of those who die; the others may be late, on a busy machine, and live.
 INTERVAL = 1.5

@@ -13,9 +13,9 @@ from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import until
 
 from slotwise import AcquireTimeout, BackendError, Tier, Tiers
-from slotwise.paths import TierSpec
+from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._paths import RedisPaths
 
 HOLDERS = "adv-sem:tiers_holders:t"
 ALICE = ("alice", None)

@@ -17,8 +17,8 @@ from tests.redis.test_semaphore import in_line
 
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.acquisition import Acquisition
-from slotwise.redis.scripts import load
+from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._scripts import load
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
 HEARTBEATS = "adv-sem:semaphore_waiting_heartbeat:x"
@@ -194,7 +194,7 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
     granted = await waiting
     assert client.zscore(MAIN, granted.acquisition_id) == deadline, "the server's end of patience"
 
-    assert isinstance(granted, Acquisition)
+    assert isinstance(granted, RedisAcquisition)
     keeper = semaphore._process.keeper
     ends_at = granted.alive_at + interval
     instant = 1e-6  # of which several passed between the two

@@ -17,8 +17,8 @@ import redis
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
-from slotwise.redis.keys import Keys
-from slotwise.redis.scripts import Script, load
+from slotwise.redis._keys import Keys
+from slotwise.redis._scripts import Script, load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
 

@@ -13,7 +13,7 @@ from tests.redis.test_scripts_against_ledger import taken_numbers
 
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict, WouldBlockLoop
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.keys import Keys
+from slotwise.redis._keys import Keys
 
 
 def documented_keys(client: redis.Redis) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import redis
 from tests.redis._server import Server
 
-from slotwise.cli.main import main as command_line
+from slotwise._cli.main import main as command_line
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 FAR = time.time() + 3600

@@ -29,8 +29,8 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
     place, _, staged = backend.partition("-")
     options: dict[str, Any] = {"atomic": not staged}
     if place == "redis":
-        if importlib.util.find_spec("slotwise.redis.paths") is None:
-            pytest.skip("slotwise.redis.paths is not built yet")
+        if importlib.util.find_spec("slotwise.redis._paths") is None:
+            pytest.skip("slotwise.redis._paths is not built yet")
         from slotwise.redis import RedisConfig
 
         options["backend"] = RedisConfig(request.getfixturevalue("server").url)

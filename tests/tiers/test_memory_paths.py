@@ -11,7 +11,7 @@ import pytest
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
 from slotwise._ledger import paths
 from slotwise._ledger.paths_invariants import check
-from slotwise._section import lock
+from slotwise._wait.section import lock
 from slotwise.errors import ContextReused
 
 

@@ -19,14 +19,15 @@ from typing import Any
 import pytest
 from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
 
-from slotwise import _clock, _section
+from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.ledger import QUICK_LANE
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths_invariants import check
+from slotwise._wait import clock as _clock
+from slotwise._wait import section
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
-from slotwise.memory import _lease, _path_lease, _path_tracker, _tracker, paths
-from slotwise.memory.paths import MemoryPaths
-from slotwise.paths import Path, TierSpec
+from slotwise.memory import _acquisition, _path_acquisition, _path_tracker, _paths, _tracker
+from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
 
 pytestmark = [
@@ -65,11 +66,11 @@ class Stage:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
-        _section.lock = _path_tracker.lock = self.lock
-        assert not _section.section.busy
-        assert not _section._left_to_do
+        section.lock = _path_tracker.lock = self.lock
+        assert not section.section.busy
+        assert not section._left_to_do
         next_key = itertools.count(1).__next__
-        _lease.next_key = _path_lease.next_key = paths.next_key = next_key
+        _acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
         MemoryPaths._wait_sync = wait_sync
 
     def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
@@ -126,7 +127,7 @@ class Stage:
             check()
             self.end()
 
-        shared = [self.paths, self.lock, self.loops, _tracker.condemned, _section.section, self]
+        shared = [self.paths, self.lock, self.loops, _tracker.ttl_cancels, section.section, self]
         return Story(list(acts), shared, check_all, self._glance)
 
     def turn_loops(self) -> None:
@@ -147,11 +148,11 @@ class Stage:
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
-        (_section, "lock"),
+        (section, "lock"),
         (_path_tracker, "lock"),
-        (_lease, "next_key"),
-        (_path_lease, "next_key"),
-        (paths, "next_key"),
+        (_acquisition, "next_key"),
+        (_path_acquisition, "next_key"),
+        (_paths, "next_key"),
         (MemoryPaths, "_wait_sync"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from slotwise import AcquireTimeout, MemorySemaphore, SlotManager, Tier, Tiers
-from slotwise.paths import TierSpec
-from slotwise.tiers.staged import StagedPaths
+from slotwise._core.paths import TierSpec
+from slotwise.tiers._staged import StagedPaths
 
 
 def staged(value=1):

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
 from slotwise._ledger.paths_invariants import check
-from slotwise._section import lock
+from slotwise._wait.section import lock
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ import pytest
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
 from slotwise._ledger.paths_invariants import check
-from slotwise._section import lock
+from slotwise._wait.section import lock
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ driver asks the same ledger, so that a rule about slots stands in one place.
 """
 
 from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.ledger import Claim, Ledger, Pass
+from slotwise._ledger.ledger import Claim, Ledger, LineGrant
 from slotwise._ledger.ranges import ranges_of
 
-__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "Pass", "ranges_of"]
+__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "LineGrant", "ranges_of"]

@@ -42,10 +42,10 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
+from slotwise._core.results import AcquisitionResult
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import Ranges, ranges_of
 from slotwise.errors import SemaphoreClosed
-from slotwise.values import AcquisitionResult
 
 # Elsewhere list and heap operations are not atomic: there `attention` never
 # falls, and every caller takes its lock.
@@ -87,7 +87,7 @@ class Claim(AcquisitionResult):
         return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
 
 
-class Pass(Claim):
+class LineGrant(Claim):
     """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
 
     __slots__ = ()
@@ -343,7 +343,7 @@ class Ledger(Generic[C]):
         if self.closed:
             self._put_free_aside()
             while line:
-                granted.append(Pass(line.popleft(), 0))
+                granted.append(LineGrant(line.popleft(), 0))
             return granted
         if self.reserve or self.circulating > self.value:
             self._rebalance_if_needed()
@@ -354,7 +354,7 @@ class Ledger(Generic[C]):
             except IndexError:
                 continue
             try:
-                granted.append(Pass(line.popleft(), number))
+                granted.append(LineGrant(line.popleft(), number))
             except IndexError:
                 heappush(self.free, number)
         waiting = self.waiting

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
-from slotwise.values import AcquisitionResult
+from slotwise._core.results import AcquisitionResult
 
 UNLIMITED = sys.maxsize
 

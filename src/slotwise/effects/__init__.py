@@ -4,27 +4,7 @@
 it is not `slotwise.Semaphore`, which asyncio tasks and threads use.
 """
 
-from slotwise.effects.errors import (
-    DeadlockError,
-    ForeignSemaphoreError,
-    ForeignTaskError,
-    InvariantViolated,
-    LeakedPermits,
-    PermitLeakWarning,
-    ScheduleMismatch,
-    StepLimitExceeded,
-    TaskCancelledError,
-    UnhandledEffectError,
-    UnretrievedTaskError,
-)
-from slotwise.effects.explore import Exploration, explore
-from slotwise.effects.program import Program, do
-from slotwise.effects.run import run
-from slotwise.effects.run_async import run_async
-from slotwise.effects.schedules import Failure, Schedule, replay
-from slotwise.effects.semaphores import Semaphore
-from slotwise.effects.tasks import Promise, Task
-from slotwise.effects.vocabulary import (
+from slotwise.effects._effects import (
     AcquireSemaphore,
     Await,
     Cancel,
@@ -49,6 +29,26 @@ from slotwise.effects.vocabulary import (
     Wait,
     WithPermit,
 )
+from slotwise.effects._errors import (
+    DeadlockError,
+    ForeignSemaphoreError,
+    ForeignTaskError,
+    InvariantViolated,
+    LeakedPermits,
+    PermitLeakWarning,
+    ScheduleMismatch,
+    StepLimitExceeded,
+    TaskCancelledError,
+    UnhandledEffectError,
+    UnretrievedTaskError,
+)
+from slotwise.effects._explore import Exploration, explore
+from slotwise.effects._program import Program, do
+from slotwise.effects._run import run
+from slotwise.effects._run_async import run_async
+from slotwise.effects._schedules import Failure, Schedule, replay
+from slotwise.effects._semaphores import Semaphore
+from slotwise.effects._tasks import Promise, Task
 from slotwise.errors import AcquireTimeout
 
 __all__ = [

@@ -10,12 +10,12 @@ import logging
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise import _clock
-from slotwise._log_levels import cached_levels
-from slotwise.semaphore import display
+from slotwise._core.log_levels import cached_levels
+from slotwise._core.semaphore import display
+from slotwise._wait import clock
 
 if TYPE_CHECKING:
-    from slotwise.memory._lease import Lease
+    from slotwise.memory._acquisition import MemoryAcquisition
     from slotwise.memory._tracker import Tracker
 
 logger = logging.getLogger("slotwise.memory")
@@ -24,7 +24,7 @@ logger = logging.getLogger("slotwise.memory")
 perhaps_wanted = cached_levels(logger)
 
 
-def acquiring(lease: Lease, name: str | None) -> None:
+def acquiring(lease: MemoryAcquisition, name: str | None) -> None:
     if logger.isEnabledFor(DEBUG):
         logger.debug(
             "acquiring %d of %s",
@@ -34,10 +34,10 @@ def acquiring(lease: Lease, name: str | None) -> None:
         )
 
 
-def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
+def acquired(lease: MemoryAcquisition, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        lease.since = _clock.now()
+        lease.since = clock.now()
         acquire_time = lease.since - started
         logger.debug(
             "acquired slot %d of %s after %.3f s",
@@ -54,11 +54,11 @@ def acquired(lease: Lease, tracker: Tracker, started: float) -> None:
         )
 
 
-def released(lease: Lease, tracker: Tracker) -> None:
+def released(lease: MemoryAcquisition, tracker: Tracker) -> None:
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         # Not known if nobody listened when it was acquired.
         since: float | None = getattr(lease, "since", None)
-        held_time = None if since is None else _clock.now() - since
+        held_time = None if since is None else clock.now() - since
         logger.debug(
             "released slot %d of %s",
             lease.slot_number,
@@ -67,7 +67,7 @@ def released(lease: Lease, tracker: Tracker) -> None:
         )
 
 
-def expired(lease: Lease, tracker: Tracker, held_time: float) -> None:
+def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
     logger.warning(
         "slot %d of %s expired: %s held it for %.3f s, its ttl is %g s",
         lease.slot_number,
@@ -88,7 +88,9 @@ def unknown_id(acquisition_id: str, name: str | None) -> None:
     )
 
 
-def _ending(lease: Lease, tracker: Tracker, held_time: float | None) -> dict[str, object]:
+def _ending(
+    lease: MemoryAcquisition, tracker: Tracker, held_time: float | None
+) -> dict[str, object]:
     return {
         "semaphore_name": tracker.name,
         "acquisition_id": lease.acquisition_id,

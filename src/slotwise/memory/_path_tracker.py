@@ -14,28 +14,28 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
 
-from slotwise import _clock
-from slotwise._closing import Closure
+from slotwise._core.closing import Closure
+from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.semaphore import display
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
-from slotwise._section import alone_or_later, lock
-from slotwise._woken import Woken
+from slotwise._wait import clock
+from slotwise._wait.section import exclusive_or_later, lock
+from slotwise._wait.wakers import Delivery, Waker, send
+from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout
-from slotwise.memory._path_lease import PathLease, TimedPathLease
-from slotwise.memory._tracker import Sentence, _hand_on, _nothing, condemned
-from slotwise.memory._wakers import Parcel, Waker, send
-from slotwise.paths import KeyStats, TierSpec, TierStats
-from slotwise.semaphore import display
+from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
+from slotwise.memory._tracker import TtlCancel, _hand_on, _nothing, ttl_cancels
 
 if TYPE_CHECKING:
-    from slotwise.memory._lease import Lease, MemoryClaim
+    from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
     from slotwise.memory._tracker import Tracker
 
 _log = logging.getLogger("slotwise.memory")
 
 
-class PathTracker(PathLedger[PathLease]):
+class PathTracker(PathLedger[MemoryPathAcquisition]):
     """What all objects of one name share, or what one private object has.
 
     The verbs of the ledger belong in the section; those defined here go there by
@@ -82,7 +82,9 @@ class PathTracker(PathLedger[PathLease]):
 
     # ---------------------------------------------------------------- taking
 
-    def ask(self, lease: PathLease, make_waker: Callable[[], Waker]) -> list[PathLease]:
+    def ask(
+        self, lease: MemoryPathAcquisition, make_waker: Callable[[], Waker]
+    ) -> list[MemoryPathAcquisition]:
         """Ask for slots, *in the section*: who is granted now, the lease last if it is.
 
         A lease that is not granted waits, and has a waker; or it has a failure,
@@ -93,7 +95,7 @@ class PathTracker(PathLedger[PathLease]):
             if self.closed:
                 raise lease.paths.closed_error()
         lease._slot_number = 0  # until it is granted
-        timeout, now = lease.timeout, _clock.now()
+        timeout, now = lease.timeout, clock.now()
         if timeout == 0:
             granted = self.settle(now)
             if self.try_request(lease, lease.path, now):
@@ -114,12 +116,12 @@ class PathTracker(PathLedger[PathLease]):
     # ---------------------------------------------------------------- giving
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def take_back(self, lease: PathLease) -> None:
+    def take_back(self, lease: MemoryPathAcquisition) -> None:
         """Free what a lease held that is no holder any more."""
-        alone_or_later(self._take_back, lease, then=self.deliver)
+        exclusive_or_later(self._take_back, lease, then=self.deliver)
 
-    def _take_back(self, lease: PathLease) -> list[PathLease]:
-        now = _clock.now()
+    def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
+        now = clock.now()
         self.give(lease, now)
         return self._after_giving(now)
 
@@ -135,49 +137,51 @@ class PathTracker(PathLedger[PathLease]):
 
     def look_around(self, nodes: Sequence[Node]) -> None:
         """Serve those who wait, and forget idle keys, when the quick lane saw the need."""
-        alone_or_later(self._look_around, nodes, then=self.deliver)
+        exclusive_or_later(self._look_around, nodes, then=self.deliver)
 
-    def _look_around(self, nodes: Sequence[Node]) -> list[PathLease]:
+    def _look_around(self, nodes: Sequence[Node]) -> list[MemoryPathAcquisition]:
         self.look_after(nodes)
-        return self._after_giving(_clock.now())
+        return self._after_giving(clock.now())
 
-    def _after_giving(self, now: float) -> list[PathLease]:
+    def _after_giving(self, now: float) -> list[MemoryPathAcquisition]:
         if len(self.tables[0]) > self.roomy:
             self.trim(now)
         return self.go_on(now) if self.work else []
 
-    def pardon(self, key: Hashable) -> None:
+    def keep_task(self, key: Hashable) -> None:
         """Do not cancel the task of an expired lease: it has left, or released."""
         if self.deadlines is not None:
             # In the section, since `_ring` ends a hold and condemns its task in one there.
-            alone_or_later(self._pardon, key, then=_nothing)
+            exclusive_or_later(self._keep_task, key, then=_nothing)
 
-    def _pardon(self, key: Hashable) -> None:
-        lease = cast("PathLease | None", condemned.get(key))
-        if isinstance(lease, PathLease) and lease.paths._tracker is self:
-            del condemned[key]
+    def _keep_task(self, key: Hashable) -> None:
+        lease = cast("MemoryPathAcquisition | None", ttl_cancels.get(key))
+        if isinstance(lease, MemoryPathAcquisition) and lease.paths._tracker is self:
+            del ttl_cancels[key]
 
-    def withdraw(self, lease: PathLease) -> None:
+    def withdraw(self, lease: MemoryPathAcquisition) -> None:
         """End a wait whose outcome nobody will see: stop waiting, or hand the grant on."""
-        alone_or_later(self._withdraw, lease, then=self.deliver)
+        exclusive_or_later(self._withdraw, lease, then=self.deliver)
 
-    def _withdraw(self, lease: PathLease) -> list[PathLease]:
-        now = _clock.now()
+    def _withdraw(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
+        now = clock.now()
         ended = self.cancel if lease.key in self.waiting else self.release
         return self._started(ended(lease.key, now), now)
 
-    def go_on(self, now: float) -> list[PathLease]:
+    def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
         return self._started(self.settle(now), now)
 
-    def _started(self, granted: list[PathLease], now: float) -> list[PathLease]:
+    def _started(
+        self, granted: list[MemoryPathAcquisition], now: float
+    ) -> list[MemoryPathAcquisition]:
         if granted and self.deadlines is not None:
             self._start_ttls(granted, now)
         return granted
 
     # --------------------------------------------------------------- waking
 
-    def deliver(self, leases: Iterable[PathLease]) -> None:
+    def deliver(self, leases: Iterable[MemoryPathAcquisition]) -> None:
         """Wake those whose wait has ended, outside the section; then do what was left over."""
         self._wake_all(leases)
         if self.work:
@@ -187,7 +191,7 @@ class PathTracker(PathLedger[PathLease]):
         """Do what the bound on the work of one call left over, piece by piece."""
         done = gone = False
 
-        def serve(granted: list[PathLease]) -> None:
+        def serve(granted: list[MemoryPathAcquisition]) -> None:
             nonlocal done
             done = True
             self._wake_all(granted)
@@ -196,32 +200,32 @@ class PathTracker(PathLedger[PathLease]):
 
         while self.work:
             done = gone = False
-            alone_or_later(self._finish_some, then=serve)
+            exclusive_or_later(self._finish_some, then=serve)
             # Put off, or taken over by another thread: `serve` goes on after it. The
             # sides look in opposite order, so that at least one sees the other.
             gone = True
             if not done:
                 return
 
-    def _finish_some(self) -> list[PathLease]:
-        return self.go_on(_clock.now())
+    def _finish_some(self) -> list[MemoryPathAcquisition]:
+        return self.go_on(clock.now())
 
-    def _wake_all(self, leases: Iterable[PathLease]) -> None:
+    def _wake_all(self, leases: Iterable[MemoryPathAcquisition]) -> None:
         undelivered = [lease for lease in leases if not self._wake(lease)]
         if undelivered:
             # Their event loop is closed. What they were granted is for the next ones.
             _hand_on(cast("Tracker", self), cast("list[MemoryClaim]", undelivered))
 
-    def _wake(self, lease: PathLease) -> bool:
+    def _wake(self, lease: MemoryPathAcquisition) -> bool:
         waker = lease.waker
         if isinstance(waker, LockType):
             waker.release()
             return True
         # A parcel only asks for `withdraw`, `refused` and `woken`.
         claim, tracker = cast("MemoryClaim", lease), cast("Tracker", self)
-        return send(waker, Parcel(tracker, claim, waker, None))
+        return send(waker, Delivery(tracker, claim, waker, None))
 
-    def refused(self, lease: PathLease) -> None:
+    def refused(self, lease: MemoryPathAcquisition) -> None:
         """Nobody waits any more for what was brought; its task sees to it."""
 
     # ------------------------------------------------------ looking, steering
@@ -245,19 +249,19 @@ class PathTracker(PathLedger[PathLease]):
                 keys[cast("str", key)] = KeyStats(node.held, node.waiting, tier.value_of(key))
         return keys
 
-    def change_value(self, index: int, value: int, key: str | None) -> list[PathLease]:
+    def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
         """Change the value of a tier or of one key, *in the section*: who is granted."""
-        now = _clock.now()
+        now = clock.now()
         return self._started(self.resize(index, value, key, now, one=key is not None), now)
 
     # --------------------------------------------------------------- closing
 
-    def end(self) -> list[PathLease]:
+    def end(self) -> list[MemoryPathAcquisition]:
         """Close for good, *in the section*: those whose wait this ends."""
         self.ended = True
         return self._refuse_all()
 
-    def suspend(self, closure: Closure) -> list[PathLease]:
+    def suspend(self, closure: Closure) -> list[MemoryPathAcquisition]:
         """Close until `resume`, *in the section*: those whose wait this ends."""
         self.closure = closure
         return self._refuse_all()
@@ -272,8 +276,8 @@ class PathTracker(PathLedger[PathLease]):
         """This one or its predecessor, if somebody holds something of it."""
         return self if self.holders else self._predecessor
 
-    def _refuse_all(self) -> list[PathLease]:
-        waiters = self.close(_clock.now())
+    def _refuse_all(self) -> list[MemoryPathAcquisition]:
+        waiters = self.close(clock.now())
         for lease in waiters:
             lease.failure = lease.paths.closed_error()
         return waiters
@@ -286,52 +290,56 @@ class PathTracker(PathLedger[PathLease]):
 
     # ------------------------------------------------------------------ time
 
-    def _start_ttls(self, leases: Iterable[PathLease], now: float) -> None:
+    def _start_ttls(self, leases: Iterable[MemoryPathAcquisition], now: float) -> None:
         for lease in leases:
             if lease.ttl is not None:
-                cast("TimedPathLease", lease).since = now
+                cast("TimedMemoryPathAcquisition", lease).since = now
                 self._ring_by(now + lease.ttl)
 
     def _ring_by(self, when: float) -> None:
         if when < self.alarm:
             self.alarm = when
-            _clock.timekeeper.call_at(when, self._ring)
+            clock.timekeeper.call_at(when, self._ring)
 
     def _ring(self, when: float) -> None:
         """End the holds and the waits whose time is up."""
         if when != self.alarm:
             return  # an earlier alarm has been set since and has seen to this
-        alone_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
+        exclusive_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
 
-    def _end_what_is_due(self) -> tuple[float, list[PathLease], list[PathLease]]:
+    def _end_what_is_due(
+        self,
+    ) -> tuple[float, list[MemoryPathAcquisition], list[MemoryPathAcquisition]]:
         self.alarm = NEVER
-        now = _clock.now()
+        now = clock.now()
         holders, waiters, granted = self.expire(now)
         for lease in waiters:
             lease.failure = self._timeout_error(lease)
-        condemned.update(
-            (lease.key, cast("Lease", lease)) for lease in holders if _task_of(lease) is not None
+        ttl_cancels.update(
+            (lease.key, cast("MemoryAcquisition", lease))
+            for lease in holders
+            if _task_of(lease) is not None
         )
         self._started(granted, now)
         self._ring_by(self.next_deadline())
         return now, holders, waiters + granted
 
     def _tell_whose_time_is_up(
-        self, outcome: tuple[float, list[PathLease], list[PathLease]]
+        self, outcome: tuple[float, list[MemoryPathAcquisition], list[MemoryPathAcquisition]]
     ) -> None:
         now, holders, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
             task = _task_of(lease)
             if task is not None:
-                Sentence(cast("Lease", lease), task).pronounce()
+                TtlCancel(cast("MemoryAcquisition", lease), task).pronounce()
             lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
         for lease in holders:
             _log.warning(
                 "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
                 self.title,
                 lease.acquisition_id,
-                now - cast("TimedPathLease", lease).since,
+                now - cast("TimedMemoryPathAcquisition", lease).since,
                 lease.ttl,
                 extra={"semaphore_name": self.name, "acquisition_id": lease.acquisition_id},
             )
@@ -344,7 +352,7 @@ class PathTracker(PathLedger[PathLease]):
             "" if self.name is None else f" of {display(self.name)}"
         )
 
-    def _timeout_error(self, lease: PathLease) -> AcquireTimeout:
+    def _timeout_error(self, lease: MemoryPathAcquisition) -> AcquireTimeout:
         """Says which tier is in the way."""
         where = "nothing of it"
         for spec, tier, key in zip(self.specs, self.tiers, lease.path, strict=True):
@@ -358,5 +366,5 @@ class PathTracker(PathLedger[PathLease]):
         return AcquireTimeout(f"no slot of {self.title} in {lease.timeout or 0:g} s; {where}")
 
 
-def _task_of(lease: PathLease) -> asyncio.Task[Any] | None:
+def _task_of(lease: MemoryPathAcquisition) -> asyncio.Task[Any] | None:
     return getattr(lease, "task", None)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from slotwise import _clock
-from slotwise._clock import glance
-from slotwise._closing import Closure, Generations
+from slotwise._core.closing import Closure, Generations
+from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER
-from slotwise._section import alone, lock
-from slotwise.memory._lease import MemoryClaim
+from slotwise._wait import clock
+from slotwise._wait.clock import glance
+from slotwise._wait.section import exclusive, lock
+from slotwise.memory._acquisition import MemoryClaim
 from slotwise.memory._tracker import Tracker
-from slotwise.values import SemaphoreStats
 
 # How many due trackers are looked at in one go: by somebody who makes a new
 # one, who must not notice, and by the timer's thread, which must not keep the lock.
@@ -60,7 +60,7 @@ class Registry:
             if not tracker.retire_if_idle():
                 return None
             del self._trackers[name]
-        glance.time = now = _clock.now()
+        glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
         tracker = Tracker(value, name, self, self._holders)
@@ -129,7 +129,7 @@ class Registry:
         self._next_look = second
         if second < self._timer:  # else the one that is set rings early enough
             self._timer = second
-            _clock.timekeeper.call_at(second, self._on_timer, lazily=True)
+            clock.timekeeper.call_at(second, self._on_timer, lazily=True)
 
     def _look_at_due(self, now: float, at_most: int) -> None:
         """Forget those of the due trackers that have been idle for long enough."""
@@ -179,12 +179,12 @@ class Registry:
     def _on_timer(self, _when: float) -> None:
         """Called by the timer, outside the section; it goes there for short times only."""
         self._timer = NEVER
-        while alone(self._look_for_a_while):
+        while exclusive(self._look_for_a_while):
             pass
 
     def _look_for_a_while(self) -> bool:
         """Whether there is more to look at now."""
-        glance.time = now = _clock.now()
+        glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_BY_TIMER)
         elif self._wheel:

@@ -15,25 +15,25 @@ from collections.abc import Callable, Hashable, Iterable
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
 
-from slotwise import _clock
-from slotwise._clock import glance
-from slotwise._closing import Closure, Generation, closed_error
-from slotwise._ledger import NEVER, Ledger, Pass
-from slotwise._section import alone, alone_or_later, lock
-from slotwise._woken import NOBODY_WOKEN, Woken
+from slotwise._core.closing import Closure, Generation, closed_error
+from slotwise._core.results import SemaphoreStats
+from slotwise._core.semaphore import display
+from slotwise._ledger import NEVER, Ledger, LineGrant
+from slotwise._wait import clock
+from slotwise._wait.clock import glance
+from slotwise._wait.section import exclusive, exclusive_or_later, lock
+from slotwise._wait.wakers import Delivery, Waker, send
+from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
-from slotwise.memory._lease import Lease, MemoryClaim
-from slotwise.memory._wakers import Parcel, Waker, send
-from slotwise.semaphore import display
-from slotwise.values import SemaphoreStats
+from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
 
 if TYPE_CHECKING:
     from slotwise.memory._registry import Registry
 
 # Holders whose ttl has ended and whose task is about to be cancelled for it.
 # Who leaves the block or releases before that is taken out, and stays uncancelled.
-condemned: dict[Hashable, Lease] = {}
+ttl_cancels: dict[Hashable, MemoryAcquisition] = {}
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
@@ -120,7 +120,7 @@ class Tracker(Ledger[MemoryClaim]):
             now = self._now()
             granted = self.request(claim, now)
         else:
-            now = _clock.now()
+            now = clock.now()
             if timeout == 0:
                 if not self.try_request(claim, now):
                     raise self._timeout_error(0.0)
@@ -150,11 +150,11 @@ class Tracker(Ledger[MemoryClaim]):
     # ---------------------------------------------------------------- giving
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def withdraw(self, claim: MemoryClaim | Pass) -> None:
+    def withdraw(self, claim: MemoryClaim | LineGrant) -> None:
         """End a wait whose outcome nobody will see: leave the queue, or hand the grant on."""
-        alone_or_later(self._withdraw, claim, then=self.deliver)
+        exclusive_or_later(self._withdraw, claim, then=self.deliver)
 
-    def _withdraw(self, claim: MemoryClaim | Pass) -> list[MemoryClaim]:
+    def _withdraw(self, claim: MemoryClaim | LineGrant) -> list[MemoryClaim]:
         key, now = claim.key, self._now()
         if claim.named or not claim._slot_number:
             ended = self.cancel(key, now) if key in self.waiting else self.release(key, now)
@@ -162,19 +162,19 @@ class Tracker(Ledger[MemoryClaim]):
             ended = self.give_number(claim._slot_number, now)
         return self._after_change(ended, now)
 
-    def take_back(self, lease: Lease) -> bool:
+    def take_back(self, lease: MemoryAcquisition) -> bool:
         """Free what a lease holds; False if it has ended before."""
         try:
             del self.holders[lease.key]
         except KeyError:
-            self.pardon(lease.key)
+            self.keep_task(lease.key)
             return False
         self.last_used = glance.time
-        alone_or_later(self._take_back, lease, then=self.deliver)
+        exclusive_or_later(self._take_back, lease, then=self.deliver)
         _log.released(lease, self)
         return True
 
-    def _take_back(self, lease: Lease) -> list[MemoryClaim]:
+    def _take_back(self, lease: MemoryAcquisition) -> list[MemoryClaim]:
         now = self._now()
         if self.deadlines is not None:
             self.deadlines.discard(lease.key)
@@ -182,7 +182,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def put_back(self, number: int) -> None:
         """Take back a slot whose claim has ended, when the ledger's attention is up."""
-        alone_or_later(self._put_back_in_section, number, then=self.deliver)
+        exclusive_or_later(self._put_back_in_section, number, then=self.deliver)
 
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = self._now()
@@ -205,7 +205,7 @@ class Tracker(Ledger[MemoryClaim]):
                     future.set_result(number)
                     return
                 else:  # it came while the home was about to change
-                    self.deliver([Pass(future, number)])
+                    self.deliver([LineGrant(future, number)])
                     return
         if self.attention:
             self.put_back(number)
@@ -216,7 +216,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def look_after_waiters(self) -> None:
         """Serve those who wait, when somebody on the quick lane saw them."""
-        alone_or_later(self._look_after_waiters, then=self.deliver)
+        exclusive_or_later(self._look_after_waiters, then=self.deliver)
 
     def _look_after_waiters(self) -> list[MemoryClaim]:
         now = self._now()
@@ -225,18 +225,18 @@ class Tracker(Ledger[MemoryClaim]):
     def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of a quickly given lease that was not young any more."""
         if self.deadlines is not None:
-            alone_or_later(self.deadlines.discard, key, then=_nothing)
+            exclusive_or_later(self.deadlines.discard, key, then=_nothing)
 
-    def pardon(self, key: Hashable) -> None:
+    def keep_task(self, key: Hashable) -> None:
         """Do not cancel the task of an expired lease: it has left, or released."""
         if self.deadlines is not None:
-            alone_or_later(self._pardon, key, then=_nothing)
+            exclusive_or_later(self._keep_task, key, then=_nothing)
 
-    def _pardon(self, key: Hashable) -> None:
+    def _keep_task(self, key: Hashable) -> None:
         # In the section, since `_ring` ends a hold and condemns its task in one there.
-        lease = condemned.get(key)
+        lease = ttl_cancels.get(key)
         if lease is not None and lease.semaphore._tracker is self:
-            del condemned[key]
+            del ttl_cancels[key]
 
     def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if ended and self.deadlines is not None:
@@ -249,7 +249,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
-        return alone(self._at_home, loop)
+        return exclusive(self._at_home, loop)
 
     def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         if not self.line and not self.waiting and not self.closed:
@@ -264,7 +264,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def settle_newcomer(self, future: asyncio.Future[int]) -> None:
         """Look after a future whose loop saw the quick lane close while it queued."""
-        alone_or_later(self._settle_newcomer, future, then=self.deliver)
+        exclusive_or_later(self._settle_newcomer, future, then=self.deliver)
 
     def _settle_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
         # If the home changed in that very moment, the new one may have tidied
@@ -279,7 +279,7 @@ class Tracker(Ledger[MemoryClaim]):
         if not future.cancelled():
             if future.done():
                 if future.exception() is None:
-                    self.withdraw(Pass(future, future.result()))
+                    self.withdraw(LineGrant(future, future.result()))
                 return
             try:
                 future.cancel()  # collected with its loop, it was pending still
@@ -293,7 +293,7 @@ class Tracker(Ledger[MemoryClaim]):
             and self.ended_tickets * 2 > len(self.line)
             and _get_running_loop() is self.home
         ):
-            alone_or_later(self._tidy_line, then=_nothing)
+            exclusive_or_later(self._tidy_line, then=_nothing)
 
     def _tidy_line(self) -> None:
         # Home is here and all others are outside the section. A giver that looks
@@ -350,7 +350,7 @@ class Tracker(Ledger[MemoryClaim]):
     def _refuse_all(self) -> list[MemoryClaim]:
         ended = self.close()
         for claim in ended:
-            if not isinstance(claim, Pass):
+            if not isinstance(claim, LineGrant):
                 claim.failure = self.closed_error()
         self._after_change([], 0.0)
         return ended
@@ -364,7 +364,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     # --------------------------------------------------------------- waking
 
-    def deliver(self, claims: Iterable[MemoryClaim | Pass]) -> None:
+    def deliver(self, claims: Iterable[MemoryClaim | LineGrant]) -> None:
         """Wake those whose wait has ended, outside the section, in the order of the grants."""
         undelivered = [claim for claim in claims if not self._wake(claim)]
         if undelivered:
@@ -372,24 +372,24 @@ class Tracker(Ledger[MemoryClaim]):
             # granted to the next ones, who therefore come after all those above.
             _hand_on(self, undelivered)
 
-    def _wake(self, claim: MemoryClaim | Pass) -> bool:
-        if isinstance(claim, Pass):
+    def _wake(self, claim: MemoryClaim | LineGrant) -> bool:
+        if isinstance(claim, LineGrant):
             future = cast("asyncio.Future[int]", claim.key)
             if future.done():  # cancelled, and left standing in the line
                 self.ended_tickets -= 1
                 return False
             refused = not claim._slot_number and not self.retired
             failure = self.closed_error() if refused else None
-            return send(future, Parcel(self, claim, future, claim._slot_number, failure))
+            return send(future, Delivery(self, claim, future, claim._slot_number, failure))
         waker = claim.waker
         if isinstance(waker, LockType):
             waker.release()
             return True
-        return send(waker, Parcel(self, claim, waker, None))
+        return send(waker, Delivery(self, claim, waker, None))
 
-    def refused(self, claim: MemoryClaim | Pass) -> None:
+    def refused(self, claim: MemoryClaim | LineGrant) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""
-        if isinstance(claim, Pass):
+        if isinstance(claim, LineGrant):
             self.ended_tickets -= 1
             self.withdraw(claim)
 
@@ -397,53 +397,55 @@ class Tracker(Ledger[MemoryClaim]):
 
     def arm(self, when: float) -> None:
         """Have the alarm ring at ``when`` or earlier."""
-        alone_or_later(self._ring_by, when, then=_nothing)
+        exclusive_or_later(self._ring_by, when, then=_nothing)
 
     def _start_ttls(self, claims: Iterable[MemoryClaim], now: float) -> None:
         for claim in claims:
             if claim.ttl is not None:
-                cast("Lease", claim).since = now
+                cast("MemoryAcquisition", claim).since = now
                 self._ring_by(now + claim.ttl)
 
     def _ring_by(self, when: float) -> None:
         if when < self.alarm:
             self.alarm = when
-            _clock.timekeeper.call_at(when, self._ring)
+            clock.timekeeper.call_at(when, self._ring)
 
     def _ring(self, when: float) -> None:
         """End the holds and the waits whose time is up."""
         if when != self.alarm:
             return  # an earlier alarm has been set since and has seen to this
-        alone_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
+        exclusive_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
 
-    def _end_what_is_due(self) -> tuple[float, list[Lease], list[MemoryClaim]]:
+    def _end_what_is_due(self) -> tuple[float, list[MemoryAcquisition], list[MemoryClaim]]:
         # Before the deadlines are looked at: a quick taker whose deadline comes
         # too late for this look finds no alarm set, and sets one.
         self.alarm = NEVER
-        now = _clock.now()
+        now = clock.now()
         expired, waiters, granted = self.expire(now)
         for claim in waiters:
             claim.failure = self._timeout_error(claim.timeout or 0.0)
-        holders = cast("list[Lease]", expired)  # other claims have no ttl
-        condemned.update((lease.key, lease) for lease in holders if task_to_cancel(lease))
+        holders = cast("list[MemoryAcquisition]", expired)  # other claims have no ttl
+        ttl_cancels.update((lease.key, lease) for lease in holders if task_to_cancel(lease))
         self._after_change(granted, now)
         self._ring_by(self.next_deadline())
         return now, holders, waiters + granted
 
-    def _tell_whose_time_is_up(self, outcome: tuple[float, list[Lease], list[MemoryClaim]]) -> None:
+    def _tell_whose_time_is_up(
+        self, outcome: tuple[float, list[MemoryAcquisition], list[MemoryClaim]]
+    ) -> None:
         now, holders, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
             task = task_to_cancel(lease)
             if task is not None:
-                Sentence(lease, task).pronounce()
+                TtlCancel(lease, task).pronounce()
             lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
         for lease in holders:
             _log.expired(lease, self, now - lease.since)
 
     def _now(self) -> float:
         """The time, if anybody's runs here."""
-        return 0.0 if self.deadlines is None else _clock.now()
+        return 0.0 if self.deadlines is None else clock.now()
 
     # ---------------------------------------------------------------- errors
 
@@ -473,12 +475,12 @@ class Tracker(Ledger[MemoryClaim]):
 def _nothing(_: object) -> None: ...
 
 
-def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | Pass]) -> None:
+def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | LineGrant]) -> None:
     """Withdraw claims that can't be told, and all that get their grants and fare the same.
 
     A loop instead of a chain of calls: thousands may have waited in that loop.
     """
-    undelivered: deque[MemoryClaim | Pass] = deque(claims)
+    undelivered: deque[MemoryClaim | LineGrant] = deque(claims)
     at_it = False
 
     def sort_out(ended: list[MemoryClaim]) -> None:
@@ -492,23 +494,23 @@ def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | Pass]) -> None:
         at_it = True
         try:
             while undelivered:
-                alone_or_later(tracker._withdraw, undelivered.popleft(), then=sort_out)
+                exclusive_or_later(tracker._withdraw, undelivered.popleft(), then=sort_out)
         finally:
             at_it = False
 
     hand_on()
 
 
-def task_to_cancel(lease: Lease) -> asyncio.Task[Any] | None:
+def task_to_cancel(lease: MemoryAcquisition) -> asyncio.Task[Any] | None:
     return getattr(lease, "task", None)
 
 
-class Sentence:
+class TtlCancel:
     """The cancel of a task whose ttl has ended, on its way to the task's loop."""
 
     __slots__ = ("_key", "_task", "_why")
 
-    def __init__(self, lease: Lease, task: asyncio.Task[Any]) -> None:
+    def __init__(self, lease: MemoryAcquisition, task: asyncio.Task[Any]) -> None:
         self._key = lease.key
         self._task = task
         self._why = f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s"
@@ -520,8 +522,8 @@ class Sentence:
             pass  # the loop is closed, and the task with it
 
     def carry_out(self) -> None:
-        if condemned.pop(self._key, None) is not None:
+        if ttl_cancels.pop(self._key, None) is not None:
             self._task.cancel(self._why)
 
     def __del__(self) -> None:
-        condemned.pop(self._key, None)  # its loop was closed before it came there
+        ttl_cancels.pop(self._key, None)  # its loop was closed before it came there

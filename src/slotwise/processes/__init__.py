@@ -1,6 +1,6 @@
 """Driver 3: the processes of one machine, without a server."""
 
 from slotwise.errors import UnknownSemaphore
-from slotwise.processes.semaphore import ProcessSemaphore
+from slotwise.processes._semaphore import ProcessSemaphore
 
 __all__ = ["ProcessSemaphore", "UnknownSemaphore"]

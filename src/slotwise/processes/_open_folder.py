@@ -14,9 +14,9 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from slotwise import _fork
+from slotwise._core import fork
 from slotwise.errors import BackendError
-from slotwise.processes.folder import trouble
+from slotwise.processes._folder import trouble
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -34,7 +34,7 @@ class OpenFolder:
         """
         self.path = path
         self._where = str(path)  # a Path takes longer
-        self._lock = _fork.new_lock()
+        self._lock = fork.new_lock()
         self.fd = _open_safe(path)
         self._identity = _identity(os.fstat(self.fd))
 

@@ -14,15 +14,15 @@ from collections.abc import Generator
 from os import DirEntry
 from typing import TYPE_CHECKING
 
-from slotwise import _fork
+from slotwise._core import fork
 from slotwise.errors import BackendError
+from slotwise.processes._folder import PRIVATE_SUFFIX, SUFFIX, file_name, name_in
+from slotwise.processes._messages import Busy, Interrupted, Missing, Retired
 from slotwise.processes._open_folder import age_of
-from slotwise.processes.folder import PRIVATE_SUFFIX, SUFFIX, file_name, name_in
-from slotwise.processes.words import Busy, Interrupted, Missing, Retired
 
 if TYPE_CHECKING:
-    from slotwise.processes.process import Process
-    from slotwise.processes.room import Room
+    from slotwise.processes._process import LocalProcess
+    from slotwise.processes._semaphore_file import SemaphoreFile
 
 IDLE = 60.0  # seconds since the last use; as long as the other drivers keep an idle name
 FORGOTTEN = 24 * 3600.0  # after which not even a private one's resize is remembered
@@ -41,9 +41,9 @@ _PASS = 10.0  # seconds that going through the folder takes at least
 class Sweeper:
     """What this process removes from a folder: what it left there itself, and what others did."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LocalProcess) -> None:
         self._process = process
-        self._lock = _fork.new_lock()
+        self._lock = fork.new_lock()
         self._busy = False
         # Files that this process has used and will have to remove, with their names: those
         # that it has closed, and those of private semaphores that are gone while in use.
@@ -151,7 +151,7 @@ class Sweeper:
         self._sweep(process.room(name, file[file.rindex(".") :]), age)
         return process.folder.has(file)
 
-    def _sweep(self, room: Room, age: float) -> None:
+    def _sweep(self, room: SemaphoreFile, age: float) -> None:
         try:
             room.sweep(forgotten=room.suffix == PRIVATE_SUFFIX and age > FORGOTTEN)
         except (BackendError, Busy, Interrupted, Missing, Retired):

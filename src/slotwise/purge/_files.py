@@ -23,8 +23,8 @@ from slotwise.purge._tally import Tally
 from slotwise.purge._tree import Node
 
 if TYPE_CHECKING:
+    from slotwise._core.results import AcquisitionResult
     from slotwise.purge._run import Run
-    from slotwise.values import AcquisitionResult
 
 FRESH = 0.001
 _STILL_FRESH = 0.01

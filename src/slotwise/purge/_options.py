@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from slotwise._arguments import check_count, check_flag
+from slotwise._core.arguments import check_count, check_flag
 
 if TYPE_CHECKING:
-    from slotwise.semaphore import Semaphore
+    from slotwise._core.semaphore import Semaphore
 
 AgeBy = Literal["mtime", "atime", "ctime"]
 AGES: dict[AgeBy, str] = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}

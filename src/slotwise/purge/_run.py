@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise._guard import MB, MemoryGuard, Pressure
+from slotwise._core.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._adapt import Adapter
 from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
@@ -28,8 +28,8 @@ from slotwise.purge._tree import Counts, Node
 from slotwise.purge._workers import Workers
 
 if TYPE_CHECKING:
+    from slotwise._core.results import AcquisitionResult
     from slotwise.purge._shared_limit import SharedLimit
-    from slotwise.values import AcquisitionResult
 
 log = logging.getLogger("slotwise.purge")
 

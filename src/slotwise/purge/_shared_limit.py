@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 
-from slotwise.door import semaphore as open_semaphore
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import Semaphore
+from slotwise._urls import semaphore as open_semaphore
 from slotwise.errors import SlotwiseError, ValueConflict
-from slotwise.pipeline.on_loop import LoopCalls
+from slotwise.pipeline._on_loop import LoopCalls
 from slotwise.purge._options import PurgeOptions
-from slotwise.semaphore import Semaphore
-from slotwise.values import AcquisitionResult
 
 
 class SharedLimit:

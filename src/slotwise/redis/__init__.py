@@ -1,7 +1,7 @@
 """Driver 2: the semaphores of a fleet, kept by a Redis server."""
 
-from slotwise.redis.config import RedisConfig
-from slotwise.redis.semaphore import RedisSemaphore
-from slotwise.values import Claimant
+from slotwise._core.results import Claimant
+from slotwise.redis._config import RedisConfig
+from slotwise.redis._semaphore import RedisSemaphore
 
 __all__ = ["Claimant", "RedisConfig", "RedisSemaphore"]

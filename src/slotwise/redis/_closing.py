@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from slotwise._closing import Generations
+from slotwise._core.closing import Generations
 from slotwise.errors import BackendError
 
 if TYPE_CHECKING:
-    from slotwise.redis.acquisition import Acquisition
-    from slotwise.redis.config import Endpoint, RedisConfig
-    from slotwise.redis.process import Process, Room
-    from slotwise.redis.seat import Seat
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._config import Endpoint, RedisConfig
+    from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._shared_client import NameRecord, SharedClient
 
 # By server, namespace, what it is (a semaphore or tiers), and its name.
 Key = tuple["Endpoint", str, str, str]
@@ -34,14 +34,14 @@ def has_open_instances(endpoint: Endpoint) -> bool:
     return any(isinstance(key, tuple) and key[0] == endpoint for key in generations.open_names())
 
 
-async def close_here(process: Process, room: Room, key: Key, at_most: float) -> None:
+async def close_here(process: SharedClient, room: NameRecord, key: Key, at_most: float) -> None:
     """Close all instances of a name that this process made so far.
 
     Returns when their waiters have left the queue, or after ``at_most`` seconds; then
     it goes on in the background.
     """
     generations.close(key, [each.acquisition_id for each in _members(process, room)])
-    by_seat: dict[Seat, list[Acquisition]] = {}
+    by_seat: dict[LoopClient, list[RedisAcquisition]] = {}
     for waiter in _members(process, room):
         if waiter.semaphore._generation.closed:
             by_seat.setdefault(waiter.seat, []).append(waiter)
@@ -60,7 +60,7 @@ async def close_here(process: Process, room: Room, key: Key, at_most: float) -> 
             each.keeper.dismiss()
 
 
-def _members(process: Process, room: Room) -> list[Acquisition]:
+def _members(process: SharedClient, room: NameRecord) -> list[RedisAcquisition]:
     """Who of this process holds or waits for what the room is of."""
     everybody = [
         each
@@ -70,7 +70,7 @@ def _members(process: Process, room: Room) -> list[Acquisition]:
     return [each for each in everybody if each.room.keys.all == room.keys.all]
 
 
-async def _fail(room: Room, seat: Seat, waiters: list[Acquisition]) -> None:
+async def _fail(room: NameRecord, seat: LoopClient, waiters: list[RedisAcquisition]) -> None:
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from slotwise.redis.weather import logger
+from slotwise.redis._diagnosis import logger
 
 # Replies that were on their way when a connection broke may still be read so much later.
 _UNDER_WAY = 1.0

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise._core.semaphore import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
-from slotwise.redis.weather import Unreachable, logger
-from slotwise.semaphore import EXIT_LIMIT
+from slotwise.redis._diagnosis import Unreachable, logger
 
 if TYPE_CHECKING:
-    from slotwise.redis.process import Process, Room
-    from slotwise.redis.seat import Seat
+    from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._shared_client import NameRecord, SharedClient
 
 T = TypeVar("T")
 
@@ -39,7 +39,9 @@ class _NoReply(Exception):
     """Inside only: the caller's time is up."""
 
 
-async def reply_within(seconds: float, reply: asyncio.Future[T], seat: Seat, slot: int | None) -> T:
+async def reply_within(
+    seconds: float, reply: asyncio.Future[T], seat: LoopClient, slot: int | None
+) -> T:
     """Wait for a reply, at most so long.
 
     Raises:
@@ -66,7 +68,7 @@ def _stop_waiting(reply: asyncio.Future[Any]) -> None:
         reply.set_exception(_NoReply())
 
 
-def no_reply(seconds: float, seat: Seat, slot: int | None) -> BackendError:
+def no_reply(seconds: float, seat: LoopClient, slot: int | None) -> BackendError:
     """Why there was no reply for so long; noted as an outage if it was long enough."""
     error = seat.trouble(slot) or Unreachable(
         f"{seat.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
@@ -79,14 +81,14 @@ def no_reply(seconds: float, seat: Seat, slot: int | None) -> BackendError:
 # ----------------------------------------------------------------------- releases
 
 # Sends a release through a seat; the future has the reply.
-Send = Callable[["Seat"], "asyncio.Future[Any]"]
+Send = Callable[["LoopClient"], "asyncio.Future[Any]"]
 
 # How a release is awaited: one of the next two.
-Release = Callable[[float, "Process", "Room", float, Send], Awaitable[Any]]
+Release = Callable[[float, "SharedClient", "NameRecord", float, Send], Awaitable[Any]]
 
 
 async def release_within(
-    seconds: float, process: Process, room: Room, interval: float, send: Send
+    seconds: float, process: SharedClient, room: NameRecord, interval: float, send: Send
 ) -> Any:
     """The reply to a release. One that does not come in time is awaited in the background.
 
@@ -102,7 +104,7 @@ async def release_within(
 
 
 async def release_on_exit(
-    seconds: float, process: Process, room: Room, interval: float, send: Send
+    seconds: float, process: SharedClient, room: NameRecord, interval: float, send: Send
 ) -> Any:
     """`release_within` for a block that is left: the work is done, so nothing is raised.
 

@@ -1,10 +1,10 @@
 """Limits in tiers, from narrow to wide: per user and then for all, on one machine or on a fleet."""
 
-from slotwise.paths import KeyStats, TierStats
-from slotwise.tiers.slot_manager import SlotManager
-from slotwise.tiers.slot_options import SlotOptions, SlotStats
-from slotwise.tiers.tier import Tier
-from slotwise.tiers.tiers import Tiers
+from slotwise._core.paths import KeyStats, TierStats
+from slotwise.tiers._slot_manager import SlotManager
+from slotwise.tiers._slot_options import SlotOptions, SlotStats
+from slotwise.tiers._tier import Tier
+from slotwise.tiers._tiers import Tiers
 
 __all__ = [
     "KeyStats",

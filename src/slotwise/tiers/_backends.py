@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotwise._redaction import kind_of
+from slotwise._core.paths import PathBackend, TierSpec
+from slotwise._core.redaction import kind_of
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
-from slotwise.memory.paths import MemoryPaths
-from slotwise.paths import PathBackend, TierSpec
-from slotwise.semaphore import Semaphore
-from slotwise.tiers.staged import StagedPaths
+from slotwise.memory._paths import MemoryPaths
+from slotwise.tiers._staged import StagedPaths
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -52,7 +52,7 @@ def choose_backend(
 
         return StagedPaths(specs, in_memory, name=name, scope=None)
     from slotwise.redis import RedisConfig, RedisSemaphore
-    from slotwise.redis.paths import RedisPaths
+    from slotwise.redis._paths import RedisPaths
 
     if not isinstance(backend, RedisConfig):
         raise TypeError(f"backend must be a RedisConfig or None, not {kind_of(backend)}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import AcquisitionContext
 from slotwise.errors import ContextReused
-from slotwise.semaphore import AcquisitionContext
-from slotwise.values import AcquisitionResult
 
 if TYPE_CHECKING:
-    from slotwise.paths import Path
-    from slotwise.tiers.tiers import Tiers
+    from slotwise._core.paths import Path
+    from slotwise.tiers._tiers import Tiers
 
 
 class Block(AcquisitionContext):

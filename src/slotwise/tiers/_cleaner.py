@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slotwise import _clock, _fork
+from slotwise._core import fork
+from slotwise._wait import clock
 
 
 class Cleaner:
@@ -18,11 +19,11 @@ class Cleaner:
         self._interval = interval
         self._work = work
         self._stopped = False
-        self._at_work = _fork.new_lock()
+        self._at_work = fork.new_lock()
         self._set()
 
     def _set(self) -> None:
-        _clock.timekeeper.call_at(_clock.now() + self._interval, self._ring)
+        clock.timekeeper.call_at(clock.now() + self._interval, self._ring)
 
     def _ring(self, _when: float) -> None:
         with self._at_work:

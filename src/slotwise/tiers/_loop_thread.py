@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from slotwise import _fork
+from slotwise._core import fork
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = _fork.new_lock()
+        self._lock = fork.new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_in = 0  # the process
 

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import quote
 
-from slotwise import _clock, _fork
-from slotwise.paths import KeyStats, TierSpec, TierStats
-from slotwise.semaphore import Semaphore
+from slotwise._core import fork
+from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.semaphore import Semaphore
+from slotwise._wait import clock
 
 Make = Callable[[str | None, int], Semaphore]
 
@@ -39,7 +40,7 @@ class StageKey:
             self.active -= held
             self.users -= 1
             if not self.users and self.key is not None:
-                self.stage.idle[self.key] = _clock.now()
+                self.stage.idle[self.key] = clock.now()
 
 
 class Stage:
@@ -48,7 +49,7 @@ class Stage:
     def __init__(self, spec: TierSpec, make: Make, name: str | None) -> None:
         self.spec = spec
         self.make = make
-        self.lock = _fork.new_lock()
+        self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = name
         self._value = spec.value

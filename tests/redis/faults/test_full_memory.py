@@ -11,12 +11,12 @@ import pytest
 import redis
 from tests.redis._server import Server, until
 
+from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
-from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.keys import Keys
-from slotwise.redis.paths import RedisPaths
-from slotwise.redis.scripts import load
+from slotwise.redis._keys import Keys
+from slotwise.redis._paths import RedisPaths
+from slotwise.redis._scripts import load
 
 INTERVAL = 1.0
 

@@ -12,10 +12,10 @@ from tests.redis._client import Worker
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import Freezes
 
-from slotwise.paths import TierSpec
+from slotwise._core.paths import TierSpec
+from slotwise._core.results import AcquisitionResult
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.paths import RedisPaths
-from slotwise.values import AcquisitionResult
+from slotwise.redis._paths import RedisPaths
 
 INTERVAL = 1.0
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 1, keyed=False))

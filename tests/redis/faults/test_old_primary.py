@@ -14,11 +14,11 @@ from tests.redis._client import Worker
 from tests.redis._server import Server, until
 from tests.redis.faults.test_topologies import Sentinel
 
-from slotwise.cli.doctor import Check
-from slotwise.cli.doctor_redis import examine
+from slotwise._cli.doctor import Check
+from slotwise._cli.doctor_redis import examine
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.opening import LATE, Address
-from slotwise.redis.primary import PrimaryWatch
+from slotwise.redis._net.handshake import LATE, Address
+from slotwise.redis._primary import PrimaryWatch
 
 # Longer than a failover takes on a busy machine; and one that ends during it.
 PATIENT, BRIEF = 30.0, 4.0

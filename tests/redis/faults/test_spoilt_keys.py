@@ -11,12 +11,12 @@ import redis
 from tests.redis._server import until
 
 from slotwise import AcquisitionResult
+from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
-from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.keys import KINDS
-from slotwise.redis.path_keys import KINDS as PATH_KINDS
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._keys import KINDS
+from slotwise.redis._path_keys import KINDS as PATH_KINDS
+from slotwise.redis._paths import RedisPaths
 
 INTERVAL = 1.0
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))

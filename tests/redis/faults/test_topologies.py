@@ -19,10 +19,10 @@ import redis.sentinel
 from tests.redis._server import Server, free_port, until
 from tests.redis.test_semaphore import in_line
 
+from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
-from slotwise.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis.paths import RedisPaths
+from slotwise.redis._paths import RedisPaths
 
 SLOTS = 16384
 

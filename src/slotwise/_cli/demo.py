@@ -1,0 +1,250 @@
+"""The demo: a few named semaphores under contention, live, with no server.
+
+Everything shown is read from the real semaphores while real tasks fight for
+them; the script only decides who comes when. On a terminal it is a picture that
+changes, elsewhere one line per event. Then the same in a shell: `demo_shell`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
+from slotwise._cli import demo_shell
+
+try:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+except ImportError:
+    sys.exit("the demo needs rich: pip install 'slotwise[cli]'")
+
+SECONDS = 5.0
+_FRAMES_PER_SECOND = 12
+_LINES_KEPT = 9  # as many as fit under the table on a small terminal
+
+Tell = Callable[[str, str], None]
+
+
+class Story:
+    """The semaphores, who fights for them, and what has happened so far."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.started = time.monotonic()
+        self.tell = tell
+        self.api = MemorySemaphore(name="api", value=4)
+        self.database = MemorySemaphore(name="database", value=2, max_acquire_time=1.0)
+        self.gpu = MemorySemaphore(name="gpu", value=1, ttl=1.5, cancel_task_after_ttl=True)
+        self.semaphores = [self.api, self.database, self.gpu]
+        self.waits: dict[str, list[float]] = {s.name or "": [] for s in self.semaphores}
+        self.served: dict[str, int] = {s.name or "": 0 for s in self.semaphores}
+        self._dice = random.Random(7)  # noqa: S311  # a demo is the same every time
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    async def visit(self, semaphore: MemorySemaphore, stay: float) -> None:
+        """Wait for a slot, stay a while, and note how long the wait was."""
+        name = semaphore.name or ""
+        asked = time.monotonic()
+        async with semaphore.cm():
+            self.waits[name].append(time.monotonic() - asked)
+            self.served[name] += 1
+            await asyncio.sleep(stay)
+
+    async def crowd(self, semaphore: MemorySemaphore, every: float, stay: float) -> None:
+        """Visitors, one after the other, until the demo is almost over."""
+        async with asyncio.TaskGroup() as visitors:
+            while self.elapsed < SECONDS - 2:
+                visitors.create_task(self.visit(semaphore, stay * self._dice.uniform(0.5, 1.5)))
+                await asyncio.sleep(every * self._dice.uniform(0.3, 1.7))
+
+    async def time_out(self) -> None:
+        """Two reports keep the database busy; a third comes and does not wait for ever."""
+        await asyncio.sleep(0.8)
+        self.tell("info", "two long reports take both slots of 'database'")
+        async with asyncio.TaskGroup() as reports:
+            for _ in range(2):
+                reports.create_task(self.visit(self.database, 2.2))
+            await asyncio.sleep(0.2)
+            try:
+                await self.visit(self.database, 0.1)
+            except AcquireTimeout as error:
+                self.tell("time-out", str(error))
+
+    async def expire(self) -> None:
+        """A job hangs on the GPU until its ttl ends, and the next one gets the slot."""
+        await asyncio.sleep(0.5)
+
+        async def hang() -> None:
+            async with self.gpu.cm() as acquired:
+                self.tell("info", f"a job hangs with slot {acquired.slot_number} of 'gpu'")
+                await asyncio.sleep(3600)
+
+        job = asyncio.create_task(hang())
+        await asyncio.sleep(0.3)
+        await self.visit(self.gpu, 0.6)
+        self.tell("ttl", f"the hanging job was cancelled ({job.cancelled()}) and 'gpu' went on")
+
+    async def cancel(self) -> None:
+        """Somebody in the middle of the queue gives up; the others keep their places."""
+        await asyncio.sleep(2.4)
+        holders = [asyncio.create_task(self.visit(self.api, 1.0)) for _ in range(4)]
+        queue = [asyncio.create_task(self.visit(self.api, 0.2)) for _ in range(5)]
+        await asyncio.sleep(0.4)
+        queue[2].cancel()
+        await asyncio.sleep(0)
+        stats = await self.api.stats()
+        self.tell("cancel", f"one waiter of 'api' gave up; {stats.waiting} keep their places")
+        await asyncio.gather(*holders, *queue, return_exceptions=True)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as acts:
+            acts.create_task(self.crowd(self.api, every=0.12, stay=0.45))
+            acts.create_task(self.crowd(self.gpu, every=1.1, stay=0.3))
+            for act in (self.time_out, self.expire, self.cancel):
+                acts.create_task(act())
+
+
+class ToldByLogging(logging.Handler):
+    """Brings slotwise's own warnings into the story: one of them is the end of the ttl."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell("warning", record.getMessage())
+
+
+def picture(story: Story, events: deque[tuple[float, str, str]]) -> Group:
+    table = Table(expand=True, title=f"slotwise: {story.elapsed:4.1f} s of {SECONDS:.0f} s")
+    table.add_column("semaphore", style="bold")
+    table.add_column("slots")
+    table.add_column("queue")
+    table.add_column("served", justify="right")
+    table.add_column("waits p50 / max", justify="right")
+    for semaphore in story.semaphores:
+        name, stats = semaphore.name or "", semaphore.stats_sync()
+        table.add_row(
+            name,
+            Text("■" * stats.acquired_slots, "red" if _full(stats) else "green")
+            + Text("□" * (stats.max_slots - stats.acquired_slots), "dim"),
+            Text("●" * min(stats.waiting, 20), "yellow") + Text(f" {stats.waiting or ''}", "dim"),
+            str(story.served[name]),
+            _waits(story.waits[name]),
+        )
+    lines = [
+        Text.assemble((f"{when:5.1f} s  ", "dim"), (f"{kind:<9}", _COLOURS[kind]), words)
+        for when, kind, words in events
+    ]
+    lines += [Text()] * (_LINES_KEPT - len(lines))
+    return Group(table, Panel(Group(*lines), title="what happens", border_style="dim"))
+
+
+_COLOURS = {"info": "cyan", "time-out": "red", "ttl": "magenta", "cancel": "yellow"}
+_COLOURS["warning"] = "magenta"
+
+
+def _full(stats: SemaphoreStats) -> bool:
+    return stats.acquired_slots >= stats.max_slots
+
+
+def _waits(waits: list[float]) -> str:
+    if not waits:
+        return ""
+    return f"{sorted(waits)[len(waits) // 2] * 1000:.0f} / {max(waits) * 1000:.0f} ms"
+
+
+def closing_table(story: Story, stats: dict[str, SemaphoreStats]) -> Table:
+    table = Table(title="the end: everything was given back")
+    for column in ("semaphore", "held", "of", "waiting", "served", "waits p50 / max"):
+        table.add_column(column, justify="left" if column == "semaphore" else "right")
+    for name, one in stats.items():
+        held, of, waiting = one.acquired_slots, one.max_slots, one.waiting
+        row = [name, str(held), str(of), str(waiting), str(story.served[name])]
+        table.add_row(*row, _waits(story.waits[name]))
+    return table
+
+
+async def main() -> None:
+    console = Console()
+    events: deque[tuple[float, str, str]] = deque(maxlen=_LINES_KEPT)
+
+    def tell(kind: str, words: str) -> None:
+        events.append((story.elapsed, kind, words))
+        if not console.is_terminal:
+            console.print(f"{story.elapsed:5.1f} s  {kind:<9}{words}", soft_wrap=True)
+
+    story = Story(tell)
+    logger = logging.getLogger("slotwise")
+    handler = ToldByLogging(tell)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        if console.is_terminal:
+            await _live(console, story, events)
+        else:
+            await _plain(console, story)
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+    names = [semaphore.name or "" for semaphore in story.semaphores]
+    console.print(closing_table(story, await MemorySemaphore.get_acquired_stats(names)))
+
+
+async def _live(console: Console, story: Story, events: deque[tuple[float, str, str]]) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+
+        def show() -> None:
+            live.update(picture(story, events), refresh=True)
+
+        await _while_running(story.run(), show, 1 / _FRAMES_PER_SECOND)
+        show()
+
+
+async def _plain(console: Console, story: Story) -> None:
+    def show() -> None:
+        states = []
+        for semaphore in story.semaphores:
+            stats = semaphore.stats_sync()
+            states.append(
+                f"{semaphore.name} {stats.acquired_slots}/{stats.max_slots} +{stats.waiting}"
+            )
+        console.print(f"{story.elapsed:5.1f} s  {'slots':<9}" + "   ".join(states))
+
+    await _while_running(story.run(), show, 1.0)
+
+
+async def _while_running(work: Awaitable[None], show: Callable[[], None], every: float) -> None:
+    running = asyncio.ensure_future(work)
+    try:
+        while not running.done():
+            show()
+            await asyncio.wait([running], timeout=every)
+        await running
+    finally:
+        running.cancel()
+
+
+def run() -> int:
+    """Show all of it; gives the exit code."""
+    try:
+        asyncio.run(main())
+        demo_shell.show()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,88 @@
+"""``slotwise doctor``: is the place fit for use, and if not, what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from slotwise import _urls
+from slotwise._cli.output import print_json, printable
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+
+_MARKS = {OK: ("✔", "green"), WARNING: ("!", "yellow"), FAILED: ("✘", "red")}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, how it is, and what helps."""
+
+    check: str
+    state: str
+    found: str
+    remedy: str | None = None
+
+
+def doctor(url: str | None, *, as_json: bool, load_scripts: bool = False) -> int:
+    """Look at everything; the exit code is 1 if a check has failed."""
+    where = url or _urls.url_of_environment() or "process://"
+    checks = []
+    for check in _checks(where, load_scripts):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    failed = sum(check.state == FAILED for check in checks)
+    if not as_json:
+        sys.stdout.write(_summary(failed, sum(check.state == WARNING for check in checks)))
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
+    scheme = _urls.scheme_of(where)
+    if load_scripts and scheme in ("memory", "process"):
+        raise ValueError(f"--load-scripts is for Redis; {scheme}:// has no scripts")
+    if scheme == "memory":
+        return [Check("scope", OK, "memory:// needs nothing but this process")]
+    if scheme == "process":
+        from slotwise._cli.doctor_folder import examine
+
+        return examine(_urls.folder_of(where))
+    from slotwise._cli.doctor_redis import examine as examine_server
+
+    return examine_server(where, load_scripts=load_scripts)
+
+
+def _print(check: Check) -> None:
+    """At once: the next one may take its time."""
+    mark, colour = _MARKS[check.state]
+    line = f"{check.check:<12}  {printable(check.found)}"
+    remedy = f"{'':<16}{printable(check.remedy)}" if check.remedy else ""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console()
+        console.print(Text.assemble((f"{mark} ", f"bold {colour}"), line), soft_wrap=True)
+        if remedy:
+            console.print(Text(remedy, style=colour), soft_wrap=True)
+    else:
+        sys.stdout.write(f"{check.state:<8}  {line}\n" + (f"{remedy}\n" if remedy else ""))
+    sys.stdout.flush()
+
+
+def _summary(failed: int, warnings: int) -> str:
+    if failed:
+        return f"{failed} {'check' if failed == 1 else 'checks'} failed\n"
+    if warnings:
+        return f"fit for use, with {warnings} {'warning' if warnings == 1 else 'warnings'}\n"
+    return "fit for use\n"
+
+
+def some(things: list[str], most: int = 3) -> str:
+    """The first few of many."""
+    more = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(things[:most]) + more

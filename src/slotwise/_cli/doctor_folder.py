@@ -1,0 +1,199 @@
+"""The check-up of a folder: every question ``slotwise doctor`` asks of ``process://``."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slotwise._cli.doctor import FAILED, OK, WARNING, Check, some
+from slotwise.errors import SlotwiseError, UnknownSemaphore
+from slotwise.processes import ProcessSemaphore
+from slotwise.processes._folder import FIFOS, SUFFIX, file_name, locate, trouble
+from slotwise.processes._inspect import lock_holder
+from slotwise.processes._messages import is_stopped
+from slotwise.processes._open_folder import OpenFolder
+
+_LITTLE = 10_000_000  # bytes of free space that soon are none
+_TOO_LITTLE = 1_000_000
+_STUCK = 1.0  # seconds that nobody needs for a change
+_ELSEWHERE = "make room, or set SLOTWISE_DIR to a folder elsewhere"
+
+# Tries the lock that another process has, as that process's end is seen by its lock.
+_TRY = """
+import fcntl, os, sys
+try:
+    fd = os.open(sys.argv[1], os.O_RDWR, dir_fd=int(sys.argv[2]))
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(3)
+"""
+_REFUSED = 3
+
+
+def examine(directory: str | None) -> Iterator[Check]:
+    path = locate(directory)
+    try:
+        if not os.path.lexists(path):
+            yield _parent(path)
+            return
+        folder = OpenFolder(path)
+    except SlotwiseError as error:
+        yield Check("folder", FAILED, *_split(error))
+        return
+    try:
+        yield from _examine(folder)
+    finally:
+        folder.close()
+
+
+def _examine(folder: OpenFolder) -> Iterator[Check]:
+    mode = stat.S_IMODE(os.fstat(folder.fd).st_mode)
+    yield Check("folder", OK, f"{folder.path}, yours, mode {mode:o}")
+    try:
+        yield _locks(folder)
+    except OSError as error:
+        yield Check("writing", FAILED, *_split(trouble(error, folder.path)))
+        return
+    yield _space(folder)
+    yield from _semaphores(folder)
+    yield _leftovers(folder)
+    yield _take_and_give(folder)
+
+
+def _split(error: BaseException) -> tuple[str, str | None]:
+    """What is wrong, and behind the last colon what helps: `folder.trouble` says it so."""
+    found, _, remedy = str(error).rpartition(": ")
+    return (found, remedy) if found else (remedy, None)
+
+
+def _parent(folder: Path) -> Check:
+    parent = folder.parent
+    if not parent.is_dir():
+        found = f"{folder} can't be made, as {parent} is not there"
+        return Check("folder", FAILED, found, f"mkdir -p {parent}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        found = f"{folder} can't be made, as {parent} can't be written"
+        return Check("folder", FAILED, found, "set SLOTWISE_DIR to a folder of your own")
+    return Check("folder", OK, f"{folder} is not there yet; the first semaphore makes it")
+
+
+def _locks(folder: OpenFolder) -> Check:
+    """Write a file and lock it; another process must be refused that lock."""
+    file = f".doctor-{secrets.token_hex(8)}"
+    fd = folder.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(fd, bytes(4096))
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise
+            return Check("locks", FAILED, *_split(trouble(error, folder.path)))
+        tried = subprocess.run(  # noqa: S603
+            [sys.executable, "-S", "-c", _TRY, file, str(folder.fd)],
+            stderr=subprocess.DEVNULL,
+            pass_fds=[folder.fd],
+            check=False,
+        )
+    finally:
+        folder.unlink(file)
+        os.close(fd)
+    if tried.returncode == _REFUSED:
+        return Check("locks", OK, "files can be written and locked")
+    found = f"two processes could lock one file at the same time in {folder.path}"
+    return Check("locks", FAILED, found, "set SLOTWISE_DIR to a folder on a local disk")
+
+
+def _space(folder: OpenFolder) -> Check:
+    found = os.statvfs(folder.fd)
+    free = found.f_bavail * found.f_frsize
+    words = f"{free / 1e6:,.0f} MB free"
+    if free < _TOO_LITTLE:
+        return Check("space", FAILED, words, _ELSEWHERE)
+    if found.f_files and found.f_favail == 0:
+        return Check("space", FAILED, "no inode is free", _ELSEWHERE)
+    return Check(
+        "space", WARNING if free < _LITTLE else OK, words, _ELSEWHERE if free < _LITTLE else None
+    )
+
+
+def _semaphores(folder: OpenFolder) -> Iterator[Check]:
+    """Read every semaphore; reading one buries those of its holders that have died."""
+    files = [entry.name for entry in folder.entries() if entry.name.endswith(SUFFIX)]
+    names = ProcessSemaphore.names(folder.path)
+    broken = 0
+    for name in names:
+        try:
+            pid = _stuck_in(folder.path, name)
+            if pid is not None:
+                broken += 1
+                state = ", which is stopped," if is_stopped(pid) else ""
+                found = f"{name!r} can't be changed: process {pid}{state} has its file's lock"
+                yield Check("semaphores", FAILED, found, f"kill -CONT {pid}, or kill -9 {pid}")
+                continue
+            ProcessSemaphore.existing(name, directory=folder.path)
+        except UnknownSemaphore:
+            pass  # removed meanwhile
+        except SlotwiseError as error:
+            broken += 1
+            yield Check("semaphores", FAILED, *_split(error))
+    known = {file_name(name) for name in names}
+    strange = [file for file in files if file not in known and folder.has(file)]
+    if strange:
+        broken += 1
+        found = f"it can't be told whose these are: {some(strange)}"
+        remedy = f"delete them from {folder.path} if nobody uses them"
+        yield Check("semaphores", FAILED, found, remedy)
+    if not broken:
+        yield Check("semaphores", OK, f"{len(names)}, all of them can be read")
+
+
+def _stuck_in(folder: Path, name: str) -> int | None:
+    """The pid of the process that has had the lock of a semaphore's file for a second."""
+    until = time.monotonic() + _STUCK
+    first = lock_holder(folder, name)
+    while first is not None and time.monotonic() < until:
+        time.sleep(0.01)
+        if lock_holder(folder, name) != first:
+            return None
+    return first
+
+
+def _leftovers(folder: OpenFolder) -> Check:
+    fifos = [entry.name for entry in folder.entries(FIFOS)]
+    dead = [fifo for fifo in fifos if not _is_read(folder, f"{FIFOS}/{fifo}")]
+    if dead:
+        found = f"{len(dead)} fifos of processes that ended without clean-up: {some(dead)}"
+        return Check("leftovers", OK, f"{found}; the next process that waits removes them")
+    return Check("leftovers", OK, "none")
+
+
+def _is_read(folder: OpenFolder, fifo: str) -> bool:
+    try:
+        os.close(folder.open(fifo, os.O_WRONLY))
+    except OSError as error:
+        return error.errno != errno.ENXIO
+    return True
+
+
+def _take_and_give(folder: OpenFolder) -> Check:
+    """What all of this is for: take a slot of a new semaphore, and give it back."""
+    name = f"slotwise-doctor-{secrets.token_hex(8)}"
+    semaphore = ProcessSemaphore(name=name, value=1, directory=folder.path)
+    started = time.perf_counter()
+    try:
+        semaphore.release_sync(semaphore.acquire_sync(timeout=5))
+    except SlotwiseError as error:
+        return Check("a slot", FAILED, *_split(error))
+    finally:
+        folder.unlink(file_name(name))
+    taken = (time.perf_counter() - started) * 1000
+    return Check("a slot", OK, f"taken and given back in {taken:.1f} ms")

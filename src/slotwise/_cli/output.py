@@ -1,0 +1,157 @@
+"""How the commands speak: one line on stderr, tables for people, JSON for programs.
+
+rich is imported only to draw on a terminal. Into a pipe go plain columns, which neither
+wrap nor end at the width of a terminal that is not there; the same where a table does not
+fit, as an id that was cut can't be copied.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from slotwise._core.redaction import redact
+
+NOT_TEXT = "names and labels must be text, in UTF-8"
+
+RIGHT = ">"  # what the title of a column of numbers begins with
+
+
+def complain(command: str, words: object) -> None:
+    """One line on stderr, whatever is in the words."""
+    speaker = f"slotwise {command}".rstrip()
+    line = redact(" ".join(str(words).split()))
+    sys.stderr.write(f"{speaker}: {printable(line)}\n")
+    sys.stderr.flush()
+
+
+def complain_of_usage(command: str, words: str) -> None:
+    """The same, with where help is."""
+    helping = f"slotwise {command} --help".replace("  ", " ")
+    end = "" if words.endswith("?") else ";"  # after a suggestion
+    complain(command, f"{words}{end} '{helping}' shows how")
+
+
+def print_json(data: Any) -> None:
+    json.dump(data, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows under their columns; those whose title begins with ``>`` are numbers."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    if not (sys.stdout.isatty() and _drawn(columns, cells)):
+        sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
+    sys.stdout.flush()
+
+
+def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    from rich.console import Console
+
+    console, table = Console(), rich_table(columns, cells)
+    fits = console.measure(table, options=console.options.update(max_width=10_000))
+    if fits.maximum > console.width:
+        return False
+    console.print(table)
+    return True
+
+
+def rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], **more: Any) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, **more)
+    for title in columns:
+        right = title.startswith(RIGHT)
+        table.add_column(title.removeprefix(RIGHT), justify="right" if right else "left")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _plain(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[title.removeprefix(RIGHT).upper() for title in columns], *cells]
+    widths = [max(width_of(row[at]) for row in rows) for at in range(len(columns))]
+    rights = [title.startswith(RIGHT) for title in columns]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            gap + cell if right else cell + gap
+            for cell, gap, right in zip(row, gaps, rights, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def cut(text: str, width: int) -> str:
+    """A text of at most so many columns; an ellipsis stands for what was cut."""
+    if width_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for char in text:
+        room -= _columns(char)
+        if room < 0:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def _columns(char: str) -> int:
+    import unicodedata  # seldom needed, and not small
+
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # drawn over the one before
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def resize_command(name: str, value: int, url: str | None) -> str:
+    """What to type in order to give a semaphore another value."""
+    words = ["slotwise", "resize", name, str(value)]
+    if url is not None and "@" not in url:  # else there is a password in it
+        words += ["--url", url]
+    elif url is not None:
+        words += ["--url", "..."]
+    return shlex.join(words)
+
+
+def printable(text: str) -> str:
+    """A text with nothing in it that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def age(since: datetime | None, now: datetime | None = None) -> float | None:
+    """For how many seconds something has lasted; never less than 0, whatever the clocks say."""
+    if since is None:
+        return None
+    return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)
+
+
+def duration(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``3 min``, ``2 h 05``, ``4 d 3 h``."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h {minutes % 60:02}"
+    return f"{hours // 24} d {hours % 24} h"

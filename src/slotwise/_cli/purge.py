@@ -1,0 +1,358 @@
+"""``slotwise purge``: flags in, a plan to agree to, a bar meanwhile, a summary out.
+
+What is purged, and how, is in `slotwise.purge`. The flags are read with argparse: the
+start of a process that purges a small tree costs as much as the purge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+from slotwise._cli.purge_view import bar, show_plan, show_summary
+from slotwise._core.redaction import redact, redacted_repr
+from slotwise.errors import SlotwiseError
+from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
+from slotwise.purge._options import AGES
+from slotwise.purge._report import SIGNALS
+
+_ENV = "SLOTWISE_PURGE_"
+_SAMPLE_SECONDS = 1.0
+_NOT_DONE = 2
+_LEVELS = ("debug", "info", "warning", "error")
+
+_ENOUGH_DESCRIPTORS = 65_536
+
+_EXAMPLES = f"""examples:
+  slotwise purge /data/cache --dry-run                   what would go, and nothing goes
+  slotwise purge /data/cache --max-age-days 14           shows its plan and asks
+  slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
+  slotwise purge /mnt/efs --yes --include '*.tmp' --exclude keep --audit /var/log/purge.jsonl
+  slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
+
+exit code:
+  0    done; a cap that was reached is said, and is no error
+  1    done, but some things could not be deleted
+  2    not done: bad usage, declined, a refused root, too little memory
+  130  Ctrl-C ended it, in order (143: SIGTERM)
+
+Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
+--include and --exclude are separated by spaces there, and those given here are added."""
+
+
+class _Flags(argparse.ArgumentParser):
+    """Flags that can also come from the environment, by their names."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._variables: set[str] = set()
+        self._wrong: list[str] = []
+
+    def flag(self, name: str, words: str, default: Any = None, **more: Any) -> None:
+        variable = _ENV + name.removeprefix("--").upper().replace("-", "_")
+        self._variables.add(variable)
+        given = os.environ.get(variable)
+        if given is not None:
+            try:
+                default = _from_environment(given, default, more)
+            except ValueError:
+                self._wrong.append(f"{variable}={redacted_repr(given)} is no value for {name}")
+        if isinstance(default, bool):
+            more["action"] = argparse.BooleanOptionalAction
+        if default is not None and not isinstance(default, bool | list):
+            words += f" [{redact(str(default))}]"
+        self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redact(message))
+
+    def parse(self, words: Sequence[str] | None) -> dict[str, Any]:
+        """The values of all flags; SystemExit if help was asked for, or something is wrong."""
+        given, unknown = self.parse_known_args(words)
+        if unknown:
+            near = _nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(
+                f"no such option: {unknown[0]}{near}"
+                if unknown[0][:1] == "-"
+                else f"one PATH, please; {unknown[0]!r} is a second one"
+            )
+        self.check_environment()
+        return vars(given)
+
+    def check_environment(self) -> None:
+        """After the words, so that ``--help`` helps in any environment.
+
+        A variable that is no flag is refused: it may be a misspelled DRY_RUN.
+        """
+        for variable in sorted(set(os.environ) - self._variables):
+            if variable.startswith(_ENV):
+                near = _nearest(variable, self._variables)
+                self._wrong.append(f"{variable} in the environment is no flag{near}")
+        if self._wrong:
+            self.error("; ".join(self._wrong))
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # seldom needed, and not small
+
+    near = get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
+    if isinstance(default, bool):
+        if given.lower() in ("1", "true", "yes", "on"):
+            return True
+        if given.lower() in ("0", "false", "no", "off", ""):
+            return False
+        raise ValueError(given)
+    if more.get("action") == "extend":
+        return given.split()
+    value = more.get("type", str)(given)
+    if value not in more.get("choices", (value,)):
+        raise ValueError(given)
+    return value
+
+
+def _parser() -> _Flags:
+    parser = _Flags(
+        prog="slotwise purge",
+        description="Delete old files below PATH, and directories that are empty or become so.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="PATH", help="the directory; it stays itself")
+    flag = parser.flag
+    flag("--max-age-days", "delete files strictly older than this", 30.0, type=float)
+    flag("--age-by", "which time of a file is its age", "mtime", choices=tuple(AGES))
+    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, type=int)
+    flag("--max-concurrency-deletion", "removing operations in flight", 1000, type=int)
+    flag("--memory-limit-mb", "one worker above 85 % of this, stop above 95 %", 800.0, type=float)
+    flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
+    flag("--max-empty-dirs-to-delete", "at most so many directories; 0: all", 500, type=int)
+    flag("--max-files-to-delete", "at most so many files; 0: all", 0, type=int)
+    flag("--max-delete-per-second", "at most so many deletions a second", type=float)
+    globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
+    flag("--include", "only files like this; repeatable", **globs)
+    flag("--exclude", "nothing like this; repeatable, wins", **globs)
+    flag("--min-depth", "leave what is less deep, as find does", 0, type=int)
+    flag("--one-file-system", "don't enter mount points", True)
+    flag("--dry-run", "delete nothing; count what would go", False)
+    flag("--json", "JSON lines on stdout, the summary last", False)
+    flag("--log-level", "how much to say on the way", "warning", choices=_LEVELS)
+    flag("--audit", "append a JSON line to FILE, or a pipe, before each deletion", metavar="FILE")
+    flag("--yes", "don't ask", False)
+    flag("--allow-dangerous-root", "allow / and home directories", False)
+    parser.add_argument(
+        "--url", help="share the deletion limit with all who name it there [SLOTWISE_URL]"
+    )
+    flag("--name", "the name of the shared limit")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what ``slotwise purge`` with these words does; gives the exit code."""
+    parser = _parser()
+    try:
+        given = parser.parse(words)
+    except SystemExit as ending:  # help was asked for, or something is wrong
+        return int(ending.code or 0)
+    as_json = given.pop("json")
+    with _logging_to(as_json=as_json, level=given.pop("log_level")):
+        return _main(given, as_json=as_json)
+
+
+def _main(given: dict[str, Any], *, as_json: bool) -> int:
+    path, yes = given.pop("path"), given.pop("yes")
+    for globs in ("include", "exclude"):
+        given[globs] = tuple(given[globs] or ())
+    if given["name"] and given["url"] is None:
+        from slotwise._urls import url_of_environment  # it needs asyncio, which is not small
+
+        given["url"] = url_of_environment()
+    try:
+        options = PurgeOptions(**given)
+        _room_for_descriptors()
+        plan = make_plan(path, options)
+    except (ValueError, TypeError) as error:
+        return _refuse(str(error), as_json=as_json)
+    try:
+        if not options.dry_run and not yes and (objection := _objection(plan)) is not None:
+            return _refuse(objection, as_json=as_json)
+        return _run(plan, as_json=as_json).exit_code
+    except (SlotwiseError, ImportError, ValueError) as error:
+        return _refuse(str(error), as_json=as_json)
+    except _Unheard as error:
+        sys.stderr.write(f"slotwise purge: {error}\n")
+        return error.exit_code
+    except Exception:  # a bug: not done, which Python's 1 would not say
+        traceback.print_exc()
+        return _NOT_DONE
+    except KeyboardInterrupt:  # during the question; a run that goes on ends in order
+        _refuse("interrupted; nothing was deleted", as_json=as_json)
+        return SIGNALS["SIGINT"]
+    finally:
+        plan.close()
+
+
+class _Unheard(Exception):
+    """Nobody reads stdout, or the disk behind it is full."""
+
+    def __init__(self, words: str, exit_code: int) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
+
+
+def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
+    dry_run = plan.options.dry_run
+    if as_json:
+        try:
+            _line("start", {"plan": dict(plan.describe()), "dry_run": dry_run})
+        except OSError as error:
+            raise _Unheard(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
+    if not as_json and sys.stderr.isatty():
+        with bar(dry_run=dry_run) as show:
+            run = Run(plan, lambda report: show(report, run))
+            report = _with_signals(run)
+    else:
+        report = _with_signals(Run(plan))
+    try:
+        if as_json:
+            _line("summary", report.as_dict())
+        elif sys.stdout is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        else:
+            show_summary(report, plan)
+            sys.stdout.flush()
+    except (OSError, SystemExit, KeyboardInterrupt) as error:  # rich exits when nobody reads it
+        why = error.strerror if isinstance(error, OSError) else os.strerror(errno.EPIPE)
+        code = report.exit_code or 1
+        if isinstance(error, KeyboardInterrupt):  # Ctrl-C once more, or as the last file went
+            why, code = "interrupted", SIGNALS["SIGINT"]
+        words = (
+            f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
+            f" {'would be' if dry_run else 'were'} purged, but stdout: {why}"
+        )
+        raise _Unheard(words, code) from error
+    return report
+
+
+def _with_signals(run: Run) -> PurgeReport:
+    """Run it; SIGINT and SIGTERM end it in order."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        run.interrupt(signal.Signals(number).name)
+
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        return run.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _objection(plan: Plan) -> str | None:
+    """Show the plan and ask; why it is not to be done, or None if it is."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "without a terminal to ask on, --yes or --dry-run is required"
+    show_plan(plan, _sample(plan), _SAMPLE_SECONDS)
+    sys.stderr.write("Delete these? [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    return None if answer.strip().lower() in ("y", "yes") else "declined; nothing was deleted"
+
+
+def _sample(plan: Plan) -> PurgeReport:
+    """What a dry run finds within a moment."""
+    from dataclasses import replace
+
+    started = time.monotonic()
+    dry = replace(plan, options=replace(plan.options, dry_run=True, max_delete_per_second=None))
+
+    def enough(_: PurgeReport) -> None:
+        if time.monotonic() - started > _SAMPLE_SECONDS:
+            run.stop("sample")
+
+    logger = logging.getLogger("slotwise.purge")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # what fails now fails again, and is told then
+    try:
+        run = Run(dry, enough)
+        sample = _with_signals(run)
+    finally:
+        logger.setLevel(level)
+    if sample.stopped_by in SIGNALS:  # in order; now it does what it does to any program
+        signal.raise_signal(signal.Signals[sample.stopped_by])
+    return sample
+
+
+def _refuse(words: str, *, as_json: bool) -> int:
+    words = redact(words)
+    if as_json:
+        with suppress(OSError):  # stderr has it, too
+            _line("refused", {"error": words})
+    sys.stderr.write(f"slotwise purge: {words}\n")
+    return _NOT_DONE
+
+
+def _line(event: str, fields: dict[str, Any]) -> None:
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+class _JsonLines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _line(
+                "log",
+                {
+                    "time": record.created,
+                    "level": record.levelname.lower(),
+                    "message": record.getMessage(),
+                },
+            )
+        except Exception:  # a worker that logs goes on, whoever has closed stdout
+            self.handleError(record)
+
+
+@contextmanager
+def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
+    """Show what is logged; afterwards all is as it was, for who calls `main` in a program."""
+    handler: logging.Handler = _JsonLines() if as_json else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("slotwise")
+    before = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers[:], level_before, logger.propagate = before
+        logger.setLevel(level_before)
+
+
+def _room_for_descriptors() -> None:
+    """This process is ours: let it open as many files as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,344 @@
+"""``slotwise run``: hold a slot while a command runs.
+
+The flags are read with argparse, and nothing but the standard library is imported: shell
+loops pay for the start of this with every turn, and it works without the extra packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from slotwise import _urls
+from slotwise._cli.child import CannotStart, Child
+from slotwise._cli.output import NOT_TEXT, complain, complain_of_usage, resize_command
+from slotwise._cli.signals import Arrival, Inbox
+from slotwise._cli.status import shown_while_waiting
+from slotwise._core.results import AcquisitionResult
+from slotwise.errors import (
+    AcquireTimeout,
+    BackendError,
+    SemaphoreClosed,
+    SlotwiseError,
+    ValueConflict,
+)
+
+NO_SLOT, ENDED_BY_US, OWN_FAILURE = 75, 124, 125
+
+# Numbers that no signal has: what else can arrive while the command runs.
+_LOST, _GRACE_OVER = -1, -2
+
+_JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_NO_END = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
+
+EXAMPLES = """\
+examples:
+  slotwise run backup --limit 1 -- ./backup.sh          one at a time; others wait
+  slotwise run nightly --limit 1 --no-wait -- ./job     skip this one if it still runs
+  slotwise run gpu --limit 4 --slots 2 -- python train.py
+  slotwise run api --limit 10 --wait 30 --ttl 600 --label "$USER" -- ./call-api
+  ls *.png | xargs -P 32 -I{} slotwise run convert --limit 4 -- convert {} {}.jpg
+  slotwise run deploy --limit 1 --url redis://cache:6379 -- ./deploy   a fleet's limit
+
+exit code:
+  CMD's own, or 128+n when signal n ended it; 127 not found, 126 not executable
+  75   no slot in time, or the semaphore is closed: CMD was not started
+  124  CMD was ended by slotwise: its ttl was over, it was kicked, or its slot was lost
+  125  slotwise itself failed: CMD was not started
+  130  Ctrl-C ended the wait (128+n: signal n did)
+
+CMD finds SLOTWISE_ACQUISITION_ID, SLOTWISE_SLOT_NUMBER and SLOTWISE_FENCING_TOKEN
+in its environment. When its slot ends it gets a TERM, and a KILL after the grace; the slot
+is free from the TERM on, so that for so long the next one runs beside it: --grace 0."""
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, not {text}")
+    return seconds
+
+
+def _some_seconds(text: str) -> float:
+    if _seconds(text) == 0:
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return float(text)
+
+
+# What argparse calls them in its complaints.
+_count.__name__, _seconds.__name__, _some_seconds.__name__ = "number", "seconds", "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of the command, for argparse and for the completion in shells."""
+
+    name: str
+    words: str
+    kind: Callable[[str], Any] | None = None  # None: it takes no value
+    metavar: str = ""
+    default: Any = None
+
+
+FLAGS = (
+    Flag("--limit", "how many may run at once; a value set by 'resize' wins", _count, "N"),
+    Flag("--slots", "how many slots CMD takes [1]", _count, "n", 1),
+    Flag("--ttl", "end CMD after so many seconds, and free its slot", _some_seconds, "S"),
+    Flag("--wait", "wait at most so many seconds for a slot [for ever]", _seconds, "S"),
+    Flag("--no-wait", "don't wait at all: the same as --wait 0"),
+    Flag("--label", "what others see in 'show', and while they wait", str, "TEXT"),
+    Flag("--grace", "seconds between TERM and KILL when CMD is ended [5]", _seconds, "S", 5.0),
+    Flag("--url", "process://, process:///folder or redis://... [$SLOTWISE_URL]", str, "URL"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        complain_of_usage("run", message)
+        self.exit(OWN_FAILURE)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="slotwise run",
+        usage="slotwise run NAME --limit N [--slots n] [--ttl S] [--wait S | --no-wait]\n"
+        "                    [--label TEXT] [--grace S] [--url URL] -- CMD...",
+        description="Hold a slot of the semaphore NAME while CMD runs; wait for it if need be.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="the semaphore; made if there is none")
+    waits = parser.add_mutually_exclusive_group()
+    for flag in FLAGS:
+        where = waits if "wait" in flag.name else parser
+        if flag.kind is None:
+            where.add_argument(flag.name, action="store_true", help=flag.words)
+        else:
+            where.add_argument(
+                flag.name,
+                type=flag.kind,
+                metavar=flag.metavar,
+                default=flag.default,
+                required=flag.name == "--limit",
+                help=flag.words,
+            )
+    return parser
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    own, command = list(words), []
+    if "--" in own:
+        at = own.index("--")
+        own, command = own[:at], own[at + 1 :]
+    _refuse_strange_flags(parser, own)
+    given, strange = parser.parse_known_args(own)
+    if strange:
+        parser.error(f"put -- before the command: -- {' '.join(strange)}")
+    if not command:
+        parser.error("the command is missing: put it at the end, behind --")
+    if not given.name:
+        parser.error("NAME must not be empty")
+    if given.slots > given.limit:
+        parser.error(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
+    given.command = command
+    if given.no_wait:
+        given.wait = 0.0
+    return given
+
+
+def _refuse_strange_flags(parser: _Parser, words: Sequence[str]) -> None:
+    # argparse would first complain that --limit is missing, of one who typed --limt.
+    known = {"-h", "--help", *(flag.name for flag in FLAGS)}
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("-") and not flag[1:2].isdigit() and flag not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(flag, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "those of CMD go behind --"
+            parser.error(f"there is no flag {flag}; {hint}")
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what ``slotwise run`` with these words does; gives the exit code."""
+    try:
+        given = _parse(words)
+    except SystemExit as ending:  # help was asked for, or something is wrong
+        return int(ending.code or 0)
+    logging.getLogger("slotwise").addHandler(logging.NullHandler())
+    logging.getLogger("slotwise").propagate = False
+    try:
+        return asyncio.run(_run(given))
+    except _Interrupted as interrupted:
+        complain("run", f"interrupted while waiting for {given.name!r}")
+        return 128 + interrupted.number
+    except BackendError as error:  # also if it is a time-out: nobody knows whether there was a slot
+        complain("run", error)
+        return OWN_FAILURE
+    except (AcquireTimeout, SemaphoreClosed) as error:
+        complain("run", error)
+        return NO_SLOT
+    except CannotStart as error:
+        complain("run", error)
+        return error.code
+    except ValueConflict as error:
+        remedy = resize_command(given.name, given.limit, given.url)
+        complain("run", f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
+        return OWN_FAILURE
+    except UnicodeError:
+        complain("run", NOT_TEXT)
+        return OWN_FAILURE
+    except (SlotwiseError, ValueError, TypeError, ImportError, OSError) as error:
+        complain("run", error)
+        return OWN_FAILURE
+    except Exception as error:
+        complain("run", f"this is a bug, please report it: {type(error).__name__}: {error}")
+        return OWN_FAILURE
+
+
+def _slots(count: int | None) -> str:
+    return "1 slot" if count == 1 else f"{count} slots"
+
+
+class _Interrupted(Exception):
+    """A signal ended the wait."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+async def _run(given: argparse.Namespace) -> int:
+    url = given.url or _urls.url_of_environment() or "process://"
+    if _urls.scheme_of(url) == "memory":
+        raise ValueError(
+            "memory:// ends with this process; use process:// for this machine or redis://"
+        )
+    with Inbox().open() as inbox:
+        child = Child(given.command, inbox.mask_before)
+        try:
+            semaphore: Any = _urls.semaphore(given.name, given.limit, url, ttl=given.ttl)
+            acquired = await _wait(semaphore, given, inbox)
+        except BaseException:
+            child.dismiss()
+            raise
+        try:
+            if semaphore.value != given.limit:
+                complain(
+                    "run",
+                    f"{given.name!r} was resized to {semaphore.value}: --limit {given.limit}"
+                    f" does not count",
+                )
+            child.start({**os.environ, **_about(acquired)})
+            return await _attend(child, acquired, given.grace, inbox)
+        finally:
+            try:
+                await semaphore.release(acquired)
+            except SlotwiseError as error:
+                complain("run", f"the slot could not be given back, and frees itself: {error}")
+
+
+async def _wait(semaphore: Any, given: argparse.Namespace, inbox: Inbox) -> AcquisitionResult:
+    """Get a slot. Whatever ends the wait, no slot and no place in the queue is left behind."""
+    asking: asyncio.Future[AcquisitionResult] = asyncio.ensure_future(
+        semaphore.acquire(given.slots, timeout=given.wait, label=given.label)
+    )
+    arriving = asyncio.ensure_future(inbox.next())
+    ended_by = None
+    with shown_while_waiting(semaphore):
+        while not asking.done() and ended_by is None:
+            await asyncio.wait((asking, arriving), return_when=asyncio.FIRST_COMPLETED)
+            if arriving.done():
+                number = arriving.result().number
+                arriving = asyncio.ensure_future(inbox.next())
+                if number == signal.SIGTSTP:
+                    inbox.stop_here(number)
+                elif number not in _NO_END:
+                    ended_by = number
+        arriving.cancel()
+        if ended_by is None:
+            ended_by = next((a.number for a in inbox.waiting() if a.number not in _NO_END), None)
+        if ended_by is None:
+            return await asking
+        asking.cancel()
+        with suppress(SlotwiseError, asyncio.CancelledError):
+            await semaphore.release(await asking)  # granted in the same moment
+    raise _Interrupted(ended_by)
+
+
+async def _attend(child: Child, acquired: AcquisitionResult, grace: float, inbox: Inbox) -> int:
+    """See the command to its end, passing signals on; ends it if the acquisition ends."""
+    loop = asyncio.get_running_loop()
+    losing = asyncio.ensure_future(_tell_of_loss(acquired, inbox))
+    ended_by_us = False
+    try:
+        while True:
+            arrival = await inbox.next()
+            stopped_by = child.look()
+            if child.exit_code is not None:
+                return ENDED_BY_US if ended_by_us else child.exit_code
+            if stopped_by in _JOB_STOPS:
+                # The shell watches slotwise alone, and has to see that the job stops.
+                inbox.stop_here(stopped_by)
+            elif arrival.number == _LOST:
+                ended_by_us = True
+                complain("run", f"{acquired.lost.reason}: ending {child.command[0]!r}")
+                _send(child, signal.SIGTERM)
+                _send(child, signal.SIGCONT)  # one that is stopped would not hear the other
+                loop.call_later(grace, inbox.put, Arrival(_GRACE_OVER))
+            elif arrival.number == _GRACE_OVER:
+                _send(child, signal.SIGKILL)
+            elif arrival.number == signal.SIGCONT:
+                if child.stopped:
+                    _send(child, signal.SIGCONT)
+            elif arrival.number != signal.SIGCHLD and not (
+                arrival.to_all or arrival.sender == child.pid  # it knows what it has sent
+            ):
+                _send(child, arrival.number)
+    finally:
+        losing.cancel()
+
+
+async def _tell_of_loss(acquired: AcquisitionResult, inbox: Inbox) -> None:
+    await acquired.lost
+    inbox.put(Arrival(_LOST))
+
+
+def _send(child: Child, number: int) -> None:
+    try:
+        child.send(number)
+    except PermissionError:
+        name = signal.Signals(number).name
+        complain("run", f"pid {child.pid} runs as another user and can't be sent {name}")
+
+
+def _about(acquired: AcquisitionResult) -> dict[str, str]:
+    """What the command finds in its environment."""
+    more = {
+        "SLOTWISE_ACQUISITION_ID": acquired.acquisition_id,
+        "SLOTWISE_SLOT_NUMBER": str(acquired.slot_number),
+    }
+    if acquired.fencing_token is not None:
+        more["SLOTWISE_FENCING_TOKEN"] = str(acquired.fencing_token)
+    return more
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

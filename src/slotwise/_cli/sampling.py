@@ -1,0 +1,109 @@
+"""What can be told of semaphores by looking at them from time to time.
+
+Nobody counts grants for us, so the rates and waits here are of what was *seen*: an
+acquisition that came and went between two looks was not. Rates are therefore at least
+so high. A wait that was seen is exact, as waiters and holders carry their times; a holder
+that was never seen waiting waited for less than the time between two looks, and counts
+as 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from slotwise._cli.output import age
+from slotwise._core.results import Claimant
+
+WINDOW = 60.0  # seconds that rates and waits are told of
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One semaphore at one moment."""
+
+    value: int
+    holders: Sequence[Claimant]
+    waiters: Sequence[Claimant]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is shown of one semaphore; None is what nothing was seen of."""
+
+    name: str
+    value: int
+    held: int
+    waiting: int
+    oldest_hold_seconds: float | None
+    acquisitions_per_second: float | None
+    wait_p50_seconds: float | None
+    wait_p95_seconds: float | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    began: float
+    holders: set[str]
+    waiting_since: dict[str, datetime] = field(default_factory=dict)
+    grants: deque[tuple[float, float]] = field(default_factory=deque)  # when, how long waited
+
+
+class Sampler:
+    """Looks, one after the other, and what they tell together."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, samples: Mapping[str, Sample], now: datetime) -> list[Row]:
+        """Take the next look into account; a row for each semaphore."""
+        at = now.timestamp()
+        for name in self._seen.keys() - samples.keys():
+            del self._seen[name]
+        return [self._row(name, sample, now, at) for name, sample in samples.items()]
+
+    def _row(self, name: str, sample: Sample, now: datetime, at: float) -> Row:
+        seen = self._seen.get(name)
+        if seen is None:
+            # Who holds at the first look was granted at a time that we did not see.
+            seen = _Seen(at, {each.acquisition_id for each in sample.holders})
+            self._seen[name] = seen
+        self._note_grants(seen, sample, at)
+        waits = sorted(waited for _, waited in seen.grants)
+        watched = min(at - seen.began, WINDOW)
+        holds = [lasted for each in sample.holders if (lasted := age(each.since, now)) is not None]
+        return Row(
+            name,
+            sample.value,
+            sum(each.slots for each in sample.holders),
+            len(sample.waiters),
+            max(holds, default=None),
+            len(seen.grants) / watched if watched > 0 else None,
+            percentile(waits, 50),
+            percentile(waits, 95),
+        )
+
+    @staticmethod
+    def _note_grants(seen: _Seen, sample: Sample, at: float) -> None:
+        for each in sample.holders:
+            if each.acquisition_id in seen.holders:
+                continue
+            waited_since = seen.waiting_since.get(each.acquisition_id)
+            known = waited_since is not None and each.since is not None
+            waited = (each.since - waited_since).total_seconds() if known else 0.0  # type: ignore[operator]
+            seen.grants.append((at, max(waited, 0.0)))
+        while seen.grants and seen.grants[0][0] < at - WINDOW:
+            seen.grants.popleft()
+        seen.holders = {each.acquisition_id for each in sample.holders}
+        seen.waiting_since = {
+            each.acquisition_id: each.since for each in sample.waiters if each.since is not None
+        }
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """The smallest value that at least ``percent`` % do not exceed; None of nothing."""
+    if not ordered:
+        return None
+    return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]

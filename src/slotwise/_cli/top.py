@@ -1,0 +1,201 @@
+"""``slotwise top``: the semaphores of a place, live on a terminal, or once elsewhere."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from slotwise._cli.backends import Backend, NoSuchThing, Watched, open_backend
+from slotwise._cli.output import complain, duration, print_json, print_table, printable, rich_table
+from slotwise._cli.sampling import Row, Sample, Sampler
+from slotwise.errors import SlotwiseError
+
+MOST = 200  # semaphores that are looked at: the fullest
+
+_COLUMNS = (
+    *("name", ">value", ">held", ">waiting", ">oldest hold"),
+    *(">seen/s", ">wait p50", ">wait p95"),
+)
+# key -> column, and what to sort by; names from a to z, numbers with the largest first.
+_SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
+    "n": (0, lambda row: row.name, False),
+    "v": (1, lambda row: row.value, True),
+    "h": (2, lambda row: row.held, True),
+    "w": (3, lambda row: row.waiting, True),
+    "o": (4, lambda row: row.oldest_hold_seconds or 0.0, True),
+    "s": (5, lambda row: row.acquisitions_per_second or 0.0, True),
+    "5": (6, lambda row: row.wait_p50_seconds or 0.0, True),
+    "9": (7, lambda row: row.wait_p95_seconds or 0.0, True),
+}
+_KEYS = "sort: n v h w o s 5 9, again to reverse · q quits"
+
+
+def top(url: str | None, every: float, *, as_json: bool) -> None:
+    """Show it live until ``q``; without a terminal print what two looks have seen."""
+    looking = _Looking(open_backend(url))
+    if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        _live(looking, every)
+        return
+    looking.rows()
+    time.sleep(every)  # rates take two looks
+    rows = sorted(looking.rows(), key=_SORTS["n"][1])
+    for trouble in looking.troubles:
+        complain("top", trouble)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_table(_COLUMNS, [_cells(row, every) for row in rows])
+
+
+class _Looking:
+    """Looks at all semaphores of a place, again and again."""
+
+    def __init__(self, place: Backend) -> None:
+        self._place = place
+        self._watch = Sampler()
+        self._known: dict[str, Watched] = {}
+        self.troubles: list[SlotwiseError] = []  # of those that can't be read
+
+    def rows(self) -> list[Row]:
+        stats, self.troubles = self._place.stats()
+        names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
+        self._known = {name: self._known[name] for name in names if name in self._known}
+        samples = {}
+        for name in names:
+            try:
+                semaphore = self._known.get(name) or self._place.find(name)
+            except NoSuchThing:  # gone since a moment ago
+                continue
+            self._known[name] = semaphore
+            # Waiters first: one that is granted in between is seen as both, and not as neither.
+            waiters = semaphore.waiters_sync()
+            samples[name] = Sample(stats[name].max_slots, semaphore.holders_sync(), waiters)
+        return self._watch.look(samples, datetime.now(UTC))
+
+
+def _live(looking: _Looking, every: float) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    sorted_by, reverse = "n", False
+    rows: list[Row] = []
+    trouble = ""
+    console = Console()
+
+    def picture() -> Group:
+        column, by, largest_first = _SORTS[sorted_by]
+        ordered = sorted(rows, key=by, reverse=largest_first != reverse)
+        room = max(console.size.height - 6, 1)
+        titles = [
+            f"{title} {'▲' if largest_first == reverse else '▼'}" if at == column else title
+            for at, title in enumerate(_COLUMNS)
+        ]
+        cells = [[printable(cell) for cell in _cells(row, every)] for row in ordered[:room]]
+        more = f" · {len(rows) - room} more" if len(rows) > room else ""
+        return Group(
+            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {looking._place.words}"),
+            rich_table(titles, cells, expand=True),
+            Text(trouble or f"{_KEYS}{more}", style="red" if trouble else "dim"),
+        )
+
+    def watch(live: Live, pressed: Callable[[float], str]) -> None:
+        nonlocal rows, trouble, sorted_by, reverse
+        next_look = 0.0
+        while True:
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + every
+                try:
+                    rows = looking.rows()
+                    trouble = "; ".join(str(each) for each in looking.troubles)
+                except SlotwiseError as error:
+                    trouble = f"{error}; trying again"
+            live.update(picture(), refresh=True)
+            for key in pressed(next_look - time.monotonic()):
+                if key in ("q", "\x04"):
+                    return
+                if key == sorted_by:
+                    reverse = not reverse
+                elif key in _SORTS:
+                    sorted_by, reverse = key, False
+
+    while True:
+        try:
+            with (
+                _leaving_in_order(),
+                _keys() as pressed,
+                Live(console=console, screen=True, auto_refresh=False) as live,
+            ):
+                watch(live, pressed)
+                return
+        except _Suspended:
+            os.kill(os.getpid(), signal.SIGSTOP)  # `fg` goes on here
+
+
+class _Suspended(BaseException):
+    """Ctrl-Z: the shell is to find its terminal as it was."""
+
+
+@contextmanager
+def _leaving_in_order() -> Iterator[None]:
+    """Let signals that stop or end this process do so after the terminal is as it was."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTSTP:
+            raise _Suspended
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Keys as they are pressed, unseen: a function that waits for some, but not for long."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([terminal], [], [], max(seconds, 0.0))
+        if not ready:
+            return ""
+        return os.read(terminal, 1024).decode(errors="replace") or "q"  # its end is an end
+
+    tty.setcbreak(terminal)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _cells(row: Row, every: float) -> list[str]:
+    return [
+        row.name,
+        str(row.value),
+        str(row.held),
+        str(row.waiting),
+        duration(row.oldest_hold_seconds),
+        "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
+        _wait(row.wait_p50_seconds, every),
+        _wait(row.wait_p95_seconds, every),
+    ]
+
+
+def _wait(seconds: float | None, every: float) -> str:
+    return f"<{every:g} s" if seconds == 0 else duration(seconds)

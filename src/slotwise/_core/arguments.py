@@ -1,0 +1,96 @@
+"""Checks of what callers pass in: one sentence that names the argument and what was given."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final, Literal
+
+from slotwise._core.redaction import redacted_repr
+
+
+class _Unset(Enum):
+    UNSET = "the semaphore's own"
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNSET: Final = _Unset.UNSET
+"""Stands for an argument that was left out, where None already means something."""
+
+Unset = Literal[_Unset.UNSET]
+
+
+# 31 years. Threads can't sleep for longer than ten times that, and Redis counts
+# microseconds in doubles.
+MOST_SECONDS = 1e9
+
+
+def check_count(what: str, given: object) -> int:
+    """An int of at least 1."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
+    if given < 1:
+        raise ValueError(f"{what} must be at least 1, not {given}")
+    return given
+
+
+def check_seconds(
+    what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
+) -> float | None:
+    """A number of seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{what} must be a number of seconds or None, not {redacted_repr(given)}")
+    try:
+        seconds = float(given)
+    except OverflowError:  # an int beyond the largest float
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
+        least = "0 or more" if zero else "above 0"
+        raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")
+    if seconds > most:
+        raise ValueError(
+            f"{what} must be at most {most:g} s, not {seconds:g}; None, if it may be, is no limit"
+        )
+    return seconds
+
+
+def check_name(given: object) -> str | None:
+    """A non-empty str, or None for a private semaphore."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"name must be a str or None, not {redacted_repr(given)}")
+    if not given:
+        raise ValueError("name must not be empty; leave it out for a private semaphore")
+    return check_text("name", given)
+
+
+def check_text(what: str, given: str) -> str:
+    """A str that can be written down: one without lone surrogates."""
+    if not given.isascii():
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{what} must be text in UTF-8 (lone surrogates not allowed), not {given!r}"
+            ) from None
+    return given
+
+
+def check_flag(what: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"{what} must be True or False, not {redacted_repr(given)}")
+    return given
+
+
+def check_reason(given: object) -> str | None:
+    """Why something is closed, as text that can be stored; an empty one is none."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"reason must be a str or None, not {redacted_repr(given)}")
+    return check_text("reason", given) or None

@@ -1,0 +1,91 @@
+"""What it means to be closed: in this process for good, or everywhere until it is reopened.
+
+A local close ends a *generation*: all instances of a name that this process has made so
+far. The closure of a name everywhere is kept where the semaphore is kept, and never here.
+Nothing here waits or wakes: drivers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from slotwise._core import fork
+from slotwise.errors import SemaphoreClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """That a name is closed everywhere, and why."""
+
+    reason: str | None
+
+
+def closed_error(
+    subject: str,
+    closure: Closure | None = None,
+    make: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+) -> SemaphoreClosed:
+    """The error of those who are refused. ``subject`` is like ``'api' is``."""
+    if closure is None:
+        return make(f"{subject} closed")
+    why = "" if closure.reason is None else f": {closure.reason}"
+    return make(f"{subject} closed everywhere{why}", reason=closure.reason)
+
+
+class Generation:
+    """The instances of one name that this process made between two local closes.
+
+    Each instance has its generation and asks it; the generation knows no instances.
+    """
+
+    __slots__ = ("__weakref__", "_leaving", "closed", "following", "has_instances")
+
+    def __init__(self, leaving: Iterable[str] = ()) -> None:
+        self.closed = False
+        self.has_instances = False
+        self._leaving = frozenset(leaving)  # who held when the one before was closed
+        self.following: Generation | None = None  # once closed, the next one
+
+    def admits(self, is_here: Callable[[str], bool]) -> bool:
+        """Whether newcomers are admitted; ``is_here`` tells who still holds in this process."""
+        if self._leaving:
+            self._leaving = frozenset(each for each in self._leaving if is_here(each))
+        return not self.closed and not self._leaving
+
+
+class Generations:
+    """The current generation of each name.
+
+    A generation lives as long as somebody refers to it, so that names that come and go
+    leave nothing behind. Holders refer to theirs, and that to the one that waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = fork.new_lock()
+        self._current: WeakValueDictionary[Hashable, Generation] = WeakValueDictionary()
+
+    def current(self, key: Hashable) -> Generation:
+        """That of an instance which is made now."""
+        with self._lock:
+            generation = self._current.get(key)
+            if generation is None:
+                self._current[key] = generation = Generation()
+            generation.has_instances = True
+            return generation
+
+    def close(self, key: Hashable, leaving: Iterable[str] = ()) -> None:
+        """Close all instances made so far; ``leaving`` are the ids of those who hold."""
+        with self._lock:
+            closed = self._current.pop(key, None)
+            if closed is not None:
+                closed.closed = True
+                following = closed.following = Generation(leaving)
+                if following._leaving:
+                    self._current[key] = following
+
+    def open_names(self) -> list[Hashable]:
+        """The names of which there are open instances."""
+        with self._lock:
+            return [key for key, each in self._current.items() if each.has_instances]

@@ -1,0 +1,102 @@
+"""Lost: how a holder learns that it holds nothing any more.
+
+A flag that is raised at most once, and that threads and tasks of any event
+loop can wait for. Nothing here decides when: drivers do.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+from collections.abc import Generator
+
+from slotwise._core import fork
+
+# One for all: it is held for a few instructions, and only when somebody waits or loses. Not
+# the one of sections: drivers ask for a `lost` under locks that are taken inside of that.
+# Re-entrant: a garbage collection in there may end another wait.
+_lock = fork.new_lock()
+
+
+class Lost:
+    """Set once an acquisition was lost, or its ttl has ended; never by a release.
+
+    ``await acquired.lost`` waits for it in an event loop, ``wait`` in a thread.
+    """
+
+    __slots__ = ("_doors", "_futures", "_reason")
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        # One for each thread that waits. Not an Event for all of them: its inner lock
+        # may be held by a thread that a forked child does not have.
+        self._doors: list[_thread.LockType] = []
+        self._futures: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """What happened, in words; None while it has not."""
+        return self._reason
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until the acquisition is lost; False after ``timeout`` seconds."""
+        door = _thread.allocate_lock()
+        door.acquire()
+        with _lock:
+            if self._reason is not None:
+                return True
+            self._doors.append(door)
+        try:
+            if timeout is None:
+                door.acquire()
+            else:
+                door.acquire(timeout=max(timeout, 0.0))
+        finally:
+            with _lock:
+                if door in self._doors:
+                    self._doors.remove(door)
+        return self._reason is not None
+
+    def __await__(self) -> Generator[object, None, None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with _lock:
+            if self._reason is not None:
+                return
+            self._futures.append(future)
+        try:
+            yield from future
+        finally:
+            with _lock:
+                if future in self._futures:
+                    self._futures.remove(future)
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    def __repr__(self) -> str:
+        return f"<Lost: {'not set' if self._reason is None else self._reason}>"
+
+    def set(self, reason: str) -> bool:
+        """Raise the flag, for drivers; False if it was up."""
+        with _lock:
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            doors, futures = self._doors, self._futures
+            self._doors, self._futures = [], []
+        for door in doors:
+            door.release()
+        for future in futures:
+            try:
+                future.get_loop().call_soon_threadsafe(_open, future)
+            except RuntimeError:  # that loop is closed: nobody waits there any more
+                pass
+        return True
+
+
+def _open(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,150 @@
+"""What callers hold and read: the result of an acquisition, statistics, who is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from slotwise._core import fork
+from slotwise._core.lost import Lost
+from slotwise._core.redaction import redacted_repr
+
+# Held while a `lost` is made, so that two threads that ask get the same one.
+# Re-entrant: a garbage collection in there may ask for another.
+_making = fork.new_lock()
+
+
+class AcquisitionResult:
+    """One acquisition: its id, to release it by, and its slot number.
+
+    ``slot_number`` is the lowest number, from 1 to the semaphore's value, that
+    was free at the grant; no two holders share one. An acquisition of several
+    slots has several numbers, and this is the lowest of them.
+
+    Results are read-only and equal when id and number are.
+    """
+
+    # Not a frozen dataclass: drivers make one of these per acquisition, and a
+    # frozen dataclass's __init__ costs as much as a whole uncontended acquire.
+    # For the same reason the last two are filled only by who has a use for them.
+    __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number")
+    __match_args__ = ("acquisition_id", "slot_number")
+
+    _acquisition_id: str
+    _slot_number: int
+    _fencing_token: int | None
+    _lost: Lost
+
+    def __init__(
+        self, acquisition_id: str, slot_number: int, fencing_token: int | None = None
+    ) -> None:
+        self._acquisition_id = acquisition_id
+        self._slot_number = slot_number
+        self._fencing_token = fencing_token
+
+    @property
+    def acquisition_id(self) -> str:
+        """The name of this acquisition, by which it is released."""
+        return self._acquisition_id
+
+    @property
+    def slot_number(self) -> int:
+        """The lowest of this acquisition's slot numbers."""
+        return self._slot_number
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number larger than that of every earlier grant of the same semaphore.
+
+        A resource that refuses smaller numbers than it has seen is safe from
+        holders that lost their slot without knowing. None where the driver has none.
+        """
+        return getattr(self, "_fencing_token", None)
+
+    @property
+    def lost(self) -> Lost:
+        """Tells when this acquisition was lost, or expired, before its release."""
+        try:
+            return self._lost
+        except AttributeError:
+            with _making:
+                if not hasattr(self, "_lost"):
+                    self._lost = Lost()
+            return self._lost
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AcquisitionResult):
+            return NotImplemented
+        return self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere it is what its id, number and token say: who watches over it stays here.
+        return AcquisitionResult, (self.acquisition_id, self.slot_number, self.fencing_token)
+
+    def __copy__(self) -> Self:
+        return self  # read-only, and `lost` is told to this one
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self.acquisition_id)
+
+    def __repr__(self) -> str:
+        return (
+            f"AcquisitionResult(acquisition_id={self.acquisition_id!r},"
+            f" slot_number={self.slot_number})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreStats:
+    """How full a semaphore is.
+
+    After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
+    have left: that is the truth, and nothing is granted meanwhile. ``closed`` is whether
+    it is closed everywhere, ``reason`` why.
+    """
+
+    acquired_slots: int
+    max_slots: int
+    waiting: int = 0
+    closed: bool = False
+    reason: str | None = None
+    acquired_percent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "acquired_percent", 100 * self.acquired_slots / self.max_slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """One holder or waiter, of any process.
+
+    ``since`` is when it was granted, or when it began to wait, by the server's
+    clock where there is a server. Clients that speak only the documented Redis
+    protocol leave no host, pid, label or slot number behind, and as holders no time.
+    Of one that is ``unreadable``, because somebody else wrote there, nothing but the id is
+    known, with what is no text in it escaped.
+    """
+
+    acquisition_id: str
+    slots: int
+    since: datetime | None
+    host: str | None = None
+    pid: int | None = None
+    label: str | None = None
+    slot_number: int | None = None
+    unreadable: bool = False
+
+
+def acquisition_id_of(given: object) -> str:
+    """The id of what a caller wants to release: its result, or the id itself."""
+    if isinstance(given, AcquisitionResult):
+        return given.acquisition_id
+    if isinstance(given, str):
+        return given
+    raise TypeError(
+        f"release takes an acquisition_id or an AcquisitionResult, not {redacted_repr(given)}"
+    )

@@ -1,0 +1,137 @@
+"""The door to all scopes: one function and a url, which says how far a limit reaches.
+
+Nothing here knows how a scope works. Drivers are imported when their url is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from slotwise._core.redaction import kind_of, scheme_of_unreadable
+from slotwise._core.semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+ENVIRONMENT = "SLOTWISE_URL"
+
+_REDIS = (
+    *("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"),
+    *("redis+sentinel", "rediss+sentinel"),
+)
+_SCOPES = (
+    "memory:// (this process), process:// or process:///folder (this machine),"
+    " redis://host:port or rediss://, unix://, redis+cluster://, redis+sentinel:// (a fleet)"
+)
+
+
+def semaphore(name: str | None, value: int, url: str | None = None, **options: Any) -> Semaphore:
+    """A semaphore of the scope that ``url`` names.
+
+    Moving from one process to a fleet changes no code: leave ``url`` out, and set
+    ``SLOTWISE_URL``. Without either it is ``memory://``.
+
+    ========================================  ================================================
+    ``memory://``                             tasks and threads of this process
+    ``process://``, ``process:///folder``     processes of one user on this machine
+    ``redis://...``, ``rediss://...``, and    all processes that use that server
+    what else `RedisConfig` knows
+    ========================================  ================================================
+
+    Args:
+        name: what semaphores are shared by; None for a private one.
+        value: how many slots there are.
+        url: the scope.
+        options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
+            ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
+            `RedisConfig`; ``?namespace=...`` may stand in its url as well.
+
+    Raises:
+        ValueError: the url names no scope, or can't be read.
+        TypeError: the scope has no such option.
+    """
+    where = url if url is not None else url_of_environment() or "memory://"
+    scheme = scheme_of(where)
+    if scheme == "memory":
+        from slotwise.memory import MemorySemaphore
+
+        _nothing_behind(where)
+        known = _options_of(MemorySemaphore)
+        return MemorySemaphore(name=name, value=value, **_checked(options, known, "memory://"))
+    if scheme == "process":
+        from slotwise.processes import ProcessSemaphore
+
+        known = _options_of(ProcessSemaphore) - {"directory"}
+        checked = _checked(options, known, "process://")
+        return ProcessSemaphore(name=name, value=value, directory=folder_of(where), **checked)
+    from slotwise.redis import RedisConfig, RedisSemaphore
+
+    known = _options_of(RedisSemaphore) - {"config"}
+    of_server = {each.name for each in fields(RedisConfig)} - {"url", "endpoint"}
+    _checked(options, known | of_server, f"{scheme}://")
+    config = redis_config(where, **{o: options[o] for o in options if o in of_server})
+    rest = {option: options[option] for option in options if option in known}
+    return RedisSemaphore(name=name, value=value, config=config, **rest)
+
+
+def url_of_environment() -> str | None:
+    """The url that ``SLOTWISE_URL`` gives, if it gives one."""
+    return os.environ.get(ENVIRONMENT) or None
+
+
+def scheme_of(url: object) -> str:
+    """Which scope a url names; ValueError in a sentence that shows no password."""
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a str, not {kind_of(url)}")
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in ("memory", "process", *_REDIS):
+        return scheme
+    raise ValueError(f"url must be one of {_SCOPES}; not {scheme_of_unreadable(url)}")
+
+
+def folder_of(url: str) -> str | None:
+    """The folder of a ``process://`` url; None for the usual one."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("the url process://... can't be read: a bracket is out of place") from None
+    if parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "a url of this machine must be process:// or process:///an/absolute/folder, with three"
+            " slashes and nothing else ('?' is written %3F, '#' %23)"
+        )
+    return unquote(parts.path) or None
+
+
+def redis_config(url: str, **options: Any) -> RedisConfig:
+    """The server that a url names, and its namespace if it has one."""
+    from slotwise.redis import RedisConfig
+
+    _, _, query = url.partition("?")
+    namespace = dict(parse_qsl(query)).get("namespace")
+    if namespace is not None:
+        options.setdefault("namespace", namespace)
+    return RedisConfig(url, **options)
+
+
+def _nothing_behind(url: str) -> None:
+    if url != "memory://":
+        raise ValueError("a url of this process must be memory:// and nothing else")
+
+
+def _options_of(driver: Callable[..., Semaphore]) -> set[str]:
+    return {*inspect.signature(driver).parameters} - {"name", "value"}
+
+
+def _checked(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise TypeError(
+            f"{scope} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}"
+        )
+    return options

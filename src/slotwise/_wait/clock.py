@@ -1,0 +1,159 @@
+"""Slotwise's time: the clock that is read, and the thread that calls when a time has come.
+
+Both can be stopped and moved by hand, which `slotwise.testing.FakeClock` does.
+Nothing here knows what the times are for.
+
+Timers live in one daemon thread of their own and not in an event loop: a slot's
+ttl must end for holders in plain threads too, and after the loop that took the
+slot was closed. The thread starts with the first timer and ends when none is
+left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any
+from weakref import WeakMethod
+
+from slotwise._core import fork
+from slotwise._wait.section import lock
+
+# Read as `_clock.now()`, never imported by name: FakeClock puts another in its place.
+now: Callable[[], float] = time.monotonic
+
+# The thread looks up at least this often, so no deadline is too far for a lock's time-out.
+_LONGEST_NAP = 3600.0
+
+# Timers whose owner is gone are swept out when they are more than half, and more than this.
+_FEW_DEAD = 64
+
+
+class _Glance:
+    """The time when somebody last looked, for stamps that must cost nothing."""
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time = now()
+
+
+glance = _Glance()
+
+
+class Timekeeper:
+    """Calls methods when their time has come, in the order of the times."""
+
+    # Between any two calls:
+    #   T1  while there are timers, a thread runs that will wake for the earliest,
+    #       unless the clock is stopped, or all of them can wait for somebody to look
+
+    def __init__(self) -> None:
+        # The lock of everything else too: who sets a timer may be in a section,
+        # and two locks could be taken in two orders.
+        self._changed = threading.Condition(lock)
+        self._timers: list[tuple[float, int, WeakMethod[Any]]] = []
+        self._dead = 0
+        self._tickets = itertools.count()
+        self._thread: threading.Thread | None = None
+        self.stopped = False
+
+    def call_at(
+        self, when: float, method: Callable[[float], None], *, lazily: bool = False
+    ) -> None:
+        """Call the bound ``method`` with ``when`` at that time; there is no cancelling.
+
+        It does not keep its owner alive. With ``lazily`` no thread is started
+        for it: it is called when one is there anyway.
+        """
+        with self._changed:
+            if self._dead > _FEW_DEAD and self._dead * 2 > len(self._timers):
+                self._sweep()
+            ticket = next(self._tickets)
+            heappush(self._timers, (when, ticket, WeakMethod[Any](method, self._owner_died)))
+            if self._thread is None:
+                if not lazily and not self.stopped:
+                    self._start()
+            elif self._timers[0][1] == ticket:
+                self._changed.notify()
+
+    def run_due(self, by: float, move_to: Callable[[float], None]) -> None:
+        """Call what falls due ``by`` then, in this thread, each at its own time."""
+        while True:
+            with self._changed:
+                if not self._timers or self._timers[0][0] > by:
+                    return
+                when, _, weak = heappop(self._timers)
+            move_to(when)
+            method = weak()
+            if method is not None:
+                method(when)
+
+    def stop(self) -> None:
+        """Let nothing fall due by itself any more."""
+        with self._changed:
+            self.stopped = True
+
+    def resume(self) -> None:
+        with self._changed:
+            self.stopped = False
+            if self._timers and self._thread is None:
+                self._start()
+            self._changed.notify()
+
+    def _owner_died(self, _: WeakMethod[Any]) -> None:
+        self._dead += 1  # inside a garbage collection: no more than that
+
+    def _sweep(self) -> None:
+        self._timers = [timer for timer in self._timers if timer[2]() is not None]
+        heapify(self._timers)
+        self._dead = 0
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="slotwise-timekeeper", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None  # the next timer tries again
+            if not sys.is_finalizing():
+                _log.exception("no thread for timers: ttls and time-outs are late")
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._timers:
+                    self._thread = None
+                    return
+                delay = _LONGEST_NAP if self.stopped else self._timers[0][0] - now()
+                if delay > 0:
+                    self._changed.wait(min(delay, _LONGEST_NAP))
+                    continue
+                when, _, weak = heappop(self._timers)
+            method = weak()
+            if method is None:
+                continue
+            try:
+                method(when)
+            except Exception:
+                # A bug, but other people's timers must ring all the same.
+                _log.exception("a timer failed")
+            del method  # its owner is not kept alive until the next one rings
+
+    def after_fork_in_child(self) -> None:
+        """The timers were copied, the thread was not."""
+        self._changed = threading.Condition(lock)
+        self._thread = None
+        if self._timers and not self.stopped:
+            self._start()
+
+
+_log = logging.getLogger("slotwise")
+
+timekeeper = Timekeeper()
+
+fork.in_child(fork.Step.THREADS, timekeeper.after_fork_in_child)

@@ -1,0 +1,72 @@
+"""Effects of users' own, and the handlers that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from slotwise.effects._effects import Await, Effect, use
+from slotwise.effects._errors import UnhandledEffectError
+from slotwise.effects._program import Program
+from slotwise.effects._tasks import Task
+
+if TYPE_CHECKING:
+    from slotwise.effects._scheduler import Scheduler
+
+Handler = Callable[..., Any]
+
+NONE: dict[type, Handler] = {}  # for runs without handlers; never changed
+
+
+def installed(
+    handlers: Mapping[Any, Handler], builtin: Mapping[type, Handler]
+) -> dict[type, Handler]:
+    """The handlers of a run, checked."""
+    for kind, handler in handlers.items():
+        if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Effect:
+            raise TypeError(f"handlers are for subclasses of Effect, not for {kind!r}")
+        if kind in builtin:
+            raise ValueError(f"{kind.__name__} is slotwise's own and takes no handler")
+        if not callable(handler):
+            raise TypeError(f"the handler of {kind.__name__} can't be called: {handler!r}")
+    return dict(handlers)
+
+
+def answer_custom(
+    scheduler: Scheduler, task: Task[Any], effect: object, builtin: Mapping[type, Handler]
+) -> object:
+    """Have an effect answered by the handler of its class, or of the nearest class above."""
+    if not isinstance(effect, Effect):
+        _refuse(effect)
+    use(effect)
+    for kind in type(effect).__mro__:
+        if kind in scheduler.custom:
+            answer = scheduler.custom[kind](effect)
+            break
+        if kind in builtin:
+            return builtin[kind](scheduler, task, effect)
+    else:
+        name = type(effect).__name__
+        raise UnhandledEffectError(f"no handler for {name}: {effect!r} was yielded")
+    if iscoroutine(answer):
+        answer = Await(answer)
+    if isinstance(answer, Program | Effect):
+        return scheduler.enter(task, scheduler.program_of(task, answer, "a handler").start())
+    return answer
+
+
+def _refuse(yielded: object) -> NoReturn:
+    """Raise a TypeError that guesses what was meant."""
+    hint = ""
+    if isinstance(yielded, Task):
+        hint = "; Wait(task) waits for it"
+    elif isinstance(yielded, type) and issubclass(yielded, Effect):
+        hint = f"; call {yielded.__name__}(...) to make one"
+    elif getattr(yielded, "_makes_programs", False):
+        hint = "; call it to make a program"
+    elif hasattr(yielded, "gi_frame"):
+        hint = "; decorate its function with @do"
+    elif hasattr(yielded, "__await__"):
+        hint = "; Await(...) waits for awaitables"
+    raise TypeError(f"a program can yield effects and programs, not {yielded!r}{hint}")

@@ -1,0 +1,381 @@
+"""The effects a program can yield: plain descriptions of what it wants.
+
+Nothing here does anything, except to warn of effects that nobody yields. Arguments
+are kept as given and checked where the effect is yielded, so that a program can
+catch what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from slotwise.effects._unused import warn_unused
+
+if TYPE_CHECKING:
+    from slotwise.effects._program import Program
+    from slotwise.effects._semaphores import Semaphore
+    from slotwise.effects._tasks import Promise, Task
+
+T = TypeVar("T")
+
+
+class Effect(Generic[T]):
+    """Something a program asks for by yielding it; ``T`` is the type of the answer.
+
+    Subclass it for effects of your own, and give `run` a handler for them. One that
+    is dropped before it was yielded is a RuntimeWarning: most likely a ``yield`` is
+    missing.
+    """
+
+    __slots__ = ("_used",)
+
+    _used: bool  # set when it was yielded, or something took it that will be
+
+    def __del__(self) -> None:
+        try:
+            self._used  # noqa: B018
+        except AttributeError:
+            pass
+        else:
+            return
+        _use_what_is_inside(self)  # one warning is enough
+        warn_unused(self)
+
+    @property
+    def _kind(self) -> str:
+        """What it is called where it is shown."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        shown = [_short(value) for value in _values_of(self)]
+        while shown and shown[-1] == "None":  # what was most likely left out
+            shown.pop()
+        return f"{self._kind}({', '.join(shown)})"
+
+
+def use(given: object) -> None:
+    """Take note that an effect was yielded, or is a part of what was; others are passed over."""
+    if isinstance(given, Effect):
+        _mark(given, True)
+
+
+# Not as an attribute: an effect may be a frozen dataclass.
+_mark = Effect.__dict__["_used"].__set__
+
+
+def _use_what_is_inside(effect: Effect[Any]) -> None:
+    to_do: list[object] = [effect]
+    for one in to_do:
+        if isinstance(one, Effect) and not hasattr(one, "_used"):
+            use(one)
+            to_do += _values_of(one)
+        elif isinstance(one, tuple):
+            to_do += one
+
+
+def _values_of(effect: Effect[Any]) -> list[object]:
+    names = [name for kind in reversed(type(effect).__mro__) for name in _slots_of(kind)]
+    names += getattr(effect, "__dict__", ())
+    return [getattr(effect, name, None) for name in names]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+def _short(value: object) -> str:
+    """Handles by their name, all else by its repr."""
+    if isinstance(value, tuple):
+        return ", ".join(_short(item) for item in value)
+    name = getattr(value, "name", None)
+    if isinstance(name, str) and not isinstance(value, Effect):
+        return name
+    return repr(value)
+
+
+# ------------------------------------------------------------------ semaphores
+
+
+class CreateSemaphore(Effect["Semaphore"]):
+    """A new semaphore of ``permits`` permits, all free.
+
+    Args:
+        permits: an int of at least 1.
+        name: for messages; ``semaphore-1``, ``semaphore-2``... unless given.
+        owned: only the task that acquired a permit may release it. Without this
+            any task may, as long as one is outstanding, which is how tasks signal.
+    """
+
+    __slots__ = ("name", "owned", "permits")
+
+    def __init__(self, permits: int, name: str | None = None, owned: bool = False) -> None:
+        self.permits = permits
+        self.name = name
+        self.owned = owned
+
+    def __repr__(self) -> str:
+        return f"CreateSemaphore({self.permits})"
+
+
+class AcquireSemaphore(Effect[None]):
+    """Take ``n`` permits, waiting behind all who came earlier.
+
+    Raises:
+        AcquireTimeout: ``timeout`` seconds passed first; nothing is taken.
+        ValueError: ``n`` is below 1 or can never be had.
+    """
+
+    __slots__ = ("n", "semaphore", "timeout")
+
+    def __init__(self, semaphore: Semaphore, n: int = 1, timeout: float | None = None) -> None:
+        self.semaphore = semaphore
+        self.n = n
+        self.timeout = timeout
+
+    def __repr__(self) -> str:
+        more = "" if self.n == 1 else f", {self.n}"
+        more += "" if self.timeout is None else f", timeout={self.timeout!r}"
+        return f"{self._kind}({_short(self.semaphore)}{more})"
+
+
+class TryAcquire(Effect[bool]):
+    """Take ``n`` permits if that passes nobody; False, and nothing taken, otherwise."""
+
+    __slots__ = ("n", "semaphore")
+
+    def __init__(self, semaphore: Semaphore, n: int = 1) -> None:
+        self.semaphore = semaphore
+        self.n = n
+
+    def __repr__(self) -> str:
+        return _permit_repr(self, self.semaphore, self.n)
+
+
+class ReleaseSemaphore(Effect[None]):
+    """Give ``n`` permits back; the oldest waiters get them at once.
+
+    They count as those the task acquired last, and if it has too few, as those
+    of the oldest acquires of others.
+
+    Raises:
+        RuntimeError: fewer are outstanding, or the semaphore is ``owned`` and the
+            task holds fewer; nothing is changed.
+    """
+
+    __slots__ = ("n", "semaphore")
+
+    def __init__(self, semaphore: Semaphore, n: int = 1) -> None:
+        self.semaphore = semaphore
+        self.n = n
+
+    def __repr__(self) -> str:
+        return _permit_repr(self, self.semaphore, self.n)
+
+
+class TransferPermit(Effect[None]):
+    """Make ``n`` of the task's permits those of another task."""
+
+    __slots__ = ("n", "semaphore", "task")
+
+    def __init__(self, semaphore: Semaphore, task: Task[Any], n: int = 1) -> None:
+        self.semaphore = semaphore
+        self.task = task
+        self.n = n
+
+    def __repr__(self) -> str:
+        return f"TransferPermit({_short(self.semaphore)}, {_short(self.task)}, {self.n})"
+
+
+class WithPermit(Effect[T]):
+    """Run a program while holding ``n`` permits, and answer its value.
+
+    The permits go back whatever happens to the program: there is no moment
+    at which they are taken and their release is not yet certain.
+    """
+
+    __slots__ = ("n", "program", "semaphore")
+
+    def __init__(self, semaphore: Semaphore, program: Program[T] | Effect[T], n: int = 1) -> None:
+        self.semaphore = semaphore
+        self.program = program
+        self.n = n
+
+    def __repr__(self) -> str:
+        return _permit_repr(self, self.semaphore, self.n)
+
+
+class SemaphoreInfo(Effect["SemaphoreState"]):
+    """How a semaphore stands: a `SemaphoreState`."""
+
+    __slots__ = ("semaphore",)
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self.semaphore = semaphore
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreState:
+    """The answer to `SemaphoreInfo`, as of that moment.
+
+    ``waiting`` is in the order of the queue. ``holders`` has each task once,
+    and includes ended tasks whose permits nobody has given back.
+    """
+
+    available: int
+    permits: int
+    waiting: tuple[Task[Any], ...]
+    holders: tuple[Task[Any], ...]
+
+
+def _permit_repr(effect: Effect[Any], semaphore: object, n: object) -> str:
+    more = "" if n == 1 else f", {n}"
+    return f"{effect._kind}({_short(semaphore)}{more})"
+
+
+# ----------------------------------------------------------------------- tasks
+
+
+class Spawn(Effect["Task[T]"]):
+    """Start a program as a task of its own; answers its `Task`, without switching to it."""
+
+    __slots__ = ("name", "program")
+
+    def __init__(self, program: Program[T] | Effect[T], name: str | None = None) -> None:
+        self.program = program
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Spawn({self.program!r})"
+
+
+class Wait(Effect[T]):
+    """The value of a task or promise, once it has one; its error is raised."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Task[T] | Promise[T]) -> None:
+        self.target = target
+
+
+class Gather(Effect[list[T]]):
+    """The values of all, in the order given.
+
+    The first failure is raised at once, and the others go on. Programs are
+    spawned; when a gathering task is cancelled, those are cancelled with it.
+    """
+
+    __slots__ = ("targets",)
+
+    def __init__(self, *targets: Task[T] | Promise[T] | Program[T] | Effect[T]) -> None:
+        self.targets = targets
+
+
+class Race(Effect[T]):
+    """The value or error of whichever ends first.
+
+    It arrives when the others were cancelled and have ended.
+    """
+
+    __slots__ = ("targets",)
+
+    def __init__(self, *targets: Task[T] | Promise[T] | Program[T] | Effect[T]) -> None:
+        self.targets = targets
+
+
+class Cancel(Effect[None]):
+    """Ask a task to stop; it sees `TaskCancelledError` at its ``yield``. Does not wait."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task = task
+
+
+class Try(Effect["Outcome[T]"]):
+    """Run a program and answer its `Outcome`, so that its error can be looked at.
+
+    The cancellation of the task itself is no outcome and goes through.
+    """
+
+    __slots__ = ("program",)
+
+    def __init__(self, program: Program[T] | Effect[T]) -> None:
+        self.program = program
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What came of a `Try`: a value, or the error in its place."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+# -------------------------------------------------------- time, switches, others
+
+
+class Checkpoint(Effect[None]):
+    """Let the other ready tasks go first."""
+
+    __slots__ = ()
+
+
+class Sleep(Effect[None]):
+    """Wait for so many seconds; of virtual time, except under `run_async`."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class Now(Effect[float]):
+    """The time in seconds: since the start of the run, or of the event loop's clock."""
+
+    __slots__ = ()
+
+
+class Await(Effect[T]):
+    """The result of an awaitable; under `run_async` only."""
+
+    __slots__ = ("awaitable",)
+
+    def __init__(self, awaitable: Awaitable[T]) -> None:
+        self.awaitable = awaitable
+
+
+class CreatePromise(Effect["Promise[T]"]):
+    """A value that is not there yet: some task completes it, others wait for it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+
+
+class CompletePromise(Effect[None]):
+    """Give a promise its value."""
+
+    __slots__ = ("promise", "value")
+
+    def __init__(self, promise: Promise[Any], value: object = None) -> None:
+        self.promise = promise
+        self.value = value
+
+
+class FailPromise(Effect[None]):
+    """Give a promise an error in place of its value."""
+
+    __slots__ = ("error", "promise")
+
+    def __init__(self, promise: Promise[Any], error: BaseException) -> None:
+        self.promise = promise
+        self.error = error

@@ -1,0 +1,279 @@
+"""Who acquired every permit: filed with that task, until it is given back.
+
+Permits are known by their numbers, which come from the ledger and go back to it.
+They can be given back one by one, handed on, and outlive their task; so they are
+filed here, by acquire, and not in the ledger. Who may release them is decided in
+`semaphore_effects`. Nothing here queues or wakes anyone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from slotwise.effects._errors import LeakedPermits
+
+if TYPE_CHECKING:
+    from slotwise.effects._program import Steps
+    from slotwise.effects._scheduler import Scheduler
+    from slotwise.effects._semaphores import Semaphore
+    from slotwise.effects._tasks import Task
+
+
+class Holding:
+    """What is left of one acquire: the numbers of its permits, and where it was made.
+
+    Where: the generator, and the instruction it had come to. Which line that is
+    is looked up when somebody asks; of most acquires nobody ever does.
+    """
+
+    __slots__ = (
+        "charged",
+        "charged_by",
+        "handed_on",
+        "instruction",
+        "numbers",
+        "order",
+        "steps",
+        "task",
+    )
+
+    def __init__(
+        self, task: Task[Any], numbers: list[int], steps: Steps[Any], instruction: int, order: int
+    ) -> None:
+        self.task = task
+        self.numbers = numbers
+        self.steps = steps
+        self.instruction = instruction
+        self.order = order  # the smaller, the older
+        self.handed_on = 0  # how many of them were transferred to other tasks
+        self.charged = 0  # how many of them other tasks have released
+        self.charged_by: Task[Any] | None = None  # the last of those
+
+
+# Acquires of which something is left, oldest first. A plain dict is slow to take
+# the first of again and again: it passes over all that were taken before.
+Holdings = OrderedDict[Holding, None]
+
+
+def place_of(steps: Steps[Any], instruction: int) -> tuple[str, int]:
+    """The file and line of an instruction of a generator."""
+    code: CodeType = steps.gi_code  # type: ignore[attr-defined]
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return code.co_filename, line
+    return code.co_filename, code.co_firstlineno
+
+
+def file(
+    semaphore: Semaphore,
+    task: Task[Any],
+    numbers: list[int],
+    steps: Steps[Any],
+    instruction: int,
+) -> Holding:
+    """Take note of an acquire."""
+    holding = Holding(task, numbers, steps, instruction, semaphore._scheduler.next_order())
+    holdings_of(task, semaphore).append(holding)
+    if semaphore._outstanding is not None:
+        semaphore._outstanding[holding] = None
+    return holding
+
+
+def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[Holding]:
+    """A task's acquires of a semaphore, oldest first: the list itself, filed with the task."""
+    if task._permit is not None:
+        put_away(task)
+    if task._held is None:
+        task._held = {}
+    holdings = task._held.get(semaphore)
+    if holdings is None:
+        holdings = task._held[semaphore] = []
+    return holdings
+
+
+def put_away(task: Task[Any]) -> None:
+    """File the permit that a task took last with the others, to make room for the next."""
+    assert task._permit is not None
+    semaphore, number, steps, instruction, order = task._permit
+    task._permit = None
+    if task._held is None:
+        task._held = {}
+    holding = Holding(task, [number], steps, instruction, order)
+    task._held.setdefault(semaphore, []).append(holding)
+
+
+def held_by(task: Task[Any], semaphore: Semaphore) -> int:
+    """How many permits of a semaphore a task has."""
+    held = task._held
+    filed = count(held[semaphore]) if held and semaphore in held else 0
+    last = task._permit
+    return filed + (last is not None and last[0] is semaphore)
+
+
+def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
+    """Whether a task has so many, without counting all it has."""
+    last = task._permit
+    if last is not None and last[0] is semaphore:
+        n -= 1
+    if n > 0 and task._held and semaphore in task._held:
+        for holding in reversed(task._held[semaphore]):
+            n -= len(holding.numbers)
+            if n <= 0:
+                break
+    return n <= 0
+
+
+def count(holdings: Iterable[Holding]) -> int:
+    return sum(len(holding.numbers) for holding in holdings)
+
+
+def enough(holdings: Iterable[Holding], n: int) -> bool:
+    """Whether there are ``n`` permits, without counting them all."""
+    for holding in holdings:
+        if n <= 0:
+            break
+        n -= len(holding.numbers)
+    return n <= 0
+
+
+def outstanding_of(semaphore: Semaphore) -> Holdings:
+    """All acquires of which something is left, by whomever.
+
+    Only who releases what others have acquired needs to know which is the oldest.
+    So the list is made when that happens first, and kept up to date from then on,
+    which closes the scheduler's short way for this semaphore.
+    """
+    if semaphore._outstanding is None:
+        semaphore._lane = None
+        found = list(semaphore._left)
+        for task in semaphore._scheduler.live:
+            permit = task._permit
+            if permit is not None and permit[0] is semaphore:
+                put_away(task)
+            if task._held:
+                found += task._held.get(semaphore, ())
+        found.sort(key=lambda holding: holding.order)
+        semaphore._outstanding = OrderedDict.fromkeys(found)
+    return semaphore._outstanding
+
+
+def forget(semaphore: Semaphore, holding: Holding) -> None:
+    """Strike out an acquire of which nothing is left."""
+    if semaphore._outstanding is not None:
+        del semaphore._outstanding[holding]
+    if holding in semaphore._left:
+        del semaphore._left[holding]
+        if not semaphore._left:
+            del semaphore._scheduler.left_behind[semaphore]
+        return
+    held = holding.task._held
+    assert held is not None
+    holdings = held[semaphore]
+    if holdings[-1] is holding:
+        holdings.pop()  # brackets nest: there may be thousands before it
+    else:
+        holdings.remove(holding)
+    if not holdings:
+        del held[semaphore]
+
+
+def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
+    """The numbers of ``n`` of a task's permits, out of its latest acquires."""
+    if not n:
+        return []
+    holdings = holdings_of(task, semaphore)
+    numbers: list[int] = []
+    while n:
+        holding = holdings[-1]
+        taken = holding.numbers[-n:]
+        del holding.numbers[-n:]
+        numbers += taken
+        n -= len(taken)
+        if not holding.numbers:
+            forget(semaphore, holding)
+    return numbers
+
+
+def take_oldest(
+    semaphore: Semaphore, holdings: Holdings, n: int, charged_by: Task[Any]
+) -> list[int]:
+    """The numbers of ``n`` permits, out of the oldest acquires."""
+    numbers: list[int] = []
+    while n:
+        holding = next(iter(holdings))
+        taken = holding.numbers[:n]
+        del holding.numbers[:n]
+        holding.charged += len(taken)
+        holding.charged_by = charged_by
+        numbers += taken
+        n -= len(taken)
+        if not holding.numbers:
+            forget(semaphore, holding)
+    return numbers
+
+
+def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
+    """The numbers of the acquire that a task was just granted, and never saw."""
+    numbers = take_latest(task, semaphore, min(n, held_by(task, semaphore)))
+    missing = min(n - len(numbers), semaphore._ledger.in_use - len(numbers))
+    if missing > 0:
+        # Releases of others were charged to this acquire, which now never was:
+        # so they are charged to the next oldest.
+        numbers += take_oldest(semaphore, outstanding_of(semaphore), missing, task)
+    return numbers
+
+
+def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) -> None:
+    """Make ``n`` of the giver's permits the taker's; where they were acquired stays known."""
+    own, theirs = holdings_of(giver, semaphore), holdings_of(taker, semaphore)
+    while n:
+        holding = own[-1]
+        moved = holding.numbers[-n:]
+        del holding.numbers[-n:]
+        holding.handed_on += len(moved)
+        n -= len(moved)
+        theirs.append(Holding(taker, moved, holding.steps, holding.instruction, holding.order))
+        if not holding.numbers:
+            forget(semaphore, holding)
+    # What was moved is as old as before: made anew, the list has it in its place.
+    semaphore._outstanding = None
+
+
+def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
+    """A task has ended: what it still holds is anybody's to release."""
+    if task._permit is not None:
+        put_away(task)
+    for semaphore, holdings in (task._held or {}).items():
+        semaphore._left.update(OrderedDict.fromkeys(holdings))
+        scheduler.left_behind[semaphore] = None
+    task._held = None
+
+
+def holders_of(scheduler: Scheduler, semaphore: Semaphore) -> tuple[Task[Any], ...]:
+    """The tasks that have permits, each once; ended ones first."""
+    tasks = dict.fromkeys(holding.task for holding in semaphore._left)
+    missing = semaphore._ledger.in_use - count(semaphore._left)
+    for task in scheduler.live:
+        if not missing:
+            break
+        held = held_by(task, semaphore)
+        if held:
+            missing -= held
+            tasks[task] = None
+    return tuple(tasks)
+
+
+def leaks_of(semaphore: Semaphore) -> list[LeakedPermits]:
+    """The permits that ended tasks have left behind."""
+    return [
+        LeakedPermits(
+            semaphore,
+            holding.task,
+            len(holding.numbers),
+            *place_of(holding.steps, holding.instruction),
+        )
+        for holding in semaphore._left
+    ]

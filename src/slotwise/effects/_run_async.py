@@ -1,0 +1,173 @@
+"""run_async: the interpreter on the caller's running event loop, in real time.
+
+Programs are the same as under `run`. Here is the bridge: awaitables that tasks
+wait for, timers of the loop, and the cancellation that comes from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+from slotwise.effects._custom import Handler
+from slotwise.effects._deadlock import diagnose
+from slotwise.effects._effects import Effect
+from slotwise.effects._program import Program, as_program
+from slotwise.effects._run_loop import conclude, conduct
+from slotwise.effects._scheduler import Scheduler
+from slotwise.effects._stuck import find_stuck
+from slotwise.effects._tasks import Task
+
+T = TypeVar("T")
+
+# Every look for deadlocks passes all tasks. Looking may take this share of the time.
+_SHARE_OF_LOOKING = 0.01
+
+
+async def run_async(
+    program: Program[T] | Effect[T], handlers: Mapping[Any, Handler] | None = None
+) -> T:
+    """Run a program, and all it spawns, to the end; its value is returned.
+
+    Other tasks of the event loop run whenever all of the program's ready tasks
+    have had a turn. Cancelling it cancels the program's tasks, and ends when
+    their ``finally`` blocks have.
+
+    Raises:
+        DeadlockError: nothing could ever run again; or some tasks can't, because they
+            wait for each other or for permits of ``owned`` semaphores that they hold,
+            while all others wait for awaitables.
+    """
+    root = as_program(program, "run_async")
+    ready: deque[Task[Any]] = deque()
+    bridge = Bridge(ready)
+    scheduler = Scheduler(ready, bridge.take, handlers, clock=bridge.loop.time)
+    bridge.attach(scheduler)
+    for _ in conduct(scheduler, root):
+        if bridge.finds_deadlock():
+            continue
+        try:
+            await bridge.pause()
+        except asyncio.CancelledError as cancelled:
+            # Further ones wait until all tasks have ended, as between tasks.
+            if scheduler.abort is None:
+                scheduler.abort = cancelled
+        scheduler.fire(scheduler.now())
+        bridge.turns = len(ready)
+    return conclude(scheduler)  # type: ignore[no-any-return]
+
+
+class Bridge:
+    """Between a scheduler and the event loop it runs on."""
+
+    def __init__(self, ready: deque[Task[Any]]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.ready = ready
+        self.turns = 1  # the root's
+        self.alarm: asyncio.Future[None] | None = None
+        self.looked = False  # for a deadlock, since a task has run
+        self.next_look = 0.0
+
+    def attach(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        scheduler.bridge = self.wait_for
+
+    def take(self) -> Task[Any]:
+        """The next task, as long as it is its turn: then the event loop has its own."""
+        if not self.turns:
+            raise IndexError
+        self.turns -= 1
+        self.looked = False
+        return self.ready.popleft()
+
+    def finds_deadlock(self) -> bool:
+        """Stop the run if some of its tasks are stuck while the others await something.
+
+        A timer may be there to end it, as under `run`, so nothing is said while one runs.
+        """
+        scheduler = self.scheduler
+        if self.ready or self.looked or scheduler.stopping():
+            return False
+        if scheduler.timers.earliest() is not None:
+            return False
+        now = self.loop.time()
+        if now < self.next_look:
+            return False
+        stuck = find_stuck(scheduler)
+        self.looked = True
+        self.next_look = now + (self.loop.time() - now) / _SHARE_OF_LOOKING
+        if stuck:
+            scheduler.abort = diagnose(scheduler, stuck)
+        return bool(stuck)
+
+    async def pause(self) -> None:
+        """Let the event loop run until some task is ready or its time has come."""
+        if self.ready:
+            await asyncio.sleep(0)
+            return
+        timer = None
+        self.alarm = self.loop.create_future()
+        try:
+            when = self.scheduler.timers.earliest()
+            if when is None and not self.looked:
+                when = self.next_look
+            if when is not None:
+                timer = self.loop.call_at(when, self.ring)
+            await self.alarm
+        finally:
+            self.alarm = None
+            if timer is not None:
+                timer.cancel()
+
+    def ring(self) -> None:
+        if self.alarm is not None and not self.alarm.done():
+            self.alarm.set_result(None)
+
+    def wait_for(self, task: Task[Any], awaitable: Awaitable[Any]) -> Awaiting:
+        return Awaiting(self, task, asyncio.ensure_future(awaitable, loop=self.loop))
+
+
+class Awaiting:
+    """A task that is parked on an awaitable."""
+
+    __slots__ = ("bridge", "future", "task")
+
+    def __init__(self, bridge: Bridge, task: Task[Any], future: asyncio.Future[Any]) -> None:
+        self.bridge = bridge
+        self.task = task
+        self.future = future
+        bridge.scheduler.awaiting += 1
+        future.add_done_callback(self.arrived)
+
+    def withdraw_later(self) -> None:
+        """Cancel the awaitable; the task hears of it when that has ended.
+
+        It may end with a result after all: a slot that was granted in the same
+        moment, say. That must not be lost, so the task gets it, and sees its
+        cancellation at its next switch.
+        """
+        self.future.cancel()
+
+    def _withdraw(self, _task: Task[Any]) -> None:
+        raise AssertionError("a task that awaits is cancelled by way of withdraw_later")
+
+    def _awaited(self) -> object:
+        return self.future
+
+    def arrived(self, future: asyncio.Future[Any]) -> None:
+        scheduler, task = self.bridge.scheduler, self.task
+        scheduler.awaiting -= 1
+        if future.cancelled():
+            if task._pending is not None:
+                error: BaseException = task._pending
+                task._pending = None
+            else:
+                error = asyncio.CancelledError("what the program awaited was cancelled")
+            scheduler.throw(task, error)
+        elif (failure := future.exception()) is not None:
+            scheduler.throw(task, failure)
+        else:
+            scheduler.wake(task, future.result())
+        self.bridge.ring()

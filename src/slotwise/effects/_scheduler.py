@@ -1,0 +1,470 @@
+"""The scheduler: resumes tasks, answers what they yield, and ends them.
+
+It is the same for every interpreter and has no policy. An interpreter brings
+the queue of ready tasks and the choice among them (``ready`` and ``take``), the
+clock, and what to do while nothing is ready (it iterates over `conduct`). How
+semaphores and waiting behave is in their modules; the answers to the other
+effects are in `answers`.
+
+A task is an explicit stack of generators, driven by one loop: programs may nest
+as deep as memory allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableSequence
+from enum import Enum
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from slotwise.effects._custom import NONE, Handler, answer_custom, installed
+from slotwise.effects._effects import (
+    AcquireSemaphore,
+    Checkpoint,
+    ReleaseSemaphore,
+    Spawn,
+    use,
+)
+from slotwise.effects._errors import ForeignTaskError, TaskCancelledError
+from slotwise.effects._permits import abandon, put_away
+from slotwise.effects._program import Program, Steps, as_program
+from slotwise.effects._semaphore_effects import AcquireHere
+from slotwise.effects._semaphores import Semaphore, Ticket, give_number
+from slotwise.effects._tasks import Future, Task
+from slotwise.effects._timers import Timers
+from slotwise.effects._tracebacks import innermost, is_handling, is_internal, trim
+
+if TYPE_CHECKING:
+    from slotwise.effects._tasks import Obstacle
+
+T = TypeVar("T")
+
+Watcher = Callable[[Task[Any], object], None]
+
+
+class _Sign(Enum):
+    PARKED = "the task waits; another one's turn"
+    ENTERED = "the task has a new innermost generator"
+    ENDED = "what watchers are told when a task has ended"
+
+
+PARKED: Final = _Sign.PARKED
+ENTERED: Final = _Sign.ENTERED
+ENDED: Final = _Sign.ENDED
+Parked = Literal[_Sign.PARKED]
+
+# Effect classes and the functions that answer them; filled by `answers`.
+BUILTIN: dict[type, Handler] = {}
+
+
+class Scheduler:
+    """One run: its tasks, whose turn it is, and how time passes."""
+
+    # Between any two resumptions:
+    #   R1  a live task is parked, or in `ready` exactly once
+    #   R2  a parked task has an obstacle, which can wake it
+
+    parked: Final = PARKED
+
+    def __init__(
+        self,
+        ready: MutableSequence[Task[Any]],
+        take: Callable[[], Task[Any]],
+        handlers: Mapping[Any, Handler] | None,
+        *,
+        watch: Watcher | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """A run without tasks.
+
+        ``take`` removes a task from ``ready`` and returns it; IndexError ends
+        `drain`. ``watch`` is called with every effect before it is answered,
+        and with ENDED; what it raises stops the run. Without a ``clock`` the
+        time is what `advance` makes it.
+        """
+        self.ready = ready
+        self.take = take
+        self.watch = watch
+        self.clock = clock
+        self.time = 0.0
+        self.custom = installed(handlers, BUILTIN) if handlers else NONE
+        self.root: Task[Any] | None = None
+        self.current: Task[Any] | None = None
+        self.live: dict[Task[Any], None] = {}
+        self.failed: list[Task[Any]] = []
+        self.left_behind: dict[Semaphore, None] = {}
+        # Spawned for a task that has been cancelled: to be cancelled next.
+        self.orphans: list[Task[Any]] = []
+        self.timers = Timers()
+        self.bridge: Callable[[Task[Any], Any], Obstacle] | None = None  # to awaitables
+        self.awaiting = 0  # how many tasks are parked on those
+        self.abort: BaseException | None = None  # why the run is stopped early
+        self.spawned = self.promises = self.unnamed_semaphores = self.tickets = self.ends = 0
+        self.next_order = count().__next__  # which acquire is the older
+        # For those who show what happened:
+        self.made_semaphores: list[Semaphore] | None = None
+        self.before_unwinding: Callable[[], None] | None = None
+
+    # ------------------------------------------------------------ running tasks
+
+    def stopping(self) -> bool:
+        """Whether all tasks that are left are to be cancelled."""
+        return self.abort is not None or (self.root is not None and self.root._done)
+
+    def drain(self) -> None:
+        """Run tasks until ``take`` has none, the root has ended or the run is stopped."""
+        take, append, watch, live = self.take, self.ready.append, self.watch, self.live
+        next_order = self.next_order
+        one = 1  # compared by identity: True is not a count
+        builtin, parked = BUILTIN, PARKED
+        while True:
+            try:
+                task = take()
+            except IndexError:
+                self.current = None
+                return
+            self.current = task
+            steps = task._steps
+            value = task._inbox
+            error = task._thrown
+            task._inbox = task._thrown = task._obstacle = None
+            while True:
+                try:
+                    if error is None:
+                        effect = steps.send(value)
+                    else:
+                        thrown, error = error, None
+                        try:
+                            effect = steps.throw(thrown)
+                        finally:
+                            del thrown  # else it would live as long as this frame
+                except StopIteration as stop:
+                    value = stop.value
+                    if task._stack:
+                        steps = task._steps = task._stack.pop()
+                        continue
+                    if task._held or task._permit or watch is not None or task is self.root:
+                        if self._end_task(task, value, None):
+                            return
+                        break
+                    del live[task]
+                    task._steps = None
+                    self.end(task, value, None)
+                    break
+                except BaseException as raised:
+                    raised.__traceback__ = trim(raised.__traceback__)
+                    if task._stack:
+                        steps = task._steps = task._stack.pop()
+                        error = raised
+                        continue
+                    if self._end_task(task, None, raised):
+                        return
+                    break
+
+                if watch is not None:
+                    try:
+                        watch(task, effect)
+                    except BaseException as raised:
+                        use(effect)
+                        self._interrupt(task, raised)
+                        return
+
+                kind = type(effect)
+                # What is yielded is used; see `use`.
+                if kind is AcquireSemaphore:
+                    effect._used = True
+                    semaphore = effect.semaphore
+                    # The ledger's quick lane: nobody waits, so a number that is
+                    # free may be taken.
+                    if (
+                        type(semaphore) is Semaphore
+                        and semaphore._lane is self
+                        and effect.n is one
+                        and effect.timeout is None
+                    ):
+                        ledger = semaphore._ledger
+                        if ledger.free and not ledger.line and not ledger.attention:
+                            if task._permit is not None:
+                                put_away(task)
+                            number = heappop(ledger.free)
+                            where = steps if steps.gi_yieldfrom is None else innermost(steps)
+                            at = where.gi_frame.f_lasti
+                            task._permit = (semaphore, number, where, at, next_order())
+                            value = semaphore = None  # not to keep it alive
+                            continue
+                    semaphore = None
+                elif kind is ReleaseSemaphore:
+                    effect._used = True
+                    permit = task._permit
+                    if permit is not None and permit[0] is effect.semaphore and effect.n is one:
+                        task._permit = None
+                        semaphore, number, _, _, _ = permit
+                        ledger = semaphore._ledger
+                        if ledger.line or ledger.attention:
+                            give_number(semaphore, number)
+                        else:
+                            heappush(ledger.free, number)
+                        value = permit = semaphore = None
+                        continue
+                elif kind is Checkpoint:
+                    effect._used = True
+                    if task._pending is None:
+                        append(task)
+                        break
+                elif kind is Spawn:
+                    effect._used = True
+                    program = effect.program
+                    if type(program) is Program and effect.name is None:
+                        try:
+                            value = self.spawn(program)
+                        except BaseException as raised:
+                            raised.__traceback__ = trim(raised.__traceback__)
+                            error = raised
+                        continue
+                elif kind is Program:
+                    try:
+                        inner = effect.function(*effect.args, **effect.kwargs)
+                    except BaseException as raised:
+                        raised.__traceback__ = trim(raised.__traceback__)
+                        error = raised
+                        continue
+                    if task._stack is None:
+                        task._stack = []
+                    task._stack.append(steps)
+                    steps = task._steps = inner
+                    value = None
+                    continue
+
+                try:
+                    handler = builtin.get(kind)
+                    if handler is not None:
+                        effect._used = True
+                        value = handler(self, task, effect)
+                    else:
+                        value = answer_custom(self, task, effect, builtin)
+                except BaseException as raised:
+                    raised.__traceback__ = trim(raised.__traceback__)
+                    error = raised
+                    continue
+                if value is parked:
+                    break
+                if value is ENTERED:
+                    steps = task._steps
+                    value = task._inbox  # nothing, unless it was begun already
+                    task._inbox = None
+
+    def _end_task(self, task: Task[Any], value: Any, error: BaseException | None) -> bool:
+        """A task has ended; True if the tasks are to stop here."""
+        if task._held or task._permit is not None:
+            abandon(self, task)
+        del self.live[task]
+        task._steps = None
+        if error is not None and not isinstance(error, TaskCancelledError):
+            self.failed.append(task)
+            if isinstance(error, KeyboardInterrupt | SystemExit) and self.abort is None:
+                self.abort = error
+        self.end(task, value, error)
+        if self.watch is not None:
+            try:
+                self.watch(task, ENDED)
+            except BaseException as raised:
+                self._interrupt(None, raised)
+                return True
+        if task is self.root or self.abort is error is not None:
+            self.current = None
+            return True
+        return False
+
+    def _interrupt(self, task: Task[Any] | None, why: BaseException) -> None:
+        """Stop the run because the watcher says so; ``task`` stays where it has yielded."""
+        self.current = None
+        if task is not None:
+            self.ready.append(task)
+        if self.abort is None:
+            self.abort = why
+        else:
+            self.close_all()
+
+    def close_all(self) -> None:
+        """End all tasks without running them any more: the last resort."""
+        for task in list(self.live):
+            for steps in [task._steps, *reversed(task._stack or ())]:
+                try:
+                    steps.close()
+                except BaseException:  # noqa: S110
+                    pass  # the run already has an error that says why it came to this
+            abandon(self, task)
+            del self.live[task]
+            task._steps = None
+            self.end(task, None, TaskCancelledError(task))
+        self.ready.clear()
+
+    # --------------------------------------------------- the life of a task
+
+    def spawn(self, program: Program[T], name: str | None = None) -> Task[T]:
+        function = program.function
+        steps = function(*program.args, **program.kwargs)
+        task = Task(self, self.spawned, function, steps, name)
+        self.spawned += 1
+        self.live[task] = None
+        self.ready.append(task)
+        return task
+
+    def park(self, task: Task[Any], obstacle: Obstacle) -> Parked:
+        task._obstacle = obstacle
+        task._parked = True
+        return PARKED
+
+    def wake(self, task: Task[Any], value: object) -> None:
+        """Make a parked task ready; its yield answers ``value``."""
+        task._inbox = value
+        task._parked = False
+        if task._timer is not None:
+            self.timers.drop(task)
+        self.ready.append(task)
+
+    def throw(self, task: Task[Any], error: BaseException) -> None:
+        """Make a task's yield raise ``error``, whether it is parked or ready already."""
+        task._inbox = None
+        task._thrown = error
+        if task._timer is not None:
+            self.timers.drop(task)
+        if task._parked:
+            task._parked = False
+            self.ready.append(task)
+
+    def hand_over(self, target: Future[Any], task: Task[Any]) -> None:
+        """Wake a task with what has become of ``target``."""
+        if target._error is None:
+            self.wake(task, target._value)
+        else:
+            target._retrievals += 1
+            self.throw(task, target._error_to_raise())
+
+    def end(self, future: Future[Any], value: object, error: BaseException | None) -> None:
+        future._value = value
+        future._done = True
+        self.ends += 1
+        future._end_order = self.ends
+        if error is not None:
+            future._error = error
+            future._traceback = error.__traceback__
+        observers = future._observers
+        if observers is not None:
+            future._observers = None
+            for observer in observers:
+                observer.ended(future)
+
+    # ---------------------------------------------------------- cancellation
+
+    def cancel(self, task: Task[Any], *, again: bool = False) -> None:
+        """Have a task see `TaskCancelledError` where it is.
+
+        One that is already unwinding is left alone, so that its ``finally``
+        gets to its end; unless ``again``. What was spawned for its `Gather` or
+        `Race` is cancelled with it, and sees that first.
+        """
+        # Not by recursion: those may be waiting in a `Gather`, and so on.
+        stopped: list[tuple[Task[Any], TaskCancelledError]] = []
+        to_do = [task]
+        while to_do:
+            one = to_do.pop()
+            error = self._withdraw(one, again and one is task)
+            if error is not None:
+                stopped.append((one, error))
+            to_do += self.orphans
+            self.orphans.clear()
+        for one, error in reversed(stopped):
+            self.throw(one, error)
+
+    def _withdraw(self, task: Task[Any], again: bool) -> TaskCancelledError | None:
+        """Take a task away from what it waits for; the error to throw, if it is for now."""
+        if task._done:
+            return None
+        if task._cancellation is not None and not again:
+            on_its_way = task._thrown is task._cancellation or task._pending is not None
+            if on_its_way or is_handling(task, task._cancellation):
+                return None
+        task._cancellation = error = TaskCancelledError(task)
+        if task is self.current:
+            # It has caused its own cancellation in the middle of an effect.
+            task._pending = error
+            return None
+        obstacle, task._obstacle = task._obstacle, None
+        if obstacle is not None:
+            withdraw_later = getattr(obstacle, "withdraw_later", None)
+            if withdraw_later is not None:
+                task._obstacle = obstacle
+                task._pending = error
+                withdraw_later()
+                return None
+            obstacle._withdraw(task)
+        return error
+
+    def raise_pending(self, task: Task[Any]) -> None:
+        """Before a task parks: raise the cancellation that waits for this moment, if any."""
+        error = task._pending
+        if error is not None:
+            task._pending = None
+            raise error
+
+    # ------------------------------------------------------------------ time
+
+    def now(self) -> float:
+        return self.time if self.clock is None else self.clock()
+
+    def fire(self, now: float) -> None:
+        """Wake those whose time has come, earliest first."""
+        while (task := self.timers.pop_due(now)) is not None:
+            obstacle = task._obstacle
+            if type(obstacle) is Ticket:
+                obstacle.time_is_up()
+            else:
+                self.wake(task, None)
+
+    def advance(self) -> None:
+        """Let the virtual time pass until the next timer."""
+        when = self.timers.earliest()
+        if when is not None:
+            self.time = when
+            self.fire(when)
+
+    def may_go_on(self) -> bool:
+        """Whether anything is ready, or will be by itself."""
+        return bool(self.ready or self.awaiting or self.timers.earliest() is not None)
+
+    # ------------------------------------------------------- programs, effects
+
+    def site_of(self, task: Task[Any]) -> tuple[Steps[Any], int]:
+        """Where the user's own program has yielded."""
+        steps: Any = task._steps
+        if task._stack:
+            for outer in reversed(task._stack):
+                if not is_internal(steps.gi_code):
+                    break
+                steps = outer
+        steps = innermost(steps)
+        return steps, steps.gi_frame.f_lasti
+
+    def program_of(self, task: Task[Any], given: object, wanted_by: str) -> Program[Any]:
+        return as_program(self.sited(task, given), wanted_by)
+
+    def sited(self, task: Task[Any], given: object) -> object:
+        """An acquire that will be made by a generator of ours, as if by the user's own."""
+        use(given)
+        if type(given) is AcquireSemaphore:
+            return AcquireHere(given.semaphore, given.n, given.timeout, self.site_of(task))
+        return given
+
+    def enter(self, task: Task[Any], steps: Steps[Any]) -> object:
+        """Run a generator inside a task, and answer its value."""
+        if task._stack is None:
+            task._stack = []
+        task._stack.append(task._steps)
+        task._steps = steps
+        return ENTERED
+
+    def check_ours(self, future: Future[Any]) -> None:
+        if future._scheduler is not self:
+            raise ForeignTaskError(f"{future!r} is of another run and of no use in this one")

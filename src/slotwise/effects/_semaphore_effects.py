@@ -1,0 +1,274 @@
+"""What programs may ask of semaphores: the checks, and which of the rules applies.
+
+How permits are queued for is in `semaphores`, who has them in `permits`. The
+scheduler takes and gives single permits that nobody waits for by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heappop
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.arguments import check_count, check_flag, check_name, check_seconds
+from slotwise.effects._effects import (
+    AcquireSemaphore,
+    CreateSemaphore,
+    ReleaseSemaphore,
+    SemaphoreInfo,
+    SemaphoreState,
+    TransferPermit,
+    TryAcquire,
+    use,
+)
+from slotwise.effects._errors import ForeignSemaphoreError
+from slotwise.effects._permits import (
+    Holding,
+    count,
+    enough,
+    file,
+    forget,
+    hand_on,
+    held_by,
+    holders_of,
+    holds,
+    outstanding_of,
+    take_latest,
+    take_oldest,
+)
+from slotwise.effects._semaphores import (
+    Semaphore,
+    Ticket,
+    give,
+    make_semaphore,
+    queue_of,
+    stand_in_line,
+    timeout_error,
+)
+from slotwise.effects._tasks import Task
+from slotwise.effects._tracebacks import innermost
+
+if TYPE_CHECKING:
+    from slotwise.effects._program import Steps
+    from slotwise.effects._scheduler import Parked, Scheduler
+
+
+class AcquireHere(AcquireSemaphore):
+    """An acquire on behalf of a line further out; answers its `Holding` if it is a bracket's."""
+
+    __slots__ = ("bracket", "site")
+
+    def __init__(
+        self, semaphore: Semaphore, n: int, timeout: float | None, site: tuple[Steps[Any], int]
+    ) -> None:
+        self.semaphore = semaphore
+        self.n = n
+        self.timeout = timeout
+        self.site = site
+        self.bracket = False
+        use(self)
+
+    @property
+    def _kind(self) -> str:
+        return "AcquireSemaphore"
+
+
+class ReleaseHolding(ReleaseSemaphore):
+    """Give back what is left of one acquire."""
+
+    __slots__ = ("holding",)
+
+    def __init__(self, semaphore: Semaphore, n: int, holding: Holding) -> None:
+        self.semaphore = semaphore
+        self.n = n
+        self.holding = holding
+
+    @property
+    def _kind(self) -> str:
+        return "ReleaseSemaphore"
+
+
+def create(scheduler: Scheduler, _task: Task[Any], effect: CreateSemaphore) -> Semaphore:
+    permits = check_count("permits", effect.permits)
+    name = check_name(effect.name)
+    owned = check_flag("owned", effect.owned)
+    if name is None:
+        scheduler.unnamed_semaphores += 1
+        name = f"semaphore-{scheduler.unnamed_semaphores}"
+    semaphore = make_semaphore(scheduler, permits, name, owned)
+    if scheduler.made_semaphores is not None:
+        scheduler.made_semaphores.append(semaphore)
+    return semaphore
+
+
+def acquire(
+    scheduler: Scheduler, task: Task[Any], effect: AcquireSemaphore
+) -> Holding | Parked | None:
+    # Every wait comes by here, so what can be seen without a call is.
+    semaphore = effect.semaphore
+    if type(semaphore) is not Semaphore or semaphore._scheduler is not scheduler:
+        _ours(scheduler, semaphore)
+    n, timeout = effect.n, effect.timeout
+    if type(effect) is AcquireHere:
+        bracket = effect.bracket
+        steps, instruction = effect.site
+    else:
+        bracket = False
+        if task._stack:
+            steps, instruction = scheduler.site_of(task)
+        else:
+            steps = innermost(task._steps)
+            instruction = steps.gi_frame.f_lasti
+    ledger = semaphore._ledger
+    if n == 1 and type(n) is int and timeout is None and not ledger.attention:
+        if ledger.free and not ledger.line:
+            holding = file(semaphore, task, [heappop(ledger.free)], steps, instruction)
+            return holding if bracket else None
+        if task._pending is None and stand_in_line(semaphore, task, steps, instruction, bracket):
+            task._obstacle = semaphore
+            task._parked = True
+            return scheduler.parked
+    n = _count(semaphore, n)
+    timeout = check_seconds("timeout", timeout, zero=True, most=math.inf)
+    ticket = Ticket(task, semaphore, n, steps, instruction)
+    ticket.bracket = bracket
+    if timeout == 0 or task._pending is not None:
+        if ledger.try_request(ticket):
+            return ticket.file()
+        scheduler.raise_pending(task)
+        raise timeout_error(semaphore, 0)
+    if timeout is None:
+        granted = ledger.request(ticket)
+    else:
+        ticket.timeout = timeout
+        now = scheduler.now()
+        granted = ledger.request(ticket, now, wait_until=now + timeout)
+        if not granted:
+            scheduler.timers.set(task, now + timeout)
+    return ticket.file() if granted else scheduler.park(task, ticket)
+
+
+def try_acquire(scheduler: Scheduler, task: Task[Any], effect: TryAcquire) -> bool:
+    semaphore = _ours(scheduler, effect.semaphore)
+    n = _count(semaphore, effect.n)
+    ticket = Ticket(task, semaphore, n, *scheduler.site_of(task))
+    if not semaphore._ledger.try_request(ticket):
+        return False
+    ticket.file()
+    return True
+
+
+def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> None:
+    semaphore = _ours(scheduler, effect.semaphore)
+    n = check_count("n", effect.n)
+    if holds(task, semaphore, n):
+        give(semaphore, take_latest(task, semaphore, n))
+        return
+    held = held_by(task, semaphore)
+    if semaphore.owned:
+        if not enough(semaphore._left, n - held):
+            left = count(semaphore._left)
+            raise RuntimeError(
+                f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
+                f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"
+            )
+        others = semaphore._left
+    else:
+        in_use = semaphore._ledger.in_use
+        if n > in_use:
+            raise RuntimeError(
+                f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, but"
+                f" {in_use or 'none'} of {semaphore.permits} held"
+            )
+        others = outstanding_of(semaphore)
+    numbers = take_latest(task, semaphore, held)
+    numbers += take_oldest(semaphore, others, n - held, task)
+    give(semaphore, numbers)
+
+
+def release_holding(_scheduler: Scheduler, task: Task[Any], effect: ReleaseHolding) -> None:
+    """The end of a bracket: what it took goes back, and nothing else."""
+    semaphore, holding = effect.semaphore, effect.holding
+    numbers, holding.numbers = holding.numbers, []
+    if numbers:
+        forget(semaphore, holding)
+    missing = effect.n - len(numbers) - holding.handed_on
+    # What others have released of it, the bracket releases of what is outstanding
+    # otherwise: as many releases as acquires. What its own task did is a mistake.
+    charged = holding.charged
+    if charged and charged <= semaphore._ledger.in_use - len(numbers):
+        numbers += take_oldest(semaphore, outstanding_of(semaphore), charged, task)
+        missing -= charged
+    give(semaphore, numbers)
+    if missing:
+        by = holding.charged_by or task
+        raise RuntimeError(
+            f"{_permits(missing)} of {semaphore.name!r} had been released by {by.name!r}"
+            f" before the end of the WithPermit of {task.name!r}"
+        )
+
+
+def transfer(scheduler: Scheduler, task: Task[Any], effect: TransferPermit) -> None:
+    semaphore = _ours(scheduler, effect.semaphore)
+    n = check_count("n", effect.n)
+    taker = effect.task
+    if not isinstance(taker, Task):
+        raise TypeError(f"TransferPermit takes a task to hand the permits to, not {taker!r}")
+    scheduler.check_ours(taker)
+    held = held_by(task, semaphore)
+    if n > held:
+        raise RuntimeError(
+            f"{_permits(n)} of {semaphore.name!r} transferred by {task.name!r}, which holds"
+            f" {held or 'none'}"
+        )
+    if taker._done:
+        raise RuntimeError(f"task {taker.name!r} has ended: it can't be handed permits")
+    if taker is not task:
+        hand_on(semaphore, task, taker, n)
+
+
+def info(scheduler: Scheduler, _task: Task[Any], effect: SemaphoreInfo) -> SemaphoreState:
+    semaphore = _ours(scheduler, effect.semaphore)
+    return SemaphoreState(
+        available=semaphore.permits - semaphore._ledger.in_use,
+        permits=semaphore.permits,
+        waiting=queue_of(semaphore),
+        holders=holders_of(scheduler, semaphore),
+    )
+
+
+EFFECTS: dict[type, Callable[..., Any]] = {
+    CreateSemaphore: create,
+    AcquireSemaphore: acquire,
+    AcquireHere: acquire,
+    TryAcquire: try_acquire,
+    ReleaseSemaphore: release,
+    ReleaseHolding: release_holding,
+    TransferPermit: transfer,
+    SemaphoreInfo: info,
+}
+
+
+def _ours(scheduler: Scheduler, given: object) -> Semaphore:
+    if type(given) is not Semaphore:
+        raise TypeError(f"a Semaphore made by CreateSemaphore is needed, not {given!r}")
+    if given._scheduler is not scheduler:
+        raise ForeignSemaphoreError(
+            f"semaphore {given.name!r} was made in another run and is of no use in this one"
+        )
+    return given
+
+
+def _count(semaphore: Semaphore, given: object) -> int:
+    n = check_count("n", given)
+    if n > semaphore.permits:
+        raise ValueError(
+            f"{_permits(n)} asked of {semaphore.name!r}, which has {semaphore.permits}:"
+            " that can never be granted"
+        )
+    return n
+
+
+def _permits(n: int) -> str:
+    return "1 permit" if n == 1 else f"{n} permits"

@@ -1,0 +1,261 @@
+"""Semaphores of a run: the handle, and the queue behind it.
+
+Who gets a permit is decided by the ledger that all drivers share. Those who want
+one permit for as long as it takes stand in its line, all others in its queue of
+claims. Who was granted which permit is written down in `permits`; what programs
+may ask for is in `semaphore_effects`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heappush
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.copying import SameWhenCopied
+from slotwise._ledger import Claim, Ledger
+from slotwise.effects._permits import Holding, Holdings, file, put_away, take_unseen
+from slotwise.effects._tasks import Task
+from slotwise.errors import AcquireTimeout
+
+if TYPE_CHECKING:
+    from slotwise.effects._program import Steps
+    from slotwise.effects._scheduler import Scheduler
+    from slotwise.effects._tasks import Place
+
+# Places in a line that were left are passed over; so many do not matter.
+_FEW_LEFT = 64
+
+
+class Semaphore(SameWhenCopied):
+    """The handle of a semaphore; made by `CreateSemaphore`, good for the run that made it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_lane",
+        "_ledger",
+        "_left",
+        "_outstanding",
+        "_places_left",
+        "_scheduler",
+        "name",
+        "owned",
+        "permits",
+    )
+
+    name: str
+    permits: int
+    owned: bool
+    _scheduler: Scheduler
+    _lane: Scheduler | None  # the scheduler, while it may take the short way
+    _ledger: Ledger[Ticket]
+    _left: Holdings  # permits of tasks that have ended
+    _outstanding: Holdings | None  # all of them; see outstanding_of
+    _places_left: int  # how many places in the line nobody stands in any more
+
+    # Between any two effects:
+    #   S1  the numbers that are not free are those of the tasks and of _left
+    #   S2  nobody's permits are filed in the ledger's holders
+    #   S3  while anybody stands in the line, left places included, no number is free
+    #   S4  whoever has permits here has a reference to the semaphore; the scheduler has
+    #       one only while _left is not empty
+    #   S5  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError("a Semaphore is made by `yield CreateSemaphore(permits)`")
+
+    def __repr__(self) -> str:
+        return f"<Semaphore {self.name!r} permits={self.permits}>"
+
+    # As the Obstacle of a task that stands in the line:
+
+    def _withdraw(self, task: Task[Any]) -> None:
+        if task._place is None:
+            # Handed over and never seen: it goes to the next.
+            give(self, take_unseen(task, self, 1))
+            return
+        task._place = None
+        self._places_left += 1
+        line = self._ledger.line
+        if self._places_left > _FEW_LEFT + len(line) // 2:
+            taken = [place for place in line if place[0]._place is place]
+            line.clear()
+            line.extend(taken)
+            self._places_left = 0
+
+    def _awaited(self) -> object:
+        return self
+
+
+def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -> Semaphore:
+    semaphore = object.__new__(Semaphore)
+    semaphore.name = name
+    semaphore.permits = permits
+    semaphore.owned = owned
+    semaphore._scheduler = scheduler
+    semaphore._lane = scheduler
+    semaphore._ledger = Ledger(permits)
+    semaphore._left = OrderedDict()
+    semaphore._outstanding = None
+    semaphore._places_left = 0
+    return semaphore
+
+
+class Ticket(Claim):
+    """A claim of several permits, or of one with a deadline."""
+
+    __slots__ = (
+        "bracket",
+        "granted",
+        "instruction",
+        "order",
+        "semaphore",
+        "steps",
+        "task",
+        "timeout",
+    )
+
+    # Its numbers are filed with the task, see `permits`.
+    named = False
+
+    task: Task[Any]
+    semaphore: Semaphore
+
+    def __init__(
+        self, task: Task[Any], semaphore: Semaphore, n: int, steps: Steps[Any], instruction: int
+    ) -> None:
+        self.key = self.task = task  # a task waits in one place at a time
+        self.slots = n
+        self.ttl = None
+        self.semaphore = semaphore
+        self.steps = steps
+        self.instruction = instruction
+        self.timeout: float | None = None
+        self.granted = False
+        self.bracket = False
+        semaphore._scheduler.tickets += 1
+        self.order = semaphore._scheduler.tickets
+
+    def file(self) -> Holding | None:
+        """Write down what was granted; the answer to the acquire."""
+        self.granted = True
+        numbers = list(self.numbers)
+        holding = file(self.semaphore, self.task, numbers, self.steps, self.instruction)
+        return holding if self.bracket else None
+
+    # As an Obstacle:
+
+    def _withdraw(self, task: Task[Any]) -> None:
+        semaphore = self.semaphore
+        ledger = semaphore._ledger
+        if self.granted:
+            give(semaphore, take_unseen(task, semaphore, self.slots))
+        elif ledger.waiting.get(task) is self:
+            _deliver(semaphore, ledger.cancel(task, semaphore._scheduler.now()))
+
+    def _awaited(self) -> object:
+        return self.semaphore
+
+    def time_is_up(self) -> None:
+        """Its deadline has come; so may have that of others in the same queue."""
+        semaphore = self.semaphore
+        _, waiters, granted = semaphore._ledger.expire(semaphore._scheduler.now())
+        # The ledger's order of equal deadlines differs from run to run.
+        for ticket in sorted(waiters, key=lambda ticket: ticket.order):
+            semaphore._scheduler.throw(ticket.task, timeout_error(semaphore, ticket.timeout or 0))
+        _deliver(semaphore, granted)
+
+
+# -------------------------------------------------------------- queueing, giving
+
+
+def stand_in_line(
+    semaphore: Semaphore, task: Task[Any], steps: Steps[Any], instruction: int, bracket: bool
+) -> bool:
+    """Queue for one permit in the ledger's quick lane; False if the lane is closed now."""
+    ledger = semaphore._ledger
+    line = ledger.line
+    if ledger.attention:
+        return False
+    if not line:
+        if ledger.free or ledger.circulating < ledger.value:
+            return False
+        ledger.open_line()
+        line = ledger.line
+    task._place = place = (task, steps, instruction, bracket)
+    line.append(place)
+    return True
+
+
+def give(semaphore: Semaphore, numbers: list[int]) -> None:
+    """Give permits back, and tell those whose turn has come."""
+    for number in numbers:
+        give_number(semaphore, number)
+
+
+def give_number(semaphore: Semaphore, number: int) -> None:
+    ledger = semaphore._ledger
+    if not ledger.attention:
+        # The quick lane, continued: straight to the first in the line.
+        line = ledger.line
+        while line:
+            place: Place = line.popleft()
+            if place[0]._place is place:
+                _call(semaphore, place, number)
+                return
+            semaphore._places_left -= 1
+        heappush(ledger.free, number)
+        return
+    heappush(ledger.free, number)
+    _deliver(semaphore, ledger.settle())
+
+
+def _call(semaphore: Semaphore, place: Place, number: int) -> None:
+    """Hand a permit to a task that stands in the line."""
+    task, steps, instruction, bracket = place
+    task._place = None
+    if not bracket and semaphore._lane is not None:
+        if task._permit is not None:
+            put_away(task)
+        scheduler = semaphore._scheduler
+        task._permit = (semaphore, number, steps, instruction, scheduler.next_order())
+        task._parked = False
+        scheduler.ready.append(task)
+        return
+    holding = file(semaphore, task, [number], steps, instruction)
+    semaphore._scheduler.wake(task, holding if bracket else None)
+
+
+def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
+    """Tell those whose turn has come, be they in the line or behind it."""
+    ledger = semaphore._ledger
+    while granted:
+        passed_over = False
+        for claim in granted:
+            if type(claim) is Ticket:
+                semaphore._scheduler.wake(claim.task, claim.file())
+                continue
+            place: Place = claim.key
+            if place[0]._place is place:
+                _call(semaphore, place, claim._slot_number)
+            else:
+                semaphore._places_left -= 1
+                heappush(ledger.free, claim._slot_number)
+                passed_over = True
+        granted = ledger.settle() if passed_over else []
+
+
+def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:
+    """Who waits, in order."""
+    ledger = semaphore._ledger
+    in_line = [place[0] for place in ledger.line if place[0]._place is place]
+    return (*in_line, *(ticket.task for ticket in ledger.waiting.values()))
+
+
+def timeout_error(semaphore: Semaphore, waited: float) -> AcquireTimeout:
+    ledger = semaphore._ledger
+    others = len(ledger.line) - semaphore._places_left + len(ledger.waiting)
+    return AcquireTimeout(
+        f"no permit of {semaphore.name!r} in {waited:g} s: {ledger.in_use} of"
+        f" {semaphore.permits} held, {others} others waiting"
+    )

@@ -1,0 +1,62 @@
+"""Timers: which task's time comes next.
+
+A task has one timer at most. One that is dropped stays in the heap, dead, until
+it comes up or the dead are in the majority. What happens when a time has come is
+the scheduler's business.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotwise.effects._tasks import Task, Timer
+
+# Fewer dead timers than this are not worth a clean-up.
+_FEW = 64
+
+
+class Timers:
+    """The timers of all tasks of a run, earliest first."""
+
+    __slots__ = ("_count", "_dead", "_heap")
+
+    # Between any two calls:
+    #   T1  a task's _timer is in the heap; an entry that is no task's _timer is dead
+    #   T2  _dead entries of the heap are dead
+
+    def __init__(self) -> None:
+        self._heap: list[Timer] = []
+        self._count = 0  # breaks ties: who was first to ask is first
+        self._dead = 0
+
+    def set(self, task: Task[Any], when: float) -> None:
+        self._count += 1
+        task._timer = timer = (when, self._count, task)
+        heappush(self._heap, timer)
+
+    def drop(self, task: Task[Any]) -> None:
+        task._timer = None
+        self._dead += 1
+        if self._dead > _FEW + len(self._heap) // 2:
+            self._heap = [timer for timer in self._heap if timer[2]._timer is timer]
+            heapify(self._heap)
+            self._dead = 0
+
+    def earliest(self) -> float | None:
+        """When the next time comes; None if nobody waits for one."""
+        heap = self._heap
+        while heap and heap[0][2]._timer is not heap[0]:
+            heappop(heap)
+            self._dead -= 1
+        return heap[0][0] if heap else None
+
+    def pop_due(self, now: float) -> Task[Any] | None:
+        """A task whose time has come, the earliest; its timer is gone."""
+        when = self.earliest()
+        if when is None or when > now:
+            return None
+        task = heappop(self._heap)[2]
+        task._timer = None
+        return task

@@ -1,0 +1,184 @@
+"""PathLease: one acquisition of MemoryPaths, and the context manager around it.
+
+One object is the context manager, the ledger's claim and the caller's result,
+as the Lease of a semaphore is, and for the same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.semaphore import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._ledger.path_nodes import Node, Path, PathClaim
+from slotwise._wait import clock
+from slotwise._wait.wakers import Waker
+from slotwise.errors import ContextReused
+from slotwise.memory._acquisition import id_of, next_key
+
+if TYPE_CHECKING:
+    from slotwise.memory._paths import MemoryPaths
+
+
+class MemoryPathAcquisition(PathClaim, AcquisitionContext):
+    """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
+
+    __slots__ = ("failure", "path", "paths", "timeout", "waker")
+
+    ttl: float | None = None
+
+    key: int | None  # None until it is entered
+    paths: MemoryPaths
+    path: Path
+    timeout: float | None  # the longest wait
+    waker: Waker  # set once it waits
+    failure: Exception | None  # why the wait ended without a grant
+
+    __init__ = object.__init__
+
+    @property
+    def acquisition_id(self) -> str:
+        return id_of(self._entered())
+
+    @property
+    def slot_number(self) -> int:
+        self._entered()
+        return self._slot_number
+
+    def _entered(self) -> int:
+        if self.key is None:
+            raise ContextReused("this block of tiers has no acquisition: it was not entered yet")
+        return self.key
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (self.key is not None and super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.key is None else super().__hash__()
+
+    def __repr__(self) -> str:
+        return "<a block of tiers, not entered yet>" if self.key is None else super().__repr__()
+
+    # -------------------------------------------------------- the quick lane
+
+    def take(self) -> bool:
+        """Take what is free by the quick lane; False if the tracker has to be asked."""
+        lane = self.paths._lane
+        if lane.attention or lane.woken:
+            return False
+        taken: list[Node] = []
+        try:
+            for nodes, key in zip(lane.tables, self.path):  # noqa: B905 - it costs, and was checked
+                node = nodes[key]
+                number = heappop(node.free)
+                taken.append(node)
+        except BaseException as nothing_free:
+            if taken:
+                lane.undo(taken, number)
+            if isinstance(nothing_free, LookupError):
+                return False
+            raise  # a signal handler's
+        if lane.closed:
+            # Closed meanwhile: it may have taken what was given back after the close.
+            lane.undo(taken, number)
+            return False
+        self.nodes = taken
+        self._slot_number = number
+        lane.holders[self.key] = self
+        return True
+
+    def give(self) -> bool:
+        """Give back what it holds; False if it has ended before."""
+        tracker = self.paths._tracker
+        # The pop decides between this caller, others that release the same
+        # lease, and the end of its ttl: exactly one of them frees the slots.
+        if tracker.holders.pop(self.key, None) is None:
+            tracker.keep_task(self.key)
+            return False
+        if tracker.attention or self.ttl is not None:
+            tracker.take_back(self)
+            return True
+        now = clock.now()
+        number = self._slot_number
+        for node in self.nodes:
+            node.used = now
+            heappush(node.free, number)
+        if len(tracker.tables[0]) > tracker.roomy or tracker.attention:
+            tracker.look_around(self.nodes)
+        return True
+
+    # --------------------------------------------------- the context manager
+
+    async def __aenter__(self) -> MemoryPathAcquisition:
+        key = next_key()
+        if self.key is not None:  # nothing comes between this look and the next line
+            raise _reused()
+        self.key = key
+        # `take`, written out: the call would cost a tenth of the whole.
+        lane = self.paths._lane
+        if not lane.attention and not lane.woken:
+            taken: list[Node] = []
+            try:
+                for nodes, part in zip(lane.tables, self.path):  # noqa: B905 - as in `take`
+                    node = nodes[part]
+                    number = heappop(node.free)
+                    taken.append(node)
+            except BaseException as nothing_free:
+                if taken:
+                    lane.undo(taken, number)
+                if not isinstance(nothing_free, LookupError):
+                    raise
+            else:
+                if not lane.closed:
+                    self.nodes = taken
+                    self._slot_number = number
+                    lane.holders[key] = self
+                    return self
+                lane.undo(taken, number)
+        await self.paths._acquire(self)
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        # `give`, written out for the same reason.
+        tracker = self.paths._tracker
+        if tracker.holders.pop(self.key, None) is None:
+            tracker.keep_task(self._entered())
+        elif tracker.attention or self.ttl is not None:
+            tracker.take_back(self)
+        else:
+            now = clock.now()
+            number = self._slot_number
+            for node in self.nodes:
+                node.used = now
+                heappush(node.free, number)
+            if len(tracker.tables[0]) > tracker.roomy or tracker.attention:
+                tracker.look_around(self.nodes)
+
+    def __enter__(self) -> MemoryPathAcquisition:
+        refuse_to_block_a_loop("'with'")
+        key = next_key()
+        if self.key is not None:
+            raise _reused()
+        self.key = key
+        if not self.take():
+            self.paths._acquire_sync(self)
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        if not self.give():
+            self._entered()
+
+
+class TimedMemoryPathAcquisition(MemoryPathAcquisition):
+    """One slot of every tier, with a ttl; never by the quick lane."""
+
+    __slots__ = ("since", "task", "ttl")
+
+    ttl: float | None
+    since: float  # when it was granted
+    task: asyncio.Task[Any] | None  # whom to cancel when the ttl ends; not set if nobody
+
+
+def _reused() -> ContextReused:
+    return ContextReused("this block of tiers was entered before; ask anew for every 'with' block")

@@ -1,0 +1,287 @@
+"""MemoryPaths: tiers of this process, taken all at one instant.
+
+It waits; who gets what is decided by the ledger in the tracker.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Callable, Sequence
+from typing import cast
+from weakref import WeakValueDictionary
+
+from slotwise._core.closing import Closure, closed_error
+from slotwise._core.paths import Path, TierSpec, TierStats
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import refuse_to_block_a_loop
+from slotwise._wait import clock
+from slotwise._wait.section import exclusive
+from slotwise._wait.wakers import Waker, thread_waker
+from slotwise.errors import SemaphoreClosed, ValueConflict
+from slotwise.memory import _log
+from slotwise.memory._acquisition import key_of, next_key, running_task
+from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
+from slotwise.memory._path_tracker import PathTracker
+
+# How many idle keys are forgotten in one go, so that nobody waits long for the lock.
+_AT_ONCE = 1000
+
+_NO_LANE = PathTracker((), None)
+_NO_LANE.attention = True
+
+# Those with a name, as long as somebody has an object of it.
+_named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
+# Names that are closed everywhere, which here is in this process: for its whole life.
+_closures: dict[str, Closure] = {}
+
+
+class MemoryPaths:
+    """Tiers for the tasks and threads of this process; see `slotwise._core.paths.PathBackend`.
+
+    Objects of one name share their slots, and must agree about the tiers.
+
+    Args:
+        tiers: narrow to wide.
+        name: what objects share the tiers by; None makes private ones.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        cancel_task_after_ttl: also cancel the task that took the slots.
+        max_idle_keys: of each keyed tier at most so many idle keys are remembered,
+            those used last; None remembers all until they are forgotten by `forget_idle`.
+        closed_error: makes what is raised once it is closed.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel_task_after_ttl",
+        "_closed_error",
+        "_lane",
+        "_tracker",
+        "_ttl",
+    )
+
+    def __init__(
+        self,
+        tiers: Sequence[TierSpec],
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        max_idle_keys: int | None = None,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+    ) -> None:
+        self._ttl = ttl
+        self._cancel_task_after_ttl = cancel_task_after_ttl
+        self._closed_error = closed_error
+        self._tracker = exclusive(_tracker_for, tiers, name)
+        # Whose quick lane is taken; a ttl leads past it.
+        self._lane = self._tracker if ttl is None else _NO_LANE
+        if max_idle_keys is not None:
+            self._tracker.bound_idle(max_idle_keys)
+
+    # ---------------------------------------------------------------- taking
+
+    def cm(self, path: Path, timeout: float | None = None) -> MemoryPathAcquisition:
+        """A context manager for one acquisition, whose result it gives."""
+        lease: MemoryPathAcquisition
+        if self._ttl is None:
+            lease = MemoryPathAcquisition()
+        else:
+            lease = timed = TimedMemoryPathAcquisition()
+            timed.ttl = self._ttl
+        lease.key = None
+        lease.paths = self
+        lease.path = path
+        lease.timeout = timeout
+        return lease
+
+    async def acquire(
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,  # noqa: ARG002 - nobody can see it here
+    ) -> AcquisitionResult:
+        lease = self.cm(path, timeout)
+        lease.key = next_key()
+        if not lease.take():
+            await self._acquire(lease)
+        return lease
+
+    def acquire_sync(
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,  # noqa: ARG002 - nobody can see it here
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        return self.cm(path, timeout).__enter__()
+
+    async def _acquire(self, lease: MemoryPathAcquisition) -> None:
+        """Get what was not simply free, waiting if need be."""
+        if self._cancel_task_after_ttl and lease.ttl is not None:
+            cast("TimedMemoryPathAcquisition", lease).task = running_task()
+        if not self._request(lease, get_running_loop().create_future):
+            try:
+                await cast("asyncio.Future[None]", lease.waker)
+            except BaseException:  # cancelled, or collected together with its event loop
+                self._tracker.withdraw(lease)
+                raise
+            finally:
+                self._tracker.woken.discard(lease.waker)
+            if lease.failure is not None:
+                raise lease.failure
+        elif self._tracker.woken:
+            try:
+                await self._tracker.woken.let_pass()
+            except BaseException:
+                self._tracker.withdraw(lease)
+                raise
+
+    def _acquire_sync(self, lease: MemoryPathAcquisition) -> None:
+        """Like `_acquire`, for a thread."""
+        if not self._request(lease, thread_waker):
+            self._wait_sync(lease)
+
+    def _wait_sync(self, lease: MemoryPathAcquisition) -> None:
+        try:
+            cast("_thread.LockType", lease.waker).acquire()
+        except BaseException:  # KeyboardInterrupt, in the main thread
+            self._tracker.withdraw(lease)
+            raise
+        if lease.failure is not None:
+            raise lease.failure
+
+    def _request(self, lease: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
+        """Ask the ledger; True if the lease has its slots, False if it has to wait."""
+        tracker = self._tracker
+        ended = exclusive(tracker.ask, lease, make_waker)
+        its_own = bool(ended) and ended[-1] is lease
+        if its_own:
+            ended.pop()
+        tracker.deliver(ended)
+        if not its_own and lease.timeout == 0:
+            assert lease.failure is not None
+            raise lease.failure
+        return its_own
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str) -> bool:
+        return self.release_sync(acquisition_id)
+
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        self.release_sync(acquisition_id)
+
+    def release_on_exit_sync(self, acquisition_id: str) -> None:
+        self.release_sync(acquisition_id)
+
+    def release_sync(self, acquisition_id: str) -> bool:
+        key = key_of(acquisition_id)
+        if key is None:
+            _log.unknown_id(acquisition_id, self._tracker.title)
+            return False
+        lease = self._tracker.holders.get(key)
+        if lease is None:
+            self._tracker.keep_task(key)
+            return False
+        return lease.give()
+
+    # ------------------------------------------------------ looking, steering
+
+    async def stats(self) -> dict[str, TierStats]:
+        return self.stats_sync()
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        return self._tracker.stats()
+
+    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+        self.resize_sync(tier, value, key)
+
+    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+        tracker = self._tracker
+        tracker.deliver(exclusive(tracker.change_value, self._index(tier), value, key))
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        self._tracker.deliver(exclusive(self._tracker.end))
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        self.close_everywhere_sync(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        tracker, ended = exclusive(self._suspend, Closure(reason))
+        tracker.deliver(ended)
+
+    def _suspend(self, closure: Closure) -> tuple[PathTracker, list[MemoryPathAcquisition]]:
+        tracker = self._current()
+        if tracker.name is not None:
+            _closures[tracker.name] = closure
+        return tracker, tracker.suspend(closure)
+
+    async def reopen(self) -> None:
+        self.reopen_sync()
+
+    def reopen_sync(self) -> None:
+        exclusive(self._resume)
+
+    def _resume(self) -> None:
+        tracker = self._current()
+        if tracker.name is not None:
+            _closures.pop(tracker.name, None)
+        tracker.resume()
+
+    def _current(self) -> PathTracker:
+        """The tracker that the name has now, *in the section*; it may be a later one."""
+        name = self._tracker.name
+        return self._tracker if name is None else _named.get(name, self._tracker)
+
+    def closed_error(self) -> SemaphoreClosed:
+        tracker = self._tracker
+        closure = None if tracker.ended else tracker.closure
+        return closed_error(f"{tracker.title} are", closure, self._closed_error)
+
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        return self.forget_idle_sync(tier, older_than, keep_at_most)
+
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        index, forgotten, more = self._index(tier), 0, True
+        while more:
+            now = clock.now()
+            some, more = exclusive(
+                self._tracker.forget_idle, index, now, older_than, keep_at_most, _AT_ONCE
+            )
+            forgotten += some
+        return forgotten
+
+    def _index(self, tier: str) -> int:
+        return next(i for i, spec in enumerate(self._tracker.specs) if spec.name == tier)
+
+
+def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
+    """The tracker behind a name, *in the section*, or a new one."""
+    if name is None:
+        return PathTracker(tiers, None)
+    tracker = _named.get(name)
+    if tracker is None or tracker.ended:
+        predecessor = None if tracker is None else tracker.last_held
+        _named[name] = tracker = PathTracker(tiers, name, predecessor)
+        if name in _closures:
+            tracker.suspend(_closures[name])
+    elif tracker.specs != tuple(tiers):
+        raise ValueConflict(
+            f"the tiers of {name!r} are in use as {_words(tracker.specs)}, not {_words(tiers)}"
+        )
+    return tracker
+
+
+def _words(specs: Sequence[TierSpec]) -> str:
+    return ", ".join(f"{spec.name}={spec.value}{' each' if spec.keyed else ''}" for spec in specs)

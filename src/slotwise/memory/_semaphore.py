@@ -1,0 +1,646 @@
+"""MemorySemaphore: the public face of the memory driver.
+
+It finds the tracker behind its name, and waits. Who gets a slot is decided by
+the ledger in the tracker; the way past all that, the ledger's quick lane, is
+here for ``async with semaphore:`` and in `_lease` for everything else.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from logging import DEBUG
+from types import TracebackType
+from typing import Any, cast
+
+from slotwise._core.arguments import (
+    UNSET,
+    Unset,
+    check_count,
+    check_flag,
+    check_name,
+    check_reason,
+    check_seconds,
+)
+from slotwise._core.closing import Closure
+from slotwise._core.locked import KnownAnswer
+from slotwise._core.messages import value_conflict
+from slotwise._core.results import AcquisitionResult, SemaphoreStats, acquisition_id_of
+from slotwise._core.semaphore import AcquisitionContext, Semaphore, display, refuse_to_block_a_loop
+from slotwise._wait import clock
+from slotwise._wait.clock import glance
+from slotwise._wait.section import exclusive, lock, section
+from slotwise._wait.wakers import Waker, thread_waker
+from slotwise.errors import ValueConflict
+from slotwise.memory import _log
+from slotwise.memory._acquisition import (
+    BlockWait,
+    MemoryAcquisition,
+    MemoryClaim,
+    TimedMemoryAcquisition,
+    WideMemoryAcquisition,
+    key_of,
+    next_key,
+    running_task,
+)
+from slotwise.memory._log import perhaps_wanted
+from slotwise.memory._registry import registry
+from slotwise.memory._tracker import Tracker
+
+# What an instance has while it is not attached to its name: nothing can be taken from it.
+_DETACHED = Tracker(1)
+_DETACHED.retire_if_idle()
+
+# Compared by identity, which is quick and tells it from True and 1.0.
+_ONE = 1
+
+
+class MemorySemaphore(Semaphore):
+    """A semaphore for the tasks and threads of this process.
+
+    Instances of one name are one semaphore, in all threads and event loops.
+    ``name=None`` makes a private one.
+
+    Args:
+        value: how many slots there are.
+        name: what instances share it by.
+        max_acquire_time: the longest wait in seconds; None waits for ever.
+        ttl: the longest hold in seconds; then the slot is freed, whoever has it.
+        cancel_task_after_ttl: also cancel the task that took the slot.
+    """
+
+    __slots__ = (
+        "_cancel_task_after_ttl",
+        "_lane",
+        "_max_acquire_time",
+        "_name",
+        "_numbers",
+        "_tracker",
+        "_ttl",
+        "_value",
+    )
+
+    _does_io = False
+
+    def __init__(
+        self,
+        value: int,
+        *,
+        name: str | None = None,
+        max_acquire_time: float | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+    ) -> None:
+        # Names come and go by the hundred thousand, so what is as it should be
+        # is not looked at twice.
+        if type(value) is not int or value < 1:
+            check_count("value", value)
+        if name is not None and (type(name) is not str or not name or not name.isascii()):
+            check_name(name)
+        self._value = value
+        self._name = name
+        self._max_acquire_time = max_acquire_time
+        if max_acquire_time is not None:
+            self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = ttl
+        if ttl is not None:
+            self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = cancel_task_after_ttl
+        if cancel_task_after_ttl is not False:
+            check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        # The slot numbers of `async with` blocks of this instance that need no
+        # claim. Nobody sees which block has which, so a stack will do.
+        self._numbers: list[int] = []
+        self._blocks = None
+        if name is None:
+            self._attach(Tracker(value))
+            return
+        self._attach(exclusive(_find_tracker, name, value))
+
+    def _attach(self, tracker: Tracker) -> None:
+        self._tracker = self._lane = tracker
+        if self._ttl is not None:
+            tracker.young_deadlines = tracker.timed().young
+            # A block with a ttl needs a claim that can expire.
+            self._lane = _DETACHED
+
+    def _attached(self) -> Tracker:
+        """The living tracker behind the name, *in the section*.
+
+        Look-up and request are one step there: a tracker cannot be forgotten
+        in between.
+
+        Raises:
+            ValueConflict: it is in use with another value.
+            SemaphoreClosed: it is closed, and its last holder has not left.
+        """
+        if self._tracker.retired:
+            assert self._name is not None  # private trackers never retire
+            if self._is_ended():
+                raise self._tracker.closed_error()
+            tracker = registry.tracker_for(self._name, self._value)
+            if tracker is None:
+                raise self._value_conflict()
+            if tracker.closed:
+                raise tracker.closed_error()
+            self._attach(tracker)
+        return self._tracker
+
+    def _known(self) -> Tracker | None:
+        """The tracker behind the name, whatever its value, if there is one."""
+        if self._name is not None and self._tracker.retired:
+            return registry.get(self._name)
+        return self._tracker
+
+    def _value_conflict(self) -> ValueConflict:
+        stats = self.stats_sync()
+        return value_conflict(
+            self._name,
+            self._value,
+            value=stats.max_slots,
+            held=stats.acquired_slots,
+            waiting=stats.waiting,
+        )
+
+    def __repr__(self) -> str:
+        return f"<MemorySemaphore {display(self._name)} value={self.value}>"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "value": self._value,
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+        }
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def value(self) -> int:
+        return self._value if self._tracker.retired else self._tracker.value
+
+    # ---------------------------------------------------------------- taking
+
+    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> AcquisitionContext:
+        lease: MemoryAcquisition
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        else:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        if slots is not _ONE and check_count("slots", slots) != 1:
+            lease = wide = WideMemoryAcquisition()
+            wide.slots = slots
+            wide.ttl = self._ttl
+        elif self._ttl is not None:
+            lease = timed = TimedMemoryAcquisition()
+            timed.ttl = self._ttl
+        else:
+            lease = MemoryAcquisition()
+        lease.key = None
+        lease.semaphore = self
+        lease.timeout = timeout
+        return lease
+
+    async def acquire(
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+    ) -> AcquisitionResult:
+        lease: MemoryAcquisition = self.cm(slots, timeout=timeout)  # type: ignore[assignment]
+        lease.key = next_key()
+        try:
+            if not lease.take():
+                await self._acquire(lease)
+        except BaseException:  # a signal handler's, for one, when it had its slot already
+            lease.give()
+            raise
+        return lease
+
+    def acquire_sync(
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        return self.cm(slots, timeout=timeout).__enter__()
+
+    async def try_acquire(self, slots: int = 1) -> AcquisitionResult | None:
+        acquired = self.try_acquire_sync(slots)
+        if acquired is not None and self._tracker.woken:
+            await self._let_woken_pass(cast("MemoryAcquisition", acquired))
+        return acquired
+
+    def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
+        lease: MemoryAcquisition = self.cm(slots)  # type: ignore[assignment]
+        lease.key = next_key()
+        if lease.take():
+            return lease
+        started = self._begin(lease)
+        if not exclusive(lambda: self._attached().ask_now(lease)):
+            return None
+        self._note_acquired(lease, started)
+        return lease
+
+    async def _acquire(self, lease: MemoryAcquisition) -> None:
+        """Get what the quick lane did not give, waiting if need be."""
+        started = self._begin(lease)
+        await self._get(lease)
+        self._note_acquired(lease, started)
+
+    def _acquire_sync(self, lease: MemoryAcquisition) -> None:
+        """Like `_acquire`, for a thread."""
+        started = self._begin(lease)
+        if not self._request(lease, thread_waker):
+            self._wait_sync(lease)
+        self._note_acquired(lease, started)
+
+    def _begin(self, lease: MemoryAcquisition) -> float:
+        """What comes before asking the ledger; the time, if anybody wants to know it."""
+        if self._cancel_task_after_ttl and lease.ttl is not None:
+            cast("TimedMemoryAcquisition", lease).task = running_task()
+        if not perhaps_wanted(DEBUG, True):
+            return 0.0
+        _log.acquiring(lease, self._name)
+        return clock.now()
+
+    def _note_acquired(self, lease: MemoryAcquisition, started: float) -> None:
+        try:
+            _log.acquired(lease, self._tracker, started)
+        except BaseException:  # a handler's, and the caller will never know the id
+            lease.give()
+            raise
+
+    def _request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
+        """Ask the ledger; True if the claim has its slots, False if it has to wait."""
+        ended = exclusive(self._ask, claim, make_waker)
+        its_own = bool(ended) and ended[-1] is claim
+        if its_own:
+            ended.pop()
+        self._tracker.deliver(ended)
+        return its_own
+
+    def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
+        return self._attached().ask(claim, make_waker)
+
+    async def _get(self, claim: MemoryClaim) -> None:
+        """Ask the ledger, and wait if the slots are not free."""
+        if self._request(claim, get_running_loop().create_future):
+            if self._tracker.woken:
+                await self._let_woken_pass(claim)
+            return
+        try:
+            await cast("asyncio.Future[None]", claim.waker)
+        except BaseException:  # cancelled, or collected together with its event loop
+            self._tracker.withdraw(claim)
+            raise
+        finally:
+            self._tracker.woken.discard(claim.waker)
+        if claim.failure is not None:
+            raise claim.failure
+
+    async def _let_woken_pass(self, claim: MemoryClaim) -> None:
+        """Let others enter first who were granted their slots before ``claim`` got its own."""
+        try:
+            await self._tracker.woken.let_pass()
+        except BaseException:
+            self._tracker.withdraw(claim)
+            raise
+
+    def _wait_sync(self, claim: MemoryClaim) -> None:
+        try:
+            cast("_thread.LockType", claim.waker).acquire()
+        except BaseException:  # KeyboardInterrupt, in the main thread
+            self._tracker.withdraw(claim)
+            raise
+        if claim.failure is not None:
+            raise claim.failure
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return self.release_sync(acquisition_id)
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
+            # The same as below, without looking for it by its id.
+            lease: MemoryAcquisition = acquisition_id
+            try:
+                return lease.give()
+            except BaseException:
+                lease.leave_interrupted()
+                raise
+        acquisition_id = acquisition_id_of(acquisition_id)
+        key = key_of(acquisition_id)
+        if key is None:
+            _log.unknown_id(acquisition_id, self._name)
+            return False
+        tracker = self._known() or self._tracker
+        holder = tracker.holders.get(key)
+        # Named semaphores share their table of holders: is this one of ours?
+        if holder is None or holder.semaphore._tracker is not tracker:
+            tracker.keep_task(key)
+            return False
+        return cast("MemoryAcquisition", holder).give()
+
+    # ------------------------------------------------- `async with semaphore:`
+
+    async def __aenter__(self) -> None:
+        tracker = self._lane
+        # A signal handler can raise after each call. So the last one before a number is
+        # taken comes right before that, and what is known to be taken is given back.
+        if (
+            not tracker.attention
+            and not tracker.line
+            and not tracker.woken
+            and not perhaps_wanted(DEBUG, True)
+        ):
+            number = 0
+            try:
+                number = heappop(tracker.free)
+                self._numbers.append(number)
+            except IndexError:
+                pass
+            except BaseException:
+                self._undo_enter(number)
+                raise
+            else:
+                return
+        if not tracker.attention and not perhaps_wanted(DEBUG, True):
+            loop = get_running_loop()
+            if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
+                future = loop.create_future()
+                at_once = False
+                try:
+                    tracker.line.append(future)
+                    # The last look of who queues, in the ledger's order. Busy comes first:
+                    # who is in the section may have numbers in hand that it puts back;
+                    # who goes there later sees the line before it takes any.
+                    if (
+                        section.busy
+                        or tracker.free
+                        or tracker.circulating < tracker.value
+                        or loop is not tracker.home
+                        or tracker.attention
+                    ):
+                        tracker.settle_newcomer(future)
+                        at_once = future.done()
+                    if at_once:
+                        await tracker.woken.let_pass()
+                    number = await future
+                except BaseException:
+                    tracker.leave_line(future)
+                    raise
+                tracker.woken.discard(future)
+                if number:
+                    self._numbers.append(number)
+                    return
+        await self._enter_slowly()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # `_exit`, written out: the call would cost a tenth of the whole.
+        if not self._blocks:
+            try:
+                number = self._numbers.pop()
+            except IndexError:
+                pass
+            else:
+                tracker = self._tracker
+                tracker.last_used = glance.time
+                if tracker.line or tracker.attention:
+                    tracker.hand_over(number)
+                else:
+                    try:
+                        heappush(tracker.free, number)
+                    finally:  # also if a signal handler raises now
+                        if tracker.line or tracker.attention:
+                            tracker.look_after_waiters()
+                return
+        self._exit()
+
+    def __enter__(self) -> None:
+        refuse_to_block_a_loop("'with'")
+        tracker = self._lane
+        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
+            number = 0
+            try:
+                number = heappop(tracker.free)
+                self._numbers.append(number)
+            except IndexError:
+                pass
+            except BaseException:
+                self._undo_enter(number)
+                raise
+            else:
+                return
+        if self._blocks_have_claims():
+            self._enter_block(self.acquire_sync())
+        else:
+            turn = BlockWait(self, self._max_acquire_time)
+            if not self._request(turn, thread_waker):
+                self._wait_sync(turn)
+            self._numbers.append(turn._slot_number)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # As in `__aexit__`, written out: what is called could be interrupted.
+        if not self._blocks:
+            try:
+                number = self._numbers.pop()
+            except IndexError:
+                pass
+            else:
+                tracker = self._tracker
+                tracker.last_used = glance.time
+                if tracker.line or tracker.attention:
+                    tracker.hand_over(number)
+                else:
+                    try:
+                        heappush(tracker.free, number)
+                    finally:
+                        if tracker.line or tracker.attention:
+                            tracker.look_after_waiters()
+                return
+        self._exit()
+
+    def _undo_enter(self, number: int) -> None:
+        """Give back what a block took before a signal handler raised; 0 if it is not known."""
+        if number:
+            if number in self._numbers:  # nobody else has the same
+                self._numbers.remove(number)
+            self._tracker.hand_over(number)
+
+    async def _enter_slowly(self) -> None:
+        """Enter a block that can neither take the quick lane nor stand in its line."""
+        if self._blocks_have_claims():
+            self._enter_block(await self.acquire())
+        else:
+            turn = BlockWait(self, self._max_acquire_time)
+            await self._get(turn)
+            self._numbers.append(turn._slot_number)
+
+    def _blocks_have_claims(self) -> bool:
+        """Whether a block must be known by an id: to expire, or to be logged."""
+        return self._ttl is not None or perhaps_wanted(DEBUG, True)
+
+    def _exit(self) -> None:
+        """Leave a block: the caller's latest with a claim, or else one without."""
+        lease = self._own_block() if self._blocks else None
+        if lease is None:
+            try:
+                number = self._numbers.pop()
+            except IndexError:
+                lease = self._leave_block()
+        if lease is not None:
+            cast("MemoryAcquisition", lease).give()
+            return
+        self._tracker.last_used = glance.time
+        self._tracker.hand_over(number)
+
+    # ------------------------------------------------------ looking, steering
+
+    def locked(self) -> KnownAnswer:
+        """Whether a newcomer would have to wait: ``await`` it or use it as a bool."""
+        return KnownAnswer(self.locked_sync())
+
+    async def _locked(self) -> bool:
+        return self.locked_sync()
+
+    def locked_sync(self) -> bool:
+        with lock:
+            tracker = self._known()
+            if tracker is None or self._is_ended():
+                return self._is_ended() or self._closure() is not None
+            return (
+                tracker.closed
+                or bool(tracker.line)
+                or bool(tracker.waiting)
+                or tracker.in_use >= tracker.value
+            )
+
+    async def stats(self) -> SemaphoreStats:
+        return self.stats_sync()
+
+    def stats_sync(self) -> SemaphoreStats:
+        tracker = self._known()
+        if tracker is not None:
+            return tracker.snapshot()
+        closure = self._closure()
+        if closure is None:
+            return SemaphoreStats(0, self._value)
+        return SemaphoreStats(0, self._value, 0, True, closure.reason)
+
+    def _closure(self) -> Closure | None:
+        return None if self._name is None else registry.closure_of(self._name)
+
+    @classmethod
+    async def get_acquired_stats(
+        cls, names: Iterable[str] | None = None, limit: int = 100
+    ) -> dict[str, SemaphoreStats]:
+        """The statistics of the named semaphores of this process, fullest first.
+
+        Idle ones are left out unless they are asked for by name.
+
+        Args:
+            names: only these; unknown ones are left out.
+            limit: at most so many.
+        """
+        return cls.get_acquired_stats_sync(names, limit)
+
+    @classmethod
+    def get_acquired_stats_sync(
+        cls, names: Iterable[str] | None = None, limit: int = 100
+    ) -> dict[str, SemaphoreStats]:
+        """Like `get_acquired_stats`."""
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, not the str {names!r}")
+        return registry.stats(names, check_count("limit", limit))
+
+    async def resize(self, value: int) -> None:
+        self.resize_sync(value)
+
+    def resize_sync(self, value: int) -> None:
+        check_count("value", value)
+        self._steer(lambda tracker: tracker.change_value(value, self._value))
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        if not self._is_ended():
+            self._switch(Tracker.end, registry.close)
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        self.close_everywhere_sync(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        closure = Closure(check_reason(reason))
+        self._switch(
+            lambda tracker: tracker.suspend(closure),
+            lambda name: registry.close_everywhere(name, closure),
+        )
+
+    async def reopen(self) -> None:
+        self.reopen_sync()
+
+    def reopen_sync(self) -> None:
+        self._switch(Tracker.resume, registry.reopen)
+
+    def _is_ended(self) -> bool:
+        """Whether this instance was closed for good."""
+        tracker = self._tracker
+        if tracker.retired:
+            return tracker.generation is not None and tracker.generation.closed
+        return tracker.is_ended
+
+    def _switch(
+        self, change: Callable[[Tracker], list[MemoryClaim]], note: Callable[[str], object]
+    ) -> None:
+        """Close or open what stands behind the name, and have the registry note it."""
+
+        def switch() -> tuple[Tracker | None, list[MemoryClaim]]:
+            tracker: Tracker | None = self._tracker
+            if self._name is not None:
+                note(self._name)
+                tracker = registry.get(self._name)
+            return tracker, [] if tracker is None else change(tracker)
+
+        tracker, ended = exclusive(switch)
+        if tracker is not None:
+            tracker.deliver(ended)
+
+    def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
+        """Change what all instances share, whatever value this one was made with."""
+
+        def steer() -> list[MemoryClaim]:
+            tracker = self._known() or self._attached()
+            ended = change(tracker)
+            if tracker is not self._tracker:
+                self._attach(tracker)
+            return ended
+
+        self._tracker.deliver(exclusive(steer))
+
+
+def _find_tracker(name: str, value: int) -> Tracker:
+    """What a new instance is attached to, *in the section*.
+
+    In conflict, or while the name is closing, it is one that can't be used: the
+    instance asks again when it needs a slot.
+    """
+    tracker = registry.tracker_for(name, value)
+    if tracker is not None and tracker.accepts(value) and not tracker.is_ended:
+        return tracker
+    detached = Tracker(value, name, registry)
+    detached.retire_if_idle()
+    return detached

@@ -1,0 +1,269 @@
+"""bounded_map and run_bounded: at most so many at once, over a source of any length.
+
+This is the side of the caller: results out, an end in order, the report. Who runs
+the function is in `tasks` and `threads`, what may run when in `flow`, and the twins
+for callers without an event loop in `sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
+
+from slotwise.pipeline._ending import Ending, carry
+from slotwise.pipeline._flow import Flow
+from slotwise.pipeline._report import Report
+from slotwise.pipeline._results import NOTHING
+from slotwise.pipeline._settings import (
+    MapSettings,
+    Settings,
+    check_settings,
+    is_coroutine_function,
+)
+from slotwise.pipeline._task_lanes import TaskLanes
+from slotwise.pipeline._task_workers import TaskWorkers
+from slotwise.pipeline._thread_lanes import ThreadLanes
+from slotwise.pipeline._thread_workers import ThreadWorkers
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Source = Union[Iterable[T], AsyncIterable[T]]  # noqa: UP007  # a generic alias for 3.11
+Crew = TaskWorkers | ThreadWorkers
+
+
+class BoundedMap(Generic[R]):
+    """The results of a run, as they come; made by `bounded_map`.
+
+    The run starts with the first result that is asked for, or with ``async with``.
+    It ends with the source, with an error, with `aclose`, or when the loop over it
+    is left; ``async with`` waits until nothing of it runs any more.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        source: Source[Any],
+        settings: Settings,
+        *,
+        consumed: bool = True,
+    ) -> None:
+        self._fn = fn
+        self._in_loop = is_coroutine_function(fn)
+        self._source = iterator_of(source)
+        self._settings = settings
+        self._flow = Flow(settings, consumed=consumed)
+        self._crew: Crew | None = None
+        self._ending = Ending(self._flow)
+        self._closed = False
+
+    @property
+    def report(self) -> Report:
+        """What was done so far; still true after the end, whatever the end was."""
+        return self._flow.report
+
+    def __aiter__(self) -> _Loop[R]:
+        return _Loop(self)
+
+    async def __anext__(self) -> R:
+        self._ending.refuse_if_left()
+        crew = self._crew or self._open()
+        while True:
+            result = crew.take()
+            if result is not NOTHING:
+                return cast("R", result)
+            if crew.finished:
+                self._ending.conclude()
+                raise StopAsyncIteration
+            await self._news(crew)
+
+    async def __aenter__(self) -> BoundedMap[R]:
+        if self._crew is None:
+            self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Start nothing any more, and wait until nothing runs.
+
+        What runs is cancelled, or finished with ``on_cancel="finish"``; plain
+        functions in threads always finish. Calling it again does no harm.
+        """
+        self._closed = True
+        if self._crew is None:
+            self._flow.finish()
+        else:
+            await self._wind_down(self._crew)
+        self._flow.forget_results()
+        self._ending.conclude(silently=True)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closed"):
+            self._leave()
+
+    # ---------------------------------------------------------------- inside
+
+    def _open(self) -> Crew:
+        if self._closed:
+            raise StopAsyncIteration
+        loop = asyncio.get_running_loop()
+        grouped = self._flow.lanes is not None
+        if self._in_loop:
+            self._crew = (TaskLanes if grouped else TaskWorkers)(self._flow, self._fn, self._source)
+        else:
+            kind = ThreadLanes if grouped else ThreadWorkers
+            self._crew = kind(self._flow, self._fn, self._source, loop)
+        self._crew.open()
+        return self._crew
+
+    async def _news(self, crew: Crew) -> None:
+        """Wait for a result or the end; a cancellation here is the end."""
+        try:
+            await _told(crew)
+        except asyncio.CancelledError as cancellation:
+            self._ending.leave("who waited for a result of it was cancelled")
+            await self._wind_down(crew)
+            self._flow.forget_results()
+            carry(cancellation, self.report)
+            with suppress(Exception):  # the cancellation goes first
+                self._ending.conclude(silently=True)
+            raise
+
+    async def _wind_down(self, crew: Crew) -> None:
+        crew.stop(cancel=self._settings.on_cancel == "cancel")
+        cancellation = None
+        while not crew.finished:
+            try:
+                # Results that are ready are no news here: nobody takes them any more.
+                await _told(crew, results=False)
+            except asyncio.CancelledError as again:
+                # Asked twice: there is no patience for finishing any more.
+                cancellation = again
+                crew.stop(cancel=True)
+        if cancellation is not None:
+            raise cancellation
+
+    def _leave(self) -> None:
+        """The loop was left: stop, without anybody to wait for it."""
+        crew = self._crew
+        if crew is None:
+            return
+        self._ending.leave("a loop over it was left early")
+        if not crew.finished:
+            crew.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
+
+
+class _Loop(AsyncIterator[R]):
+    """One ``async for``; when it is left early, nothing refers to this any more."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, bounded: BoundedMap[R]) -> None:
+        self._map = bounded
+
+    def __anext__(self) -> Coroutine[Any, Any, R]:
+        return self._map.__anext__()
+
+    async def aclose(self) -> None:
+        """Close the run, as `BoundedMap.aclose` does."""
+        await self._map.aclose()
+
+    def __del__(self) -> None:
+        self._map._leave()
+
+
+@overload
+def bounded_map(
+    fn: Callable[[T], Coroutine[Any, Any, R]],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> BoundedMap[R]: ...
+@overload
+def bounded_map(
+    fn: Callable[[T], R],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> BoundedMap[R]: ...
+def bounded_map(
+    fn: Callable[[T], Any],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> BoundedMap[Any]:
+    """Call ``fn`` with every item of ``source``, at most ``limit`` at once.
+
+    Items are pulled only as slots become free, and results that nobody takes hold
+    new items back, so the memory in use depends on ``limit`` alone.
+
+    Args:
+        fn: a coroutine function; or a plain one, which then runs in threads.
+        source: an iterable or async iterable, possibly endless. With a plain
+            ``fn`` an iterable is pulled by the worker threads, one at a time.
+        limit: how many run at once. Left out, it is the semaphore's value.
+        **settings: what `MapSettings` has, by keyword.
+    """
+    return BoundedMap(fn, source, check_settings(limit, settings))
+
+
+async def run_bounded(
+    fn: Callable[[T], Any],
+    source: Source[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> Report:
+    """Like `bounded_map`, for work whose results are of no interest; gives the report.
+
+    Takes the same arguments. An exception carries the report as ``.report``, and
+    so does a cancellation.
+    """
+    run: BoundedMap[Any] = BoundedMap(fn, source, check_settings(limit, settings), consumed=False)
+    async for _ in run:
+        pass  # there are no results: this waits for the end
+    return run.report
+
+
+async def _told(crew: Crew, *, results: bool = True) -> None:
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def wake() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    call = wake if isinstance(crew, TaskWorkers) else lambda: _call(loop, wake)
+    if crew.listen(call, results=results):
+        await told
+
+
+def _call(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(wake)
+
+
+def iterator_of(source: Any) -> Iterator[Any] | AsyncIterator[Any]:
+    if isinstance(source, AsyncIterable):
+        return aiter(source)
+    try:
+        iterator: Iterator[Any] = iter(source)
+    except TypeError:
+        raise TypeError(f"source must be an iterable or async iterable, not {source!r}") from None
+    return iterator

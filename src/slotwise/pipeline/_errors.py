@@ -1,0 +1,29 @@
+"""What a pipeline raises of its own; all else is the work's or the source's exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.pipeline._report import Report
+
+
+class MemoryLimitExceeded(SlotwiseError, MemoryError):
+    """Memory rose above the guard's second mark; what had started was finished first."""
+
+    report: Report | None = None
+
+
+def not_an_end(error: BaseException) -> BaseException:
+    """``error``, or a RuntimeError in place of one that a loop would take for its end.
+
+    As generators do since PEP 479: StopIteration in a function that was called is a bug
+    in it, and never the end of the source.
+    """
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    failure = RuntimeError(f"{type(error).__name__} was raised, and is not the end of the run")
+    failure.__cause__ = error
+    return failure

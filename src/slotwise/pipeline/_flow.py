@@ -1,0 +1,338 @@
+"""Flow: the decisions of a run. What comes next, may it start, is there room for it.
+
+No task, thread, lock or waiting is in here: crews (`tasks`, `threads`) do that,
+and call these methods one at a time.
+
+How much a run holds, whatever the amount of work:
+  * at most ``limit`` items run;
+  * at most ``2 * limit`` are between the source and the consumer: those that run,
+    and one finished result behind each of them, so that workers need not wait for
+    a consumer that is only unsteady;
+  * ``priority`` and ``group_key`` look ahead over at most ``limit`` items more;
+  * with ``semaphore`` items that wait for their slots, or give them back, count as
+    items that run: so the way to a server and back is not waited for one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError
+from enum import Enum
+from typing import Any
+
+from slotwise._core.memory_guard import Pressure
+from slotwise.errors import SlotwiseError
+from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
+from slotwise.pipeline._item import Item
+from slotwise.pipeline._lanes import Lanes
+from slotwise.pipeline._lookahead import Lookahead
+from slotwise.pipeline._report import FAILURES_KEPT, Report
+from slotwise.pipeline._results import Results
+from slotwise.pipeline._settings import Settings
+
+_PROGRESS_EVERY = 0.1
+
+
+class Step(Enum):
+    """What a worker that looks for work should do."""
+
+    PULL = "take an item from the source"
+    AHEAD = "start the best of the items that were looked at"
+    WAIT = "wait until something changes"
+    OVER = "nothing is started any more"
+    START = "start it"
+
+
+class Flow:
+    """The state of one run."""
+
+    # Between any two calls:
+    #   F1  report.in_flight is the number of items between begin() and their end
+    #   F2  in_use is the sum of their weights, at most limit unless a semaphore counts them
+    #   F3  once over is True, nothing is pulled or looked at; once stopped is True,
+    #       no item is begun either
+    #   F4  asking is the number of items between ask() and asked()
+
+    def __init__(self, settings: Settings, *, consumed: bool) -> None:
+        self.settings = settings
+        self.limit = settings.limit
+        self.report = Report(settings.limit, settings.memory_guard)
+        self.over = False
+        self.stopped = False
+        self.exhausted = False
+        self.error: BaseException | None = None
+        self.in_use = 0
+        self.results = Results(
+            window=2 * settings.limit, consumed=consumed, ordered=settings.ordered
+        )
+        self.lanes = Lanes(settings.limit) if settings.group_key is not None else None
+        self._in_lanes = 0  # items that wait in lanes
+        self._ahead = Lookahead(settings.priority) if settings.priority is not None else None
+        self._pulled = 0
+        self.report._queue = self._queue_depth
+        self._asking = 0  # items that wait for slots of the semaphore
+        self._next_ask = 0.0
+        self._next_start = 0.0
+        self._next_progress = 0.0
+        self._guard = settings.memory_guard
+        self._weight = settings.weight
+        self._max_items = settings.max_items
+        # The local limit counts weights, unless a semaphore does.
+        self._semaphore = settings.semaphore
+        self._counts_weight = settings.semaphore is None and settings.weight != 1
+        # Whether an item may start as soon as it is there.
+        self.unconditional = not (
+            self._guard is not None
+            or self._counts_weight
+            or settings.max_per_second is not None
+            or settings.semaphore is not None
+        )
+
+    # ---------------------------------------------------------- what comes next
+
+    def next_step(self) -> Step:
+        """PULL, AHEAD, WAIT or OVER."""
+        if self.over:
+            return Step.OVER
+        if self._guard is not None:
+            held = self._held_by_memory()
+            if held is not None:
+                return held
+        if self._ahead is not None:
+            if not self.exhausted and len(self._ahead) < self.limit:
+                return Step.PULL
+            if not len(self._ahead):
+                self.over = True
+                return Step.OVER
+            return Step.AHEAD if self._has_room() else Step.WAIT
+        if self.exhausted:
+            # Items that wait in lanes are started by their lanes.
+            if self.lanes is None:
+                self.over = True
+            return Step.OVER
+        if self.lanes is not None and self._in_lanes >= self.limit:
+            return Step.WAIT
+        return Step.PULL if self._has_room() else Step.WAIT
+
+    def _held_by_memory(self, *, asking: bool = True) -> Step | None:
+        """WAIT, OVER, or None if an item may go on; ``asking``: others that are about to count."""
+        assert self._guard is not None
+        pressure = self._guard.check()
+        if pressure is Pressure.FREE:
+            return None
+        if pressure is Pressure.STOP:
+            self.finish(MemoryLimitExceeded(f"stopped: {self._guard.describe()}"))
+            return Step.OVER
+        if self.report.in_flight or (asking and self._asking):
+            self.report._hold_back()
+            return Step.WAIT
+        return None
+
+    def _has_room(self) -> bool:
+        if self.results.have_room:
+            return True
+        self.report._hold_back()
+        return False
+
+    @property
+    def looked_ahead(self) -> bool:
+        """Whether an item is at hand that could be started without another pull."""
+        return self._ahead is not None and len(self._ahead) > 0 and self._has_room()
+
+    def take_in(self, item: Any) -> Item | None:
+        """An item came from the source; what to start, if that is decided by now.
+
+        A ``weight``, ``priority`` or ``group_key`` that raises, or gives a weight
+        that never fits, fails this one item.
+        """
+        self._pulled += 1
+        if self._pulled == self._max_items:
+            self.exhausted = True
+        settings = self.settings
+        try:
+            start = Item(item, self._weight if isinstance(self._weight, int) else self._weigh(item))
+            if self._ahead is not None:
+                self._ahead.add(start)
+                return None
+            if self.lanes is not None and settings.group_key is not None:
+                start.key = settings.group_key(item)
+                start.lane = self.lanes.assign(start.key)
+                self._in_lanes += 1
+        except Exception as error:
+            self._count_failure(item, error)
+            return None
+        self.results.let_in(start)
+        return start
+
+    def best(self) -> Item:
+        """The highest priority of what was looked at, the first of equals."""
+        assert self._ahead is not None
+        start = self._ahead.best()
+        self.results.let_in(start)
+        return start
+
+    def left_lane_queue(self) -> None:
+        self._in_lanes -= 1
+
+    def _queue_depth(self) -> int:
+        ahead = 0 if self._ahead is None else len(self._ahead)
+        return ahead + self._in_lanes + self._asking + self.results.waiting
+
+    def _weigh(self, item: Any) -> int:
+        assert not isinstance(self._weight, int)
+        weight: Any = self._weight(item)
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+            raise ValueError(f"the weight of an item must be an int of at least 1, not {weight!r}")
+        semaphore = self.settings.semaphore
+        most = self.limit if semaphore is None else semaphore.value
+        if weight > most:
+            raise ValueError(f"a weight of {weight} never fits into a limit of {most}")
+        return weight
+
+    # ------------------------------------------------------------- may it start
+
+    def may_start(self, start: Item) -> Step | float:
+        """START, WAIT, OVER, or how many seconds to wait; with a semaphore: to ask it."""
+        if self.stopped:
+            return Step.OVER
+        if self._guard is not None:
+            held = self._held_by_memory()
+            if held is not None:
+                return held
+        if self._semaphore is None:
+            if self._counts_weight and self.in_use + start.weight > self.limit:
+                # Nobody passes one that does not fit: light items would starve a heavy one.
+                return Step.WAIT
+            return self._pause_until(self._next_start)
+        # As many ask as there are workers: one that is queued early has its slot, on a
+        # server that is far away, a round trip earlier than one that asks when it is free.
+        return self._pause_until(self._next_ask)
+
+    def ask(self) -> None:
+        """An item waits for its slots of the semaphore, until `asked`."""
+        self._asking += 1
+        if self.settings.max_per_second is not None:
+            self._next_ask = time.monotonic() + 1 / self.settings.max_per_second
+
+    def asked(self) -> None:
+        self._asking -= 1
+
+    def refused(self, start: Item, error: Exception) -> None:
+        """The semaphore gave it no slots.
+
+        More than it has now, since somebody resized it, is a failure of that item.
+        Closed, timed out, unreachable: nothing can run.
+        """
+        if isinstance(error, ValueError) and not isinstance(error, SlotwiseError):
+            self.reject(start, error)
+        else:
+            self.drop(start)
+            self.finish(error)
+
+    def may_begin(self) -> Step | float:
+        """START, WAIT, OVER or seconds, for an item that has its slots.
+
+        Slots come as others give them back, not at the pace and for the memory of
+        this run: that is looked at again.
+        """
+        if self.stopped:
+            return Step.OVER
+        if self._guard is not None:
+            held = self._held_by_memory(asking=False)
+            if held is not None:
+                return held
+        return self._pause_until(self._next_start)
+
+    def _pause_until(self, when: float) -> Step | float:
+        if self.settings.max_per_second is not None:
+            now = time.monotonic()
+            if now < when:
+                return when - now
+        return Step.START
+
+    def begin(self, start: Item) -> None:
+        report = self.report
+        if report._waiting_since is not None:
+            report._go_on()
+        report.started += 1
+        report.in_flight += 1
+        self.in_use += start.weight
+        report._moved(start.weight)
+        if self.settings.max_per_second is not None:
+            self._next_start = time.monotonic() + 1 / self.settings.max_per_second
+
+    # ------------------------------------------------------------------ the end
+
+    def succeed(self, start: Item, result: Any) -> None:
+        self._ended(start)
+        self.report.done += 1
+        self.results.add(start, result)
+
+    def fail(self, start: Item, error: BaseException) -> None:
+        self._ended(start)
+        self.results.give_up(start)
+        self._count_failure(start.item, error)
+
+    def cancelled(self, start: Item) -> None:
+        self._ended(start)
+        self.results.give_up(start)
+        self.report.cancelled += 1
+
+    def drop(self, start: Item) -> None:
+        """It was let in and will not be started."""
+        self.results.give_up(start)
+
+    def reject(self, start: Item, error: BaseException) -> None:
+        """It was let in and failed before it began."""
+        self.results.give_up(start)
+        if self.lanes is not None:
+            self.lanes.ended(start.key, start.lane)
+        self._count_failure(start.item, error)
+
+    def _ended(self, start: Item) -> None:
+        report = self.report
+        report.in_flight -= 1
+        self.in_use -= start.weight
+        report._moved(-start.weight)
+        if self.lanes is not None:
+            self.lanes.ended(start.key, start.lane)
+
+    def _count_failure(self, item: Any, error: BaseException) -> None:
+        error = not_an_end(error)
+        self.report.failed += 1
+        on_error = self.settings.on_error
+        if on_error == "raise" or not isinstance(error, Exception | CancelledError):
+            self.finish(error)
+        elif on_error == "collect" and len(self.report.failures) < FAILURES_KEPT:
+            self.report.failures.append((item, error))
+
+    def source_failed(self, error: BaseException) -> None:
+        """The source raised: it has no more, and what came of it before is still run."""
+        self.exhausted = True
+        if self.error is None and not self.stopped:
+            self.error = not_an_end(error)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Start nothing any more; the first error there was is what the run ends with."""
+        # Not "if it is over": it is over with the source's last item, while items still run.
+        if not self.stopped:
+            self.stopped = True
+            if self.error is None and error is not None:
+                self.error = not_an_end(error)
+        self.over = self.exhausted = True
+
+    # ------------------------------------------------------------- the consumer
+
+    def forget_results(self) -> None:
+        """Nobody will take them."""
+        self.results.clear()
+        self._in_lanes = 0
+        if self._ahead is not None:
+            self._ahead.clear()
+
+    def progress_is_due(self) -> bool:
+        now = time.monotonic()
+        if self.settings.on_progress is None or now < self._next_progress:
+            return False
+        self._next_progress = now + _PROGRESS_EVERY
+        return True

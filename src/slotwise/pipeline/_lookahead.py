@@ -1,0 +1,53 @@
+"""Ahead: items that were pulled to choose from, the highest priority first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from slotwise.pipeline._item import Item
+
+
+class Lookahead:
+    """A few items, looked at in advance; equal priorities keep the source's order."""
+
+    def __init__(self, priority: Callable[[Any], Any]) -> None:
+        self._priority = priority
+        self._heap: list[tuple[_Reversed, int, Item]] = []
+        self._tickets = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, start: Item) -> None:
+        """Raises what the priority raises, also if it can't be compared; nothing is added then."""
+        rank = _Reversed(self._priority(start.item))
+        if self._heap:
+            rank < self._heap[0][0]  # noqa: B015  # raises here, not inside the heap
+        # heapq's least is our highest.
+        heapq.heappush(self._heap, (rank, next(self._tickets), start))
+
+    def best(self) -> Item:
+        return heapq.heappop(self._heap)[2]
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+
+class _Reversed:
+    """Turns the order of priorities round, whatever they are."""
+
+    __slots__ = ("rank",)
+
+    def __init__(self, rank: Any) -> None:
+        self.rank = rank
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return bool(other.rank < self.rank)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and bool(self.rank == other.rank)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,121 @@
+"""Settings: what a run was asked to do, checked once, before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
+
+from slotwise._core.arguments import check_count, check_flag
+from slotwise._core.memory_guard import MemoryGuard
+from slotwise._core.semaphore import Semaphore
+from slotwise.pipeline._report import Report
+
+T = TypeVar("T")
+
+OnError = Literal["raise", "collect", "skip"]
+OnCancel = Literal["cancel", "finish"]
+
+
+class MapSettings(TypedDict, Generic[T], total=False):
+    """The keywords of `bounded_map` and its kin; each may be left out."""
+
+    semaphore: Semaphore | None
+    """Each item takes slots of this, too: a limit shared with others."""
+    weight: int | Callable[[T], int]
+    """How many slots an item takes, or a function that tells; 1."""
+    ordered: bool
+    """Results come in the order of the source (with ``priority``: of the starts); an
+    item that takes long holds back at most ``2 * limit``. False."""
+    max_per_second: float | None
+    """At most so many starts a second, evenly spaced."""
+    max_items: int | None
+    """Stop after so many items."""
+    priority: Callable[[T], Any] | None
+    """Higher first, within a look-ahead of ``limit`` items."""
+    group_key: Callable[[T], Any] | None
+    """Items with equal keys run one after the other on one worker."""
+    memory_guard: MemoryGuard | None
+    """Slows the run down, or stops it, when memory gets short."""
+    on_error: OnError
+    """"raise" (the default) ends the run with the first exception, which is raised after
+    the results that are ready; "skip" and "collect" count failures and go on, and
+    "collect" keeps the first 100."""
+    on_cancel: OnCancel
+    """Whether what runs is cancelled (the default) or finished when the run is cancelled,
+    closed or left."""
+    on_progress: Callable[[Report], object] | None
+    """Called with the report at most ten times a second, by whoever finished an item,
+    and at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The same, checked, with what was left out filled in."""
+
+    limit: int
+    semaphore: Semaphore | None = None
+    weight: int | Callable[[Any], int] = 1
+    ordered: bool = False
+    max_per_second: float | None = None
+    max_items: int | None = None
+    priority: Callable[[Any], Any] | None = None
+    group_key: Callable[[Any], Any] | None = None
+    memory_guard: MemoryGuard | None = None
+    on_error: OnError = "raise"
+    on_cancel: OnCancel = "cancel"
+    on_progress: Callable[[Report], object] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.limit)
+        if not callable(self.weight):
+            check_count("weight", self.weight)
+            # The semaphore has its own word on what fits it, and may be resized.
+            if self.semaphore is None and self.weight > self.limit:
+                raise ValueError(
+                    f"a weight of {self.weight} never fits into a limit of {self.limit}"
+                )
+        check_flag("ordered", self.ordered)
+        if self.max_per_second is not None and not 0 < self.max_per_second < math.inf:
+            raise ValueError(
+                f"max_per_second must be finite and above 0, not {self.max_per_second!r}"
+            )
+        if self.max_items is not None:
+            check_count("max_items", self.max_items)
+        for what in ("priority", "group_key", "on_progress"):
+            function = getattr(self, what)
+            if function is not None and not callable(function):
+                raise TypeError(f"{what} must be a function, not {function!r}")
+        if self.priority is not None and self.group_key is not None:
+            raise ValueError("priority and group_key both decide what comes next: give one of them")
+        if self.memory_guard is not None and not isinstance(self.memory_guard, MemoryGuard):
+            raise TypeError(f"memory_guard must be a MemoryGuard, not {self.memory_guard!r}")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(
+                f"on_error must be 'raise', 'collect' or 'skip', not {self.on_error!r}"
+            )
+        if self.on_cancel not in get_args(OnCancel):
+            raise ValueError(f"on_cancel must be 'cancel' or 'finish', not {self.on_cancel!r}")
+
+
+def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
+    """What was asked for; raises if it makes no sense, before anything starts."""
+    semaphore: object = given.get("semaphore")
+    if semaphore is not None and not isinstance(semaphore, Semaphore):
+        raise TypeError(f"semaphore must be a slotwise Semaphore, not {semaphore!r}")
+    if limit is None:
+        if semaphore is None:
+            raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
+        limit = semaphore.value
+    return Settings(limit=limit, **given)
+
+
+def is_coroutine_function(fn: Callable[..., Any]) -> bool:
+    """Whether calling ``fn`` gives a coroutine: also through partial() and ``async __call__``."""
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of an item, not {fn!r}")
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether it is there
+    )

@@ -1,0 +1,165 @@
+"""bounded_map_sync and run_bounded_sync: the same from plain threads, without asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+from slotwise._core.semaphore import refuse_to_block_a_loop
+from slotwise.pipeline._bounded import iterator_of
+from slotwise.pipeline._ending import Ending, carry
+from slotwise.pipeline._flow import Flow
+from slotwise.pipeline._report import Report
+from slotwise.pipeline._results import NOTHING
+from slotwise.pipeline._settings import (
+    MapSettings,
+    Settings,
+    check_settings,
+    is_coroutine_function,
+)
+from slotwise.pipeline._thread_lanes import ThreadLanes
+from slotwise.pipeline._thread_workers import ThreadWorkers
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BoundedMapSync(Generic[R]):
+    """The results of a run, as they come; made by `bounded_map_sync`.
+
+    An iterator and a context manager; `close` waits for the worker threads.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        source: Iterable[Any],
+        settings: Settings,
+        *,
+        consumed: bool = True,
+    ) -> None:
+        if is_coroutine_function(fn):
+            raise TypeError(f"{fn!r} is a coroutine function; it needs bounded_map and a loop")
+        iterator = iterator_of(source)
+        if not isinstance(iterator, Iterator):
+            raise TypeError(f"an async source needs bounded_map and a loop: {source!r}")
+        self._flow = Flow(settings, consumed=consumed)
+        self._settings = settings
+        kind = ThreadWorkers if self._flow.lanes is None else ThreadLanes
+        self._crew = kind(self._flow, fn, iterator)
+        self._ending = Ending(self._flow)
+
+    @property
+    def report(self) -> Report:
+        """What was done so far; still true after the end, whatever the end was."""
+        return self._flow.report
+
+    def __iter__(self) -> _Loop[R]:
+        return _Loop(self)
+
+    def __next__(self) -> R:
+        refuse_to_block_a_loop("bounded_map_sync")
+        self._ending.refuse_if_left()
+        crew = self._crew
+        try:
+            crew.open()
+            while True:
+                result = crew.take()
+                if result is not NOTHING:
+                    return cast("R", result)
+                if crew.finished:
+                    break
+                crew.wait()
+        except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
+            self._ending.leave("who waited for a result of it was interrupted")
+            carry(interruption, self.report)
+            self.close()
+            raise
+        self._ending.conclude()
+        raise StopIteration
+
+    def __enter__(self) -> BoundedMapSync[R]:
+        self._crew.open()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Start nothing any more, and wait for what runs: threads can't be cancelled."""
+        self._crew.stop()
+        while not self._crew.finished:
+            self._crew.wait_for_end()
+        self._flow.forget_results()
+        with suppress(Exception):
+            self._ending.conclude(silently=True)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_crew"):
+            self._crew.stop()
+
+    def _leave(self) -> None:
+        """The loop was left: stop, without anybody to wait for it."""
+        if self._crew.opened:
+            self._ending.leave("a loop over it was left early")
+            self._crew.stop()
+
+
+class _Loop(Iterator[R]):
+    """One ``for``; when it is left early, nothing refers to this any more."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, bounded: BoundedMapSync[R]) -> None:
+        self._map = bounded
+
+    def __next__(self) -> R:
+        return self._map.__next__()
+
+    def close(self) -> None:
+        """Close the run, as `BoundedMapSync.close` does."""
+        self._map.close()
+
+    def __del__(self) -> None:
+        self._map._leave()
+
+
+def bounded_map_sync(
+    fn: Callable[[T], R],
+    source: Iterable[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> BoundedMapSync[R]:
+    """`bounded_map` for a plain function and a caller without an event loop.
+
+    Takes the same arguments; ``on_cancel`` makes no difference, since what runs in
+    a thread always finishes.
+    """
+    return BoundedMapSync(fn, source, check_settings(limit, settings))
+
+
+def run_bounded_sync(
+    fn: Callable[[T], Any],
+    source: Iterable[T],
+    limit: int | None = None,
+    **settings: Unpack[MapSettings[T]],
+) -> Report:
+    """`run_bounded` for a plain function and a caller without an event loop."""
+    run: BoundedMapSync[Any] = BoundedMapSync(
+        fn, source, check_settings(limit, settings), consumed=False
+    )
+    try:
+        for _ in run:
+            pass  # there are no results: this waits for the end
+    except BaseException as error:
+        carry(error, run.report)
+        run.close()
+        raise
+    return run.report

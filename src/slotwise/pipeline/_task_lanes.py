@@ -1,0 +1,93 @@
+"""TaskLanes: a `TaskWorkers` whose items have groups, each with a worker of its own.
+
+One task does nothing but pull, and hands each item to the worker of its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+from slotwise.pipeline._flow import Flow
+from slotwise.pipeline._item import Item
+from slotwise.pipeline._task_workers import TaskWorkers, this_task
+
+
+class TaskLanes(TaskWorkers):
+    """The workers of one run with ``group_key``."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Awaitable[Any]],
+        source: Iterator[Any] | AsyncIterator[Any],
+    ) -> None:
+        super().__init__(flow, fn, source)
+        self._queues: dict[int, deque[Item]] = {}
+        self._admission = asyncio.Lock()
+        self._admitted: asyncio.Task[Any] | None = None  # the lane that waits to start an item
+
+    def _begin(self) -> None:
+        self._add(self._dispatch())
+
+    def _all_left(self) -> None:
+        self.flow.over = True
+
+    def _waiting(self) -> list[asyncio.Task[Any] | None]:
+        return [*super()._waiting(), self._admitted]
+
+    async def _dispatch(self) -> None:
+        self._leader = this_task()
+        try:
+            while (start := await self._next()) is not None:
+                queue = self._queues.get(start.lane)
+                if queue is None:
+                    self._queues[start.lane] = deque([start])
+                    self._add(self._lane(start.lane))
+                else:
+                    queue.append(start)
+                    self._nudge()
+        except asyncio.CancelledError as error:
+            if self.flow.stopped:
+                raise
+            self.flow.source_failed(error)  # by a stranger: there is no more, and not in silence
+        finally:
+            self._leader = None
+            self._nudge()
+
+    async def _lane(self, number: int) -> None:
+        """One worker, for all items of its groups, in the source's order."""
+        queue = self._queues[number]
+        # Until nothing will come any more.
+        while queue or (self._leader is not None and not self.flow.stopped):
+            try:
+                if queue:
+                    await self._start(queue.popleft())
+                else:
+                    await self._changed()
+            except asyncio.CancelledError:
+                if self.flow.stopped:
+                    raise
+                await self._forget_cancellation()  # by a stranger, and nobody else has this lane
+
+    async def _start(self, start: Item) -> None:
+        self.flow.left_lane_queue()
+        task = this_task()
+        try:
+            await self._admission.acquire()
+        except asyncio.CancelledError as error:
+            self._interrupted(start, error)
+            raise
+        self._admitted = task
+        try:
+            admitted = await self._admit(start)
+        finally:
+            self._admitted = None
+            self._admission.release()
+        self._nudge()
+        if admitted and self._semaphore is None:
+            await self._run(start, task)
+        elif admitted:
+            await self._run_with_slots(start, task)

@@ -1,0 +1,426 @@
+"""TaskCrew: coroutine functions, run by tasks of one event loop.
+
+One worker at a time leads: it pulls the next item, waits until that may start,
+leaves the lead, takes slots for it if there is a semaphore, and runs it. Who finishes
+while nobody leads, leads; who finishes while somebody does, goes home. A worker is
+hired when nobody leads, at the next turn of the loop, so a function that never waits
+is run by one worker alone, and no task is ever made for an item.
+
+What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+in `task_lanes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final
+
+from slotwise._core.semaphore import AcquisitionContext
+from slotwise.pipeline._context import in_context
+from slotwise.pipeline._flow import Flow, Step
+from slotwise.pipeline._item import Item
+from slotwise.pipeline._listeners import Listeners
+
+# A function that never waits lets the rest of the loop run every so many items.
+_ITEMS_PER_TURN = 256
+# An async source that answers within so many turns of the loop is looked ahead
+# over; one that takes longer does not keep the items at hand waiting.
+_TURNS_OF_PATIENCE = 2
+_NOT_YET: Final = object()
+
+
+class TaskWorkers:
+    """The workers of one run; for use in the thread of its event loop only."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Awaitable[Any]],
+        source: Iterator[Any] | AsyncIterator[Any],
+    ) -> None:
+        self.flow = flow
+        self._news = Listeners()
+        self._fn = fn
+        # The caller's, as it was when the run was opened. Each item runs in a copy of it,
+        # and the source in one copy for its whole life, whichever worker pulls.
+        self._context = Context()
+        self._source = source
+        self._pull_now: Callable[[], Any] | None = None
+        self._pull_later: Callable[[], Awaitable[Any]] | None = None
+        # The other one is no end but a mistake of the source.
+        self._no_more: type[Exception] = (
+            StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
+        )
+        self._fetch: asyncio.Task[Any] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leader: asyncio.Task[None] | None = None
+        self._hiring = False
+        self._cancelling = False
+        self._opened = False
+        self._stopped = False
+        self._streak = 0
+        self._resting = 0  # workers that let the loop run and then go on
+        self._sleepers: list[asyncio.Future[None]] = []
+        self._semaphore = flow.settings.semaphore
+        self._unbegun: set[asyncio.Task[Any]] = set()  # who has left the lead and not begun
+        self._releasing: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------ for the owner
+
+    def open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self._context = copy_context()
+            pulling = self._context.copy()
+            if isinstance(self._source, AsyncIterator):
+                self._pull_later = partial(in_context, pulling, self._source.__anext__)
+            else:
+                self._pull_now = partial(pulling.run, self._source.__next__)
+            self.flow.report._begin()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._hire_soon()
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing runs and nothing will."""
+        return not self._tasks and (self.flow.over or not self._opened) and not self._hiring
+
+    def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
+        """Call ``wake`` when there is news; False if there is some already."""
+        del results  # in one thread there is none between a look and this call
+        self._news.listen(wake)
+        return True
+
+    def take(self) -> Any:
+        result = self.flow.results.take()
+        if self._sleepers:
+            self._nudge()
+        return result
+
+    def stop(self, *, cancel: bool) -> None:
+        """Start nothing any more; with ``cancel``, cancel what runs, too."""
+        self.flow.finish()
+        self._opened = self._stopped = True
+        self._cancelling = self._cancelling or cancel
+        current = asyncio.current_task() if asyncio._get_running_loop() is self._loop else None
+        # Who gives slots back is at the end anyway, and is not torn away from that.
+        for task in (self._tasks - self._releasing) if cancel else self._waiting():
+            if task is not None and task is not current:
+                task.cancel()
+        self._nudge()
+        self._news.tell()
+
+    def _waiting(self) -> list[asyncio.Task[Any] | None]:
+        """Who has not started an item yet."""
+        return [self._leader, self._fetch, *self._unbegun]
+
+    def stop_from_anywhere(self, *, cancel: bool) -> None:
+        """Like `stop`, from any thread, also when the loop is gone."""
+        if self.finished and self._opened:
+            return
+        if asyncio._get_running_loop() is self._loop:
+            self.stop(cancel=cancel)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self.stop(cancel=cancel))
+
+    # ------------------------------------------------------------------- hiring
+
+    def _hire_soon(self) -> None:
+        if not self._hiring:
+            self._hiring = True
+            self._loop.call_soon(self._hire)
+
+    def _hire(self) -> None:
+        self._hiring = False
+        self._streak = 0
+        if self._resting:
+            pass  # somebody is about to look for work
+        elif self._leader is None and not self.flow.over and len(self._tasks) < self.flow.limit:
+            self._add(self._work())
+        elif not self._tasks:
+            self._news.tell()
+
+    def _add(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._context.copy().run(self._loop.create_task, work)
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+        return task
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the flow has it; this only says that it was looked at
+        if not self._tasks:
+            self._all_left()
+            self._news.tell()
+
+    def _all_left(self) -> None:
+        if not self.flow.over:
+            self._hire_soon()  # who led was cancelled by a stranger; somebody else goes on
+
+    # ------------------------------------------------------------------ working
+
+    async def _work(self) -> None:
+        task = this_task()
+        while self._leader is None:
+            self._leader = task
+            try:
+                start = await self._lead()
+            finally:
+                self._leader = None
+                if not self._hiring and not self.flow.over:
+                    self._hire_soon()
+            if start is None:
+                return
+            if self._semaphore is None:
+                await self._run(start, task)
+            else:
+                await self._run_with_slots(start, task)
+            self._streak += 1
+            if self._streak >= _ITEMS_PER_TURN:
+                self._streak = 0
+                self._resting += 1
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    self._resting -= 1
+
+    async def _lead(self) -> Item | None:
+        """The next item, once it may start; None if there is none."""
+        start = await self._next()
+        if start is None or self.flow.unconditional:
+            return start
+        return start if await self._admit(start) else None
+
+    async def _next(self) -> Item | None:
+        """The next item, as soon as it is decided which; None if there is none."""
+        flow, pull = self.flow, self._pull_now
+        while True:
+            step = flow.next_step()
+            if step is Step.PULL:
+                try:
+                    item = pull() if pull is not None else await self._pull()
+                except self._no_more:
+                    flow.exhausted = True
+                    continue
+                except asyncio.CancelledError as error:
+                    if flow.stopped:
+                        raise
+                    flow.source_failed(error)
+                    if self._fetch is not None:
+                        self._fetch.cancel()
+                    await self._forget_cancellation()
+                    continue
+                except Exception as error:
+                    flow.source_failed(error)
+                    continue
+                if item is not _NOT_YET:
+                    start = flow.take_in(item)
+                    if start is not None:
+                        return start
+                    if flow.stopped:  # its weight or priority could not be told
+                        self._give_up()
+                elif flow.looked_ahead:
+                    return flow.best()
+                else:
+                    await self._changed()
+            elif step is Step.AHEAD:
+                return flow.best()
+            elif step is Step.WAIT:
+                await self._changed()
+            else:
+                if flow.stopped:  # by the memory guard
+                    self._give_up()
+                return None
+
+    async def _pull(self) -> Any:
+        """The next item of an async source, or _NOT_YET if others are at hand meanwhile."""
+        assert self._pull_later is not None
+        if self.flow.settings.priority is None:
+            return await self._pull_later()
+        if self._fetch is None:
+            self._fetch = self._add(self._fetching(self._pull_later))
+        if self.flow.looked_ahead:
+            for _ in range(_TURNS_OF_PATIENCE):
+                if not self._fetch.done():
+                    await asyncio.sleep(0)
+            if not self._fetch.done():
+                return _NOT_YET
+        else:
+            await asyncio.wait([self._fetch])
+        fetched, self._fetch = self._fetch, None
+        return fetched.result()
+
+    async def _fetching(self, pull: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await pull()
+        finally:
+            self._nudge()
+
+    async def _admit(self, start: Item) -> bool:
+        """Wait until ``start`` may start, or ask for its slots; False if it never will."""
+        return await self._wait_until(start, lambda: self.flow.may_start(start))
+
+    async def _wait_until(self, start: Item, verdict: Callable[[], Step | float]) -> bool:
+        """Wait until the verdict on ``start`` is START; it is given up if that never comes."""
+        while True:
+            step = verdict()
+            if step is Step.START:
+                return True
+            if step is Step.OVER:
+                self.flow.drop(start)
+                self._item_ended()
+                return False
+            try:
+                if step is Step.WAIT:
+                    await self._changed()
+                else:
+                    await asyncio.sleep(float(step))  # type: ignore[arg-type]
+            except asyncio.CancelledError as error:
+                self._interrupted(start, error)
+                raise
+
+    def _interrupted(self, start: Item, error: asyncio.CancelledError) -> None:
+        """Who waited to start an item was cancelled: by us, or by a stranger, for whatever."""
+        if self.flow.stopped:
+            self.flow.drop(start)
+        else:
+            self.flow.reject(start, error)
+        self._item_ended()
+
+    async def _run_with_slots(self, start: Item, task: asyncio.Task[Any]) -> None:
+        self._unbegun.add(task)
+        try:
+            block = await self._acquire(start)
+            if block is None:
+                return
+            try:
+                if await self._wait_until(start, self.flow.may_begin):
+                    self._unbegun.discard(task)
+                    await self._run(start, task)
+            finally:
+                self._unbegun.discard(task)
+                self._releasing.add(task)
+                await block.__aexit__(None, None, None)
+        except Exception as error:  # of the semaphore: those of the item are the flow's
+            self.flow.finish(error)
+            self._item_ended()
+        finally:
+            self._unbegun.discard(task)
+            self._releasing.discard(task)
+
+    async def _acquire(self, start: Item) -> AcquisitionContext | None:
+        """Take its slots; None if it gets none."""
+        assert self._semaphore is not None
+        self.flow.ask()
+        try:
+            block = self._semaphore.cm(start.weight)
+            await block.__aenter__()
+        except asyncio.CancelledError as error:
+            self._interrupted(start, error)
+            raise
+        except Exception as error:
+            self.flow.refused(start, error)
+            self._item_ended()
+            return None
+        else:
+            return block
+        finally:
+            self.flow.asked()
+            self._nudge()
+
+    async def _run(self, start: Item, task: asyncio.Task[Any]) -> None:
+        flow = self.flow
+        flow.begin(start)
+        try:
+            result = await self._call(start.item)
+        except asyncio.CancelledError as error:
+            if self._cancelling:
+                flow.cancelled(start)
+                raise
+            flow.fail(start, error)
+        except Exception as error:
+            flow.fail(start, error)
+        except BaseException as error:  # an exit: the loop ends with it
+            flow.fail(start, error)
+            raise
+        else:
+            flow.succeed(start, result)
+        finally:
+            self._item_ended()
+        if task.cancelling() and not self._cancelling:
+            await self._forget_cancellation()
+
+    def _call(self, item: Any) -> Awaitable[Any]:
+        """Call the function in a copy of the caller's context.
+
+        A worker starts in one, which is as good for each item as long as nobody has
+        changed it; contexts that have not changed since they were copied compare at once.
+        """
+        try:
+            unchanged = copy_context() == self._context
+        except Exception:  # there are values that can't be compared
+            unchanged = False
+        if unchanged:
+            return self._fn(item)
+        return in_context(self._context.copy(), self._fn, item)
+
+    def _item_ended(self) -> None:
+        flow = self.flow
+        if flow.settings.on_progress is not None:
+            self._progress()
+        if flow.stopped:
+            self._give_up()
+        if self._news.calls and flow.results.first_is_ready:
+            self._news.tell()
+        if self._sleepers:
+            self._nudge()
+
+    async def _forget_cancellation(self) -> None:
+        """A cancellation by a stranger was the failure of one item, and is not the next one's."""
+        task = this_task()
+        while task.cancelling():
+            task.uncancel()
+        try:
+            await asyncio.sleep(0)  # before 3.13 one that was not delivered yet is still on its way
+        except asyncio.CancelledError:
+            pass
+
+    def _give_up(self) -> None:
+        """The run ends early; only the failure of an item ends what runs, too."""
+        if not self._stopped:
+            failed = self.flow.settings.on_error == "raise" and self.flow.report.failed > 0
+            self.stop(cancel=failed)
+
+    def _progress(self) -> None:
+        if self.flow.progress_is_due():
+            assert self.flow.settings.on_progress is not None
+            try:
+                self.flow.settings.on_progress(self.flow.report)
+            except Exception as error:
+                self.flow.finish(error)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def _changed(self) -> None:
+        sleeper = self._loop.create_future()
+        self._sleepers.append(sleeper)
+        await sleeper
+
+    def _nudge(self) -> None:
+        sleepers, self._sleepers = self._sleepers, []
+        for sleeper in sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+
+def this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

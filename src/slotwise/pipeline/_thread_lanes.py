@@ -1,0 +1,69 @@
+"""ThreadLanes: a `ThreadWorkers` whose items have groups, each with a thread of its own.
+
+One more thread does nothing but pull, and hands each item to the thread of its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from slotwise.pipeline._flow import Flow
+from slotwise.pipeline._item import Item
+from slotwise.pipeline._thread_workers import ThreadWorkers
+
+
+class ThreadLanes(ThreadWorkers):
+    """The workers of one run with ``group_key``."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Any],
+        source: Iterator[Any] | AsyncIterator[Any],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(flow, fn, source, loop)
+        self._queues: dict[int, deque[Item]] = {}
+        self._admitting = False
+
+    def _begin(self) -> None:
+        self._hire(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._leading = True
+        try:
+            while (start := self._lead()) is not None:
+                queue = self._queues.get(start.lane)
+                if queue is None:
+                    self._queues[start.lane] = deque([start])
+                    self._hire(self._lane, start.lane)
+                else:
+                    queue.append(start)
+                    self._changed.notify_all()
+        finally:
+            self._leading = False
+            self._changed.notify_all()
+
+    def _lane(self, number: int) -> None:
+        """One thread, for all items of its groups, in the source's order."""
+        queue = self._queues[number]
+        while True:
+            while not queue:
+                if not self._leading or self.flow.stopped:
+                    return
+                self._changed.wait()
+            start = queue.popleft()
+            self.flow.left_lane_queue()
+            while self._admitting:
+                self._changed.wait()
+            self._admitting = True
+            try:
+                admitted = self._admit(start)
+            finally:
+                self._admitting = False
+                self._changed.notify_all()
+            if admitted:
+                self._run_with_slots(start)

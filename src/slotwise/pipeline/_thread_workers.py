@@ -1,0 +1,361 @@
+"""ThreadCrew: plain functions, run by worker threads that pull their items themselves.
+
+The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
+item may start, leaves the lead, takes slots for it if there is a semaphore, and runs
+it. A thread is started when nobody leads
+and nobody is idle.
+
+Threads can't be cancelled: a run that is stopped starts nothing any more and waits
+for what runs.
+
+What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+in `thread_lanes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
+from slotwise._core import fork
+from slotwise.pipeline._context import in_context
+from slotwise.pipeline._flow import Flow, Step
+from slotwise.pipeline._item import Item
+from slotwise.pipeline._listeners import Listeners
+from slotwise.pipeline._on_loop import LoopCalls
+from slotwise.pipeline._results import NOTHING
+
+_numbers = itertools.count(1)
+
+
+class ThreadWorkers:
+    """The workers of one run; every method may be called from any thread.
+
+    Args:
+        flow: the decisions; only touched with the lock held.
+        fn: runs without the lock.
+        source: pulled without the lock, by one thread at a time.
+        loop: the event loop that an async source, and waiting for a contended
+            semaphore, run in. None: one of our own is started if needed.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Any],
+        source: Iterator[Any] | AsyncIterator[Any],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.flow = flow
+        self._fn = fn
+        self._source = source
+        # The other one is no end but a mistake of the source.
+        self._no_more: type[Exception] = (
+            StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
+        )
+        # The caller's, as it was when the run was opened. Each item runs in a copy of it,
+        # and the source in one copy for its whole life, whichever thread pulls.
+        self._context = self._pulling = Context()
+        # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
+        self._lock = fork.new_lock()
+        self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
+        self._idle = threading.Condition(self._lock)  # who waits for the lead
+        self._told = threading.Condition(self._lock)  # a consumer without an event loop
+        self._news = Listeners()
+        self._threads = 0
+        self._idlers = 0
+        self._leading = False
+        self.opened = False
+        self._semaphore = flow.settings.semaphore
+        self._name = f"slotwise-pipeline-{next(_numbers)}"
+        self._calls = LoopCalls(loop, f"{self._name}-waits")
+
+    # ------------------------------------------------------------ for the owner
+
+    def open(self) -> None:
+        with self._lock:
+            if self.opened:
+                return
+            self.opened = True
+            self._context = copy_context()
+            self._pulling = self._context.copy()
+            self.flow.report._begin()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._hire(self._work)
+
+    @property
+    def finished(self) -> bool:
+        return not self._threads and (self.flow.over or not self.opened)
+
+    def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
+        """Call ``wake``, in some thread, when there is news; False if there is some already.
+
+        Without ``results``, only the end is news that is there already.
+        """
+        with self._lock:
+            if self.finished or (results and self.flow.results.first_is_ready):
+                return False
+            self._news.listen(wake)
+            return True
+
+    def take(self) -> Any:
+        with self._lock:
+            result = self.flow.results.take()
+            if result is not NOTHING:
+                self._changed.notify_all()
+            return result
+
+    def wait(self) -> None:
+        """Block until there may be news for a consumer."""
+        with self._lock:
+            if not self.finished and not self.flow.results.first_is_ready:
+                self._told.wait()
+
+    def wait_for_end(self) -> None:
+        with self._lock:
+            while not self.finished:
+                self._told.wait()
+
+    def stop(self, *, cancel: bool = False) -> None:
+        """Start nothing any more; ``cancel`` is for tasks, threads always finish."""
+        del cancel
+        with self._lock:
+            self.flow.finish()
+            self.opened = True
+            self._changed.notify_all()
+            self._idle.notify_all()
+        self._calls.stop()
+
+    stop_from_anywhere = stop
+
+    # ------------------------------------------------------------------- hiring
+
+    def _hire(self, work: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(
+            target=self._context.copy().run,
+            args=(self._member, work, *args),
+            name=f"{self._name}-{self._threads + 1}",
+            # A run that nobody waits for must not keep the interpreter from ending.
+            daemon=True,
+        )
+        self._threads += 1
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads to be had
+            self._threads -= 1
+            if not self._threads or args:
+                self.flow.finish(error)
+
+    def _member(self, work: Callable[..., None], *args: Any) -> None:
+        with self._lock:
+            try:
+                work(*args)
+            except BaseException as error:
+                self.flow.finish(error)
+            self._threads -= 1
+            if self.flow.stopped:
+                self._calls.stop()
+            if not self._threads:
+                self.flow.over = True
+                self._calls.close()
+            self._changed.notify_all()
+            self._tell()
+
+    def _lead_passes_on(self) -> None:
+        """Somebody else may lead now: one who waits for it, or else a new thread."""
+        if self.flow.over:
+            self._idle.notify_all()
+        elif self._idlers:
+            self._idle.notify()
+        elif self._threads < self.flow.limit:
+            self._hire(self._work)
+
+    # ---------------------------------------- working; all with the lock held
+
+    def _work(self) -> None:
+        while True:
+            while self._leading and not self.flow.over:
+                self._idlers += 1
+                self._idle.wait()
+                self._idlers -= 1
+            if self.flow.over:
+                return
+            self._leading = True
+            try:
+                start = self._lead()
+                if start is not None and not self._admit(start):
+                    start = None
+            finally:
+                self._leading = False
+                self._lead_passes_on()
+            if start is None:
+                return
+            self._run_with_slots(start)
+
+    def _lead(self) -> Item | None:
+        """The next item; None if there is none."""
+        flow = self.flow
+        while True:
+            step = flow.next_step()
+            if step is Step.AHEAD:
+                return flow.best()
+            if step is Step.WAIT:
+                self._changed.wait()
+            elif step is Step.OVER:
+                return None
+            else:
+                try:
+                    item = self._unlocked(self._pull)
+                except self._no_more:
+                    flow.exhausted = True
+                except (Exception, asyncio.CancelledError) as error:
+                    flow.source_failed(error)
+                else:
+                    start = None if flow.over else flow.take_in(item)
+                    if start is not None:
+                        return start
+
+    def _pull(self) -> Any:
+        if not isinstance(self._source, AsyncIterator):
+            return self._pulling.run(next, self._source)
+        pull = partial(in_context, self._pulling, self._source.__anext__)
+
+        async def pulling() -> Any:
+            try:
+                return [await pull()]
+            except StopAsyncIteration:
+                return []
+
+        found = self._run_on_loop(pulling())
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    def _admit(self, start: Item) -> bool:
+        """Wait until ``start`` may start, or ask for its slots; False if it never will."""
+        return self._wait_until(start, lambda: self.flow.may_start(start))
+
+    def _wait_until(self, start: Item, verdict: Callable[[], Step | float]) -> bool:
+        """Wait until the verdict on ``start`` is START; it is given up if that never comes."""
+        while True:
+            step = verdict()
+            if step is Step.START:
+                return True
+            if step is Step.OVER:
+                self.flow.drop(start)
+                return False
+            self._changed.wait(step if isinstance(step, float) else None)
+
+    def _run_with_slots(self, start: Item) -> None:
+        if self._semaphore is None:
+            self._run(start)
+            return
+        give_back = self._acquire(start)
+        if give_back is None:
+            return
+        try:
+            if self._wait_until(start, self.flow.may_begin):
+                self._run(start)
+        finally:
+            self._unlocked(give_back)
+
+    def _acquire(self, start: Item) -> Callable[[], object] | None:
+        """Take its slots; how to give them back, or None if it gets none."""
+        flow = self.flow
+        flow.ask()
+        try:
+            give_back: Callable[[], object] = self._unlocked(self._take_slots, start.weight)
+        except asyncio.CancelledError as error:
+            if flow.stopped:
+                flow.drop(start)
+            else:  # the loop was closed, or a stranger cancelled all that ran in it
+                flow.reject(start, error)
+        except Exception as error:
+            flow.refused(start, error)
+        else:
+            return give_back
+        finally:
+            flow.asked()
+            self._item_ended()
+        return None
+
+    def _run(self, start: Item) -> None:
+        flow = self.flow
+        flow.begin(start)
+        failure: BaseException | None = None
+        result = None
+        self._lock.release()
+        try:
+            result = self._context.copy().run(self._fn, start.item)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(
+                    f"{self._fn!r} gave a coroutine, so it should run in the event loop:"
+                    f" pass a coroutine function (async def)"
+                )
+        except BaseException as error:
+            failure = error
+        finally:
+            self._lock.acquire()
+        if failure is None:
+            flow.succeed(start, result)
+        else:
+            flow.fail(start, failure)
+            failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
+        self._item_ended()
+        if flow.progress_is_due() and flow.settings.on_progress is not None:
+            try:
+                self._unlocked(flow.settings.on_progress, flow.report)
+            except Exception as error:
+                flow.finish(error)
+                self._item_ended()
+
+    def _item_ended(self) -> None:
+        """Somebody may start now who could not before; the consumer may have a result."""
+        self._changed.notify_all()
+        if self.flow.over:
+            self._idle.notify_all()
+        if self.flow.stopped:
+            self._calls.stop()
+        if self.flow.results.first_is_ready:
+            self._tell()
+
+    # ------------------------------------------------------- outside of the lock
+
+    def _unlocked(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._lock.release()
+        try:
+            return call(*args)
+        finally:
+            self._lock.acquire()
+
+    def _take_slots(self, slots: int) -> Callable[[], object]:
+        semaphore = self._semaphore
+        assert semaphore is not None
+        if not semaphore._does_io:
+            acquired = semaphore.try_acquire_sync(slots)
+            if acquired is not None:
+                return partial(semaphore.release_sync, acquired)
+        # The way through the loop can be cancelled without losing the place in the
+        # queue, which a blocking wait can't.
+        block = semaphore.cm(slots)
+        self._run_on_loop(block.__aenter__())
+        return partial(block.__exit__, None, None, None)
+
+    def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self.flow.stopped:
+            work.close()
+            raise asyncio.CancelledError
+        return self._calls.run(work)
+
+    def _tell(self) -> None:
+        self._told.notify_all()
+        self._news.tell()

@@ -1,0 +1,95 @@
+"""Being woken as clients of the documented protocol wake: by a push to the waiter's list.
+
+Such a client grants slots to our waiters too, and knows no channels. While one holds slots of
+a semaphore that is waited for here, this pops from the lists of all our waiters there, in one
+blocking call over a connection of its own. What a push means is found out by asking the server.
+
+The keeper looks at such semaphores often enough by itself. This makes it faster, so that it gives
+up quietly: on Cluster, where the lists are on several nodes, and for users who may not BLPOP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import BackendError
+from slotwise.redis._diagnosis import Refused
+from slotwise.redis._net.connection import Call
+from slotwise.redis._scripts import load
+
+if TYPE_CHECKING:
+    from slotwise.redis._shared_client import NameRecord, SharedClient
+
+_PUSH = load("push")
+
+# For how long after the last sign of a foreign holder the lists are waited on.
+_REMEMBERED = 10.0
+# The longest blocking call; shorter if the server has to answer sooner.
+_BLOCKED = 2.0
+
+
+class NotificationLists:
+    """The blocking call of one process. Everything but `seen` is for the keeper's loop."""
+
+    def __init__(
+        self, process: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        self._process = process
+        self._spawn = spawn
+        self._until: dict[NameRecord, float] = {}  # rooms where foreigners hold something
+        self._listening: set[bytes] = set()  # the lists that the call under way waits on
+        self._own_list = b""  # a push to it ends that call
+        self._running = False
+        self._refused = False  # this user may not do that
+
+    def seen(self, room: NameRecord) -> None:
+        """Note, in any thread, that foreigners hold something."""
+        self._until[room] = time.monotonic() + _REMEMBERED
+
+    def refresh(self) -> None:
+        """Wait on the lists of all who wait beside foreigners, from now on."""
+        if not self._until or self._refused or self._process.cluster is not None:
+            return
+        if not self._running:
+            self._running = True
+            self._spawn(self._run())
+        elif self._listening and not self._listening.issuperset(self._lists()):
+            self._listening = set()  # until it is made anew
+            self._process.seat().submit(Call(_PUSH, [self._own_list], [], lambda *_: None))
+
+    def _lists(self) -> dict[bytes, str]:
+        now = time.monotonic()
+        for room, until in list(self._until.items()):
+            if now > until:
+                self._until.pop(room, None)
+        return {
+            room.keys.notification_of(acquisition_id): acquisition_id
+            for acquisition_id, waiter in list(self._process.waiters.items())
+            if (room := waiter.room) in self._until and waiter.queued
+        }
+
+    async def _run(self) -> None:
+        """Pop from the lists for as long as foreigners were seen lately."""
+        seat = self._process.seat()
+        seconds = min(_BLOCKED, self._process.config.reply_timeout / 2)
+        try:
+            while True:
+                lists = self._lists()
+                if not self._until:
+                    return
+                self._own_list = next(iter(self._until)).keys.notification_of(self._process.token)
+                keys = [self._own_list, *lists]
+                self._listening = set(keys)
+                popped = await seat.blocking_line().command("BLPOP", *keys, f"{seconds:g}")
+                if popped is not None and popped[0] in lists:
+                    self._process.hear(b"look " + lists[popped[0]].encode())
+        except Refused:
+            self._refused = True
+        except BackendError:
+            pass  # the keeper's looks bring us back
+        finally:
+            self._running = False
+            self._listening = set()
+            seat.close_blocking_line()

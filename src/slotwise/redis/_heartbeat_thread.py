@@ -1,0 +1,449 @@
+"""Keeper: the daemon thread that shows the server that this process lives.
+
+It has an event loop of its own, so that a blocked loop of the user's does not
+cost its holders their slots. It has the heart beat, comes back when somebody's
+time is up on a semaphore that is waited for, ends holds whose ttl is over, and
+runs the calls of plain threads.
+
+It rests while this process holds nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slotwise._core import fork
+from slotwise.errors import BackendError
+from slotwise.redis import _log
+from slotwise.redis._closing import has_open_instances
+from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._foreign_clients import NotificationLists
+from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._primary import PrimaryWatch
+from slotwise.redis._reply_limits import Send, reply_within
+
+if TYPE_CHECKING:
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._shared_client import NameRecord, SharedClient
+
+T = TypeVar("T")
+
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
+
+# For how long a server may be without holder, waiter or call before thread and connections go.
+IDLE = 10.0
+_SOON = 0.05  # when to look again whether a connection is still in use
+
+# How close together looks at due ttls and at due semaphores may be.
+_GRAIN = 0.02
+
+# What a script says when a client holds something that wakes nobody when it releases; and how
+# often those who wait look for themselves then.
+_FOREIGNERS = -2
+_FOREIGN_LOOKS = 0.25
+
+# How many who ask for several slots are named in a look: the first ones are served first.
+_WIDE_AT_A_LOOK = 100
+
+
+class HeartbeatThread:
+    """The thread, its loop, and its timetable."""
+
+    def __init__(self, process: SharedClient) -> None:
+        self._process = process
+        self._starting = fork.new_lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._nudged: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._heart = HeartbeatSender(process, self._hear, self.watch, self._spawn)
+        self.interval = math.inf  # between heartbeats; inf while resting
+        self.alarm = math.inf  # when the next ttl ends
+        self._next_beat = math.inf
+        self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
+        self._posted = self._done = 0  # callbacks, to tell whether all have run
+        self._dismissed = False  # by the last close
+        self._began_at = 0.0
+        self._lists = NotificationLists(process, self._spawn)
+        self._primary = PrimaryWatch(process)
+        self._dues: dict[NameRecord, float] = {}  # when to look at a semaphore that is waited for
+
+    # ----------------------------------------------------- from other threads
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the keeper's loop, blocking the calling thread."""
+        future: Future[T] | None = None
+        caller = object()
+        try:
+            self._callers.add(caller)  # before the look at the loop, so that it does not leave
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+            return future.result()
+        except BaseException:
+            # An interrupt of this thread: the coroutine cleans up after itself.
+            if future is None:
+                coroutine.close()  # nobody will await it
+            else:
+                future.cancel()
+            raise
+        finally:
+            self._callers.discard(caller)
+
+    def run_through(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Like `run`, for what has to happen even if the calling thread is interrupted.
+
+        It may be cut short before its first step, so it is started anew then: it must
+        be something that does no harm when it is done twice.
+        """
+        try:
+            return self.run(start())
+        except Exception:
+            raise
+        except BaseException:
+            self._soon(start())
+            raise
+
+    def hurry(self, interval: float) -> None:
+        """Beat at least every ``interval`` seconds from now on."""
+        self.interval = min(self.interval, interval)
+        self._next_beat = min(self._next_beat, time.monotonic() + interval)
+        self._nudge()
+
+    def watch_ttl(self, when: float) -> None:
+        """Look at ttls at ``when`` or earlier."""
+        if when < self.alarm:
+            self.alarm = when
+            self._nudge()
+
+    def watch(self, room: NameRecord, ms: int) -> None:
+        """Look at a semaphore that is waited for when somebody's time is up there.
+
+        Negative times are those of next_end in common.lua.
+        """
+        if ms == _FOREIGNERS:
+            self._lists.seen(room)
+            self._dues[room] = min(
+                self._dues.get(room, math.inf), time.monotonic() + _FOREIGN_LOOKS
+            )
+            self._nudge()
+        if ms < 0:
+            return
+        when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
+        if when < self._dues.get(room, math.inf) - _GRAIN:
+            self._dues[room] = when
+            self._nudge()
+
+    def watches(self, room: NameRecord) -> bool:
+        """Whether the time of the next look at a semaphore is set."""
+        return room in self._dues
+
+    def beat_soon(self) -> None:
+        """Ask at once what became of all acquisitions: messages may have been missed."""
+        self._heart.again = True
+        self._next_beat = 0.0
+        self._nudge()
+
+    def give_later(self, waiter: RedisAcquisition) -> None:
+        """Give back what somebody waited for in a loop that is closed."""
+        self._soon(waiter.give_back())
+
+    def give_back_soon(self, taken: list[RedisAcquisition]) -> None:
+        """Give back what a thread took that was interrupted, whatever it is by then."""
+
+        def give_back() -> None:
+            for each in taken:
+                self._process.holders.pop(each.acquisition_id, None)
+                each.let_go()
+                self._spawn(each.give_back())
+
+        self._post(give_back)
+
+    def deliver(self, send: Send, room: NameRecord, seconds: float) -> None:
+        """Go on with a release that was not confirmed, from any thread, at most so long.
+
+        By then this process's silence has freed the slots.
+        """
+        delivering = self._deliver(send, room, time.monotonic() + seconds)
+        try:
+            self._soon(delivering)
+        except RuntimeError:  # this process ends
+            delivering.close()
+
+    async def _deliver(self, send: Send, room: NameRecord, until: float) -> None:
+        while (left := until - time.monotonic()) > 0:
+            seat = self._process.seat()
+            try:
+                await reply_within(left, send(seat), seat, room.keys.slot)
+            except Unreachable:
+                await asyncio.sleep(min(self._process.config.max_backoff, left))
+            else:
+                return
+
+    def _soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in the keeper's loop; a failure is left to the heartbeat's silence."""
+
+        async def run() -> None:
+            with contextlib.suppress(BackendError):
+                await coroutine
+
+        self._post(lambda: self._spawn(run()))
+
+    def end(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(1)
+
+    def abandon(self) -> None:
+        """Close the sockets that are not a seat's, in a forked child."""
+        self._primary.abandon()
+
+    def attend(self) -> None:
+        """See to it that the thread runs: somebody makes a call."""
+        if self._loop is None:
+            self._nudge()
+
+    def dismiss(self) -> None:
+        """Leave as soon as nobody holds or waits, if there are no open instances then."""
+        self._dismissed = True
+        if self._loop is not None:
+            self._nudge()
+
+    def _nudge(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._post(self._set_nudged)
+
+    def _set_nudged(self) -> None:
+        assert self._nudged is not None
+        self._nudged.set()
+
+    def _post(self, callback: Callable[[], object]) -> None:
+        """Have something done by the thread, which does not leave before."""
+
+        def run() -> None:
+            self._done += 1
+            callback()
+
+        with self._starting:
+            self._started().call_soon_threadsafe(run)
+            self._posted += 1
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._nudged = asyncio.Event()
+                self._began_at = time.monotonic()
+                self._thread = threading.Thread(
+                    target=self._live, name="slotwise-keeper", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    # -------------------------------------------------------------- the thread
+
+    def _live(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        keeping = loop.create_task(self._keep())
+        try:
+            loop.run_forever()
+        finally:
+            # Another thread may have begun meanwhile, with a loop and tasks of its own.
+            tasks = [keeping, *(task for task in list(self._tasks) if task.get_loop() is loop)]
+            if self._loop is loop:
+                self._primary.close()
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.close()
+
+    async def _keep(self) -> None:
+        nudged = self._nudged
+        assert nudged is not None
+        while True:
+            nudged.clear()
+            try:
+                delay = self._look_around(time.monotonic())
+            except Exception:  # whatever it is, heartbeats must go on
+                logger.exception("the keeper stumbled, and goes on")
+                delay = 1.0
+            try:
+                async with asyncio.timeout(delay):
+                    await nudged.wait()
+            except TimeoutError:
+                pass
+
+    def _look_around(self, now: float) -> float | None:
+        """Do what is due; for how long there is nothing to do then."""
+        self._process.leave_closed_loops()
+        self._end_ttls(now)
+        silence_ends = self._end_silent(now)
+        if now >= self._next_beat:
+            self._start_beat()
+            self._plan(now)
+        for room, when in list(self._dues.items()):
+            if now >= when:
+                del self._dues[room]
+                self._spawn(self._look_at(room))
+        self._lists.refresh()
+        self._primary.refresh(wanted=self.interval < math.inf)
+        soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
+        soonest = min(soonest, self._leave_if_idle(now))
+        return max(soonest - now, 0.0) if soonest < math.inf else None
+
+    def _leave_if_idle(self, now: float) -> float:
+        """End the thread, and close the connections, when nobody has had a use for them for long.
+
+        Gives the time to look at it again. The next call begins anew.
+        """
+        idle_since = self._process.idle_since()
+        if idle_since == math.inf:
+            # The last to leave does not wake this thread, which would cost every release.
+            return now + (10 * _SOON if self._dismissed else IDLE / 4)
+        endpoint = self._process.config.endpoint
+        wanted = not self._dismissed or has_open_instances(endpoint)
+        leave_at = max(idle_since, self._began_at) + (IDLE if wanted else 0.0)
+        if now < leave_at:
+            return leave_at
+        if not self._tasks and self._process.hang_up() and self._leave():
+            return math.inf
+        return now + (_SOON if not wanted else 10 * _SOON)
+
+    def _leave(self) -> bool:
+        loop = asyncio.get_running_loop()
+        with self._starting:
+            if self._callers or self._posted != self._done:
+                return False
+            self._loop = self._thread = self._nudged = None
+            self._dues.clear()
+            self._primary.close()
+            self._process.leave_loop(loop)
+        loop.stop()
+        return True
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _plan(self, now: float) -> None:
+        """Set the time of the next heartbeat, or rest."""
+        everyone = self._everyone()
+        if everyone:
+            self.interval = min(each.ping_interval for each in everyone)
+            self._rested = False
+        elif not self._rested and self.interval < math.inf:
+            # Stay awake for one more round: a busy process would otherwise
+            # wake this thread for every acquisition.
+            self._rested = True
+        else:
+            self.interval = self._next_beat = math.inf
+            newcomers = self._everyone()
+            if newcomers:  # just now, and they may have seen us awake
+                self.hurry(min(each.ping_interval for each in newcomers))
+            return
+        self._next_beat = now + self.interval * _jitter.uniform(0.9, 1.0)
+
+    def _everyone(self) -> list[RedisAcquisition]:
+        process = self._process
+        return [*list(process.holders.values()), *list(process.waiters.values())]
+
+    _rested = False
+
+    # -------------------------------------------------------------- heartbeats
+
+    def _start_beat(self) -> None:
+        if self._beating is not None and not self._beating.done():
+            return  # it asks again when it is done, if it has to
+        self._beating = self._spawn(self._heart.beat())
+
+    def _hear(self, outcome: bytes) -> None:
+        word, _, rest = outcome.partition(b" ")
+        if word != b"lost":
+            self._process.hear(outcome)
+            return
+        holder = self._process.holders.get(rest.decode())
+        if holder is None:
+            return
+        # The server's ttl began a little earlier than what we know of it.
+        ttl = holder.ttl
+        if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
+            self._expire(holder)
+        else:
+            self.lose(holder, "the server does not know it any more, or it was kicked")
+
+    async def _look_at(self, room: NameRecord) -> None:
+        """End what is over on a semaphore that we wait for; its next ones are told."""
+        waiters = [each for each in list(self._process.waiters.values()) if each.room is room]
+        if not waiters:
+            return
+        interval = waiters[0].interval
+        # A foreign client may have granted one of several slots: those who ask for several are
+        # named, so that they get back into line before anybody behind them is served.
+        wide = [each for each in waiters if each.slots > 1 and each.queued]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_AT_A_LOOK]
+        args = [b"", b"", interval, room.keys.notification, 0, len(ids), *ids]
+        try:
+            seat = self._process.seat()
+            [[due, *outcomes]] = await seat.run(room.beat, room.keys.all, args, room.keys.slot)
+        except BackendError:
+            return  # the next heartbeat looks again
+        for outcome in outcomes:
+            if not outcome.startswith((b"failed ", b"full")):  # what heartbeats tell anyway
+                self._hear(outcome)
+        self.watch(room, due)
+
+    # -------------------------------------------------------------------- ends
+
+    def _end_ttls(self, now: float) -> None:
+        if now < self.alarm:
+            return
+        self.alarm = math.inf
+        soonest = math.inf
+        for holder in list(self._process.holders.values()):
+            if holder.expires_at <= now:
+                self._expire(holder)
+                self._spawn(holder.give_back())
+            else:
+                soonest = min(soonest, holder.expires_at)
+        if soonest < math.inf:
+            self.watch_ttl(max(soonest, now + _GRAIN))
+
+    def _end_silent(self, now: float) -> float:
+        """Give up what the server must think is dead: no heartbeat got through for too long.
+
+        Counted from when it stood in line and not from the grant, which is no sign of life.
+        Gives the time when the next one has to be given up if it stays silent.
+        """
+        soonest = math.inf
+        for holder in list(self._process.holders.values()):
+            heard_at = max(holder.alive_at, holder.room.heard_at)
+            if now - heard_at >= holder.interval:
+                self.lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
+                self._spawn(holder.give_back())
+            else:
+                soonest = min(soonest, heard_at + holder.interval)
+        return soonest
+
+    def _expire(self, holder: RedisAcquisition) -> None:
+        reason = f"the ttl of {holder.acquisition_id} ended after {holder.ttl:g} s"
+        _log.ended(holder, reason)
+        self._process.lose(holder, reason, cancel=holder.cancel_after_ttl)
+
+    def lose(self, holder: RedisAcquisition, why: str) -> None:
+        """Tell a holder, from any thread, that the server has it no more."""
+        reason = f"{holder.acquisition_id} was lost: {why}"
+        _log.ended(holder, reason)
+        self._process.lose(holder, reason, cancel=holder.cancel_on_loss)

@@ -1,0 +1,416 @@
+"""One connection for all calls of an event loop: a multiplexer over a raw socket.
+
+Calls made in one tick of the loop travel in one write, replies come back in
+the order of the calls, and messages of the subscription come in between, on the
+same connection (RESP3). Nothing here knows what the calls are about, and
+nothing here reconnects: `Reconnector` does, one module up.
+
+A plain socket and not an asyncio transport: a loop may be closed without us
+being told, and then the socket can still be closed by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hiredis import PushNotification
+
+from slotwise.redis._net.handshake import LATE, Handshake, pack_command
+from slotwise.redis._scripts import Script
+
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+# How long a request that has to wait anyway waits for other calls to travel with. Its
+# reply would wake the loop for nothing, and asyncio rounds what is left of a sleep up
+# to a millisecond each time it wakes.
+_LINGER = 0.003
+
+# For how long a loop with nothing else to do looks for a reply, over and over, before it
+# sleeps: about twice what falling asleep and being woken cost where processors are virtual.
+# A server on this machine answers within it. After each reply that did not come so soon,
+# twice as many calls sleep at once, up to so many doublings: a far server costs next to nothing.
+_AWAKE = 0.0002
+_DOUBLINGS = 10
+
+# How long a late reply may still take once the loop had time to look for it.
+_GRACE = 0.25
+
+
+class Call:
+    """One command on its way: what is asked, and who wants the answer.
+
+    ``on_done`` is called exactly once, in the loop's thread, with the call and
+    its reply; the reply is an exception if there is none.
+    """
+
+    __slots__ = (
+        "again_at",
+        "alone",
+        "args",
+        "doubtful",
+        "eager",
+        "keys",
+        "number",
+        "on_done",
+        "packed",
+        "patient",
+        "script",
+        "sent",
+        "sha_only",
+        "slot",
+        "tries",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        script: Script | None,
+        keys: Sequence[bytes],
+        args: list[Any],
+        on_done: Callable[[Call, Any], object],
+        slot: int | None = None,
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.on_done = on_done
+        self.slot = slot
+        self.number = 0  # its place among the calls of a seat, on a cluster
+        self.sent = False  # the server may have seen it
+        self.doubtful = False  # sent, and the connection broke before a reply: it may have run
+        self.whole = False  # send the script itself, not its SHA
+        self.sha_only = False  # this user may not send scripts
+        self.tries = 0  # since the server was last reached
+        self.patient = False  # never gives up by itself
+        self.packed: bytes | None = None  # what to send the first time, if that is known
+        self.alone = False  # its caller makes no other call in this tick
+        self.eager = False  # nothing else is waited for: worth staying awake for the reply
+        self.again_at: int | None = None  # which argument tells that it was asked before
+
+    def pack(self) -> bytes:
+        if self.packed is not None and not self.sent:
+            return self.packed
+        script = self.script
+        if self.sent and self.again_at is not None:
+            self.args[self.again_at] = b"again"
+        if script is None:
+            packed: bytes = pack_command((*self.keys, *self.args))
+        elif self.whole:
+            packed = pack_command((b"EVAL", script.source, len(self.keys), *self.keys, *self.args))
+        else:
+            packed = pack_command((b"EVALSHA", script.sha, len(self.keys), *self.keys, *self.args))
+        return packed
+
+
+class IntoFuture:
+    """Puts a reply into a future, unless nobody waits for it any more."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def __call__(self, _: Call | None, reply: Any) -> None:
+        if not self._future.done():
+            if isinstance(reply, BaseException):
+                self._future.set_exception(reply)
+            else:
+                self._future.set_result(reply)
+
+
+def pack_half(words: Sequence[Any]) -> bytes:
+    """Some words of a command, as they travel; the number of all words goes in front."""
+    packed: bytes = pack_command(tuple(words))
+    return packed[packed.index(b"\r\n") + 2 :]
+
+
+class Connection:
+    """An open connection, in the thread of its event loop."""
+
+    # Between any two ticks:
+    #   L1  the server owes exactly one reply for each call in _pending, in that order
+    #   L2  while anything is in _out, a flush is scheduled or the socket is full
+
+    __slots__ = (
+        "_answered",
+        "_awake_until",
+        "_flushing",
+        "_later",
+        "_lingering",
+        "_loop",
+        "_misses",
+        "_naps",
+        "_on_lost",
+        "_on_message",
+        "_on_reply",
+        "_out",
+        "_pending",
+        "_reader",
+        "_ready",
+        "_recv",
+        "_reply_timeout",
+        "_sock",
+        "_suspicious",
+        "_verify",
+        "_waits_since",
+        "_watch",
+        "address",
+        "closed",
+        "full",
+    )
+
+    def __init__(
+        self,
+        talk: Handshake,
+        loop: asyncio.AbstractEventLoop,
+        reply_timeout: float,
+        on_reply: Callable[[Call, Any], object],
+        on_message: Callable[[bytes], object],
+        on_lost: Callable[[Connection, Exception, list[Call]], object],
+        *,
+        verify: Callable[[Connection], object] | None = None,
+    ) -> None:
+        self.address = talk.address
+        self._sock = talk.sock
+        self._recv = talk.sock.recv
+        self._reader = talk.reader
+        self._loop = loop
+        self._reply_timeout = reply_timeout
+        self._on_reply = on_reply
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._out: list[bytes] = []
+        self._pending: deque[Call] = deque()
+        # What asyncio's own loops have yet to run in this tick; others don't tell.
+        self._ready: deque[Any] | None = getattr(loop, "_ready", None)
+        self._later: list[Callable[[], object]] = []
+        self._lingering: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._awake_until = 0.0
+        self._naps = 0  # so many calls sleep before one stays awake again
+        self._misses = 0  # how often in a row that was in vain
+        self.full = False
+        self.closed = False
+        self._answered = 0
+        self._suspicious = False
+        self._watch: asyncio.TimerHandle | None = None
+        # Called before a late reply is read; then `trust` or `lose` is to be called.
+        self._verify = verify
+        self._waits_since = 0.0  # if it verifies: since when nothing came, though it should
+        loop.add_reader(self._sock, self._readable)
+
+    # --------------------------------------------------------------- sending
+
+    def send(self, call: Call) -> None:
+        # Nobody will come to share the write.
+        lonely = call.alone and self.is_lonely()
+        if self._verify is not None and not self._pending:
+            self._waits_since = time.monotonic()
+        self._out.append(call.pack())
+        self._pending.append(call)
+        call.sent = True
+        if not self._flushing and not self.full:
+            if lonely:
+                self._flush()
+                if self._naps:
+                    self._naps -= 1
+                elif call.eager:
+                    self._awake_until = time.monotonic() + _AWAKE
+                    self._loop.call_soon(self._stay_awake)
+            else:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+
+    def _stay_awake(self) -> None:
+        """Keep the loop going round until the reply is there, or does not come soon.
+
+        It serves everybody meanwhile; it only does not sleep.
+        """
+        if not self._pending:
+            self._misses = 0
+        elif time.monotonic() < self._awake_until:
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._naps = 2 ** min(self._misses, _DOUBLINGS)
+            self._misses += 1
+
+    def is_idle(self) -> bool:
+        """Whether no reply is under way."""
+        return not self._pending
+
+    def is_quiet(self) -> bool:
+        """Whether nothing at all is under way, or about to be."""
+        return not (self._pending or self._out or self._later)
+
+    def owes(self, slot: int | None) -> bool:
+        """Whether replies to calls of a hash slot are under way."""
+        return any(call.slot == slot for call in self._pending)
+
+    def is_lonely(self) -> bool:
+        """Whether this is the last callback of its tick, with no reply under way."""
+        return self._ready is not None and not self._ready and not self._pending
+
+    def before_flush(self, make_calls: Callable[[], object], *, linger: bool = False) -> None:
+        """Have calls made at the end of this tick, together with all others of it.
+
+        With ``linger`` they may wait a moment longer for others to travel with.
+        """
+        self._later.append(make_calls)
+        if self._flushing or self.full:
+            return
+        if linger:
+            if self._lingering is None:
+                self._lingering = self._loop.call_later(_LINGER, self._flush)
+        else:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self.closed:
+            return
+        if self._later:
+            self._flushing = True  # what is sent now needs no flush of its own
+            later, self._later = self._later, []
+            for make_calls in later:
+                make_calls()
+        self._flushing = False
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        if not self._out:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        try:
+            sent = self._sock.send(data)
+        except _WOULD_BLOCK:
+            sent = 0
+        except OSError as error:
+            self.lose(error)
+            return
+        if sent == len(data):
+            self._out.clear()
+            if self.full:
+                self.full = False
+                self._loop.remove_writer(self._sock)
+        else:
+            self._out = [data[sent:]]
+            if not self.full:
+                self.full = True
+                self._loop.add_writer(self._sock, self._flush)
+        if self._watch is None:
+            self._start_watch()
+
+    # ------------------------------------------------------------- receiving
+
+    def _readable(self) -> None:
+        if self._verify is not None and self._pending:
+            now = time.monotonic()
+            if now - self._waits_since > LATE:
+                self._loop.remove_reader(self._sock)
+                self._verify(self)
+                return
+            self._waits_since = now
+        try:
+            data = self._recv(65536)
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self.lose(error)
+            return
+        if not data:
+            self.lose(ConnectionResetError("it closed the connection"))
+            return
+        reader = self._reader
+        reader.feed(data)
+        pending = self._pending
+        while True:
+            try:
+                reply = reader.gets()
+            except Exception as error:  # not the protocol: whatever it is, it is no Redis
+                self.lose(error)
+                return
+            if reply is False:
+                break
+            try:
+                if type(reply) is PushNotification:
+                    if reply[0] == b"message":
+                        self._on_message(reply[2])
+                elif pending:
+                    self._answered += 1
+                    self._on_reply(pending.popleft(), reply)
+            except Exception as error:  # a bug; those behind it wait for their replies
+                self._report(error)
+            if self.closed:
+                return
+        # Decrypted bytes that wait inside the TLS layer make no socket readable.
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            self._loop.call_soon(self._readable_again)
+
+    def trust(self) -> None:
+        """Go on reading: the server was verified."""
+        if not self.closed:
+            self._waits_since = time.monotonic()
+            self._loop.add_reader(self._sock, self._readable)
+
+    def _report(self, error: Exception) -> None:
+        message = "slotwise could not act on what Redis said"
+        self._loop.call_exception_handler({"message": message, "exception": error})
+
+    def _readable_again(self) -> None:
+        if not self.closed:
+            self._readable()
+
+    # -------------------------------------------------------------- watching
+
+    def _start_watch(self) -> None:
+        self._suspicious = False
+        self._watch = self._loop.call_later(self._reply_timeout, self._look, self._answered)
+
+    def _look(self, answered_before: int) -> None:
+        """See whether the server has answered anything since the last look."""
+        self._watch = None
+        if self.closed or not self._pending:
+            return
+        if self._answered != answered_before:
+            self._start_watch()
+        elif self._suspicious:
+            self.lose(TimeoutError())
+        else:
+            # The loop may have been blocked, with the reply waiting in the socket.
+            self._suspicious = True
+            self._watch = self._loop.call_later(_GRACE, self._look, self._answered)
+
+    # ---------------------------------------------------------------- ending
+
+    def lose(self, error: Exception) -> None:
+        """Give the connection up; who waits for replies is told by the line."""
+        if self.closed:
+            return
+        self.close()
+        pending, self._pending = list(self._pending), deque()
+        later, self._later = self._later, []
+        self._on_lost(self, error, pending)
+        for make_calls in later:
+            make_calls()
+
+    def close(self) -> None:
+        """Close, in the loop's thread."""
+        self.closed = True
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._sock)
+            if self.full:
+                self._loop.remove_writer(self._sock)
+        for timer in (self._watch, self._lingering):
+            if timer is not None:
+                timer.cancel()
+        self._sock.close()
+
+    def abandon(self) -> None:
+        """Close the socket only, from any thread: the loop is closed, or another process's."""
+        self.closed = True
+        self._sock.close()

@@ -1,0 +1,68 @@
+"""Idle: which keys a Tiers object has used and nobody uses here now.
+
+The server forgets a key as soon as nobody holds or waits for it, so this is all
+that is remembered of idle ones; it is only counted and shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+from slotwise._core import fork
+from slotwise._core.paths import Path, TierSpec
+
+
+class Idle:
+    """The keys of keyed tiers that this object has used: busy ones counted, idle ones dated."""
+
+    # Between any two calls a key is in at most one of the two tables of its tier.
+
+    def __init__(self, tiers: tuple[TierSpec, ...]) -> None:
+        self._keyed = [index for index, tier in enumerate(tiers) if tier.keyed]
+        self._lock = fork.new_lock()
+        self._busy: dict[int, dict[str, int]] = {index: {} for index in self._keyed}
+        # The longest idle first.
+        self._idle: dict[int, OrderedDict[str, float]] = {
+            index: OrderedDict() for index in self._keyed
+        }
+
+    def enter(self, path: Path) -> None:
+        with self._lock:
+            for index in self._keyed:
+                key, busy = path[index], self._busy[index]
+                assert key is not None
+                busy[key] = busy.get(key, 0) + 1
+                self._idle[index].pop(key, None)
+
+    def leave(self, path: Path) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for index in self._keyed:
+                key, busy = path[index], self._busy[index]
+                assert key is not None
+                count = busy.get(key, 0)
+                if count > 1:
+                    busy[key] = count - 1
+                elif count:
+                    del busy[key]
+                    self._idle[index][key] = now
+
+    def keys(self, tier: int) -> list[str]:
+        """The idle ones, the longest idle first."""
+        with self._lock:
+            return list(self._idle[tier])
+
+    def forget(self, tier: int, older_than: float, keep_at_most: int | None) -> int:
+        before = time.monotonic() - older_than
+        count = 0
+        with self._lock:
+            idle = self._idle[tier]
+            kept = len(idle) if keep_at_most is None else keep_at_most
+            while idle:
+                key, since = next(iter(idle.items()))
+                if since > before and len(idle) <= kept:
+                    break
+                del idle[key]
+                count += 1
+        return count

@@ -1,0 +1,41 @@
+"""The names of a Tiers object's keys, and how its paths are written in them.
+
+A node is written ``tier:key``, the tier as its number and the key
+percent-encoded; a path is its nodes with commas between. So whatever a key is, it
+holds none of the characters that the scripts take records apart by, and can
+change no hash tag. Nothing here talks to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote, unquote_to_bytes
+
+from slotwise.redis._keys import KeySet
+
+# In the order in which the scripts want them; see lua/path_common.lua.
+KINDS = ("state", "holders", "waiters", "ttls", "line", "parked", "unfinished", "numbers")
+
+
+class PathKeys(KeySet):
+    """The keys of one Tiers object: one hash slot, and so one shard, on Cluster."""
+
+    __slots__ = ()
+
+    def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
+        super().__init__(namespace, "tiers", KINDS, name, cluster=cluster)
+
+
+def write_node(tier: int, key: str | None) -> str:
+    # A str may hold lone surrogates, which UTF-8 proper has no bytes for.
+    written = "" if key is None else quote(key.encode("utf-8", "surrogatepass"), safe="")
+    return f"{tier}:{written}"
+
+
+def read_node(node: bytes) -> tuple[int, str]:
+    tier, _, written = node.partition(b":")
+    return int(tier), unquote_to_bytes(written).decode("utf-8", "surrogatepass")
+
+
+def write_path(keys: Sequence[str | None]) -> str:
+    return ",".join([write_node(tier, key) for tier, key in enumerate(keys)])

@@ -1,0 +1,62 @@
+"""How full tiers are: what path_look.lua tells, put together with what is remembered here."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise.redis._path_idle import Idle
+from slotwise.redis._path_keys import read_node
+from slotwise.redis._reply_limits import LOOK, reply_within
+from slotwise.redis._scripts import load
+
+if TYPE_CHECKING:
+    from slotwise.redis._path_acquisition import PathRecord
+    from slotwise.redis._shared_client import SharedClient
+
+_LOOK = load("path_look")
+
+
+async def collect(
+    process: SharedClient, room: PathRecord, tiers: tuple[TierSpec, ...], idle: Idle
+) -> dict[str, TierStats]:
+    """Statistics by tier, in one look, or in several if there are thousands of keys."""
+    seat = process.seat()
+    records: dict[bytes, bytes] = {}
+    cursor = b"0"
+    while True:
+        looking = seat.run(_LOOK, room.keys.all, [b"", cursor], room.keys.slot)
+        reply = await reply_within(LOOK, looking, seat, room.keys.slot)
+        cursor, active, waiting, unfinished, texts, *found = reply
+        records.update(zip(found[::2], found[1::2], strict=True))
+        if unfinished:
+            room.go_on(process, seat)
+        if cursor == b"0":
+            break
+    values = [tier.value for tier in tiers]
+    if texts and texts.count(b",") == len(values) - 1:  # not somebody else's tiers
+        values = [int(each) for each in texts.split(b",")]
+    keys = _by_key(tiers, values, records, idle)
+    # Every path goes through every tier.
+    return {
+        tier.name: TierStats(active, waiting, value, MappingProxyType(those))
+        for tier, value, those in zip(tiers, values, keys, strict=True)
+    }
+
+
+def _by_key(
+    tiers: tuple[TierSpec, ...], values: list[int], records: dict[bytes, bytes], idle: Idle
+) -> list[dict[str, KeyStats]]:
+    """For each tier what is remembered here of keys, and over it what the server knows."""
+    keys: list[dict[str, KeyStats]] = [{} for _ in tiers]
+    for index, tier in enumerate(tiers):
+        if tier.keyed:
+            keys[index] = {key: KeyStats(0, 0, values[index]) for key in idle.keys(index)}
+    for node, record in records.items():
+        index, key = read_node(node)
+        if index < len(tiers) and tiers[index].keyed:
+            held, waited, value, *_ = record.split()
+            own = values[index] if value == b"-" else int(value)
+            keys[index][key] = KeyStats(int(held), int(waited), own)
+    return keys

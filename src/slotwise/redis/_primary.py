@@ -1,0 +1,125 @@
+"""Which server is the primary, by the sentinels: heard from one of them, and asked again and again.
+
+An old primary that was cut off or stopped goes on granting when it is back, until the sentinels
+demote it, which takes them some 10 s. So its connections are given up as soon as a sentinel names
+another. What a connection says after a silence is not believed before they were asked
+(`Reconnector.verify`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hiredis import ReplyError
+
+from slotwise.errors import BackendError
+from slotwise.redis._net.connection import Call, Connection
+from slotwise.redis._net.handshake import (
+    Address,
+    Handshake,
+    listen_to_sentinel,
+    read_primary,
+    where_is_primary,
+)
+
+if TYPE_CHECKING:
+    from slotwise.redis._shared_client import SharedClient
+
+# How often the sentinel is asked besides: messages get lost, and connections die in silence.
+_ASK_EVERY = 2.0
+# How long it may take to answer, and how long to wait before another try.
+_ANSWER = 1.0
+
+
+class PrimaryWatch:
+    """Follows the primary of one service. All methods are for the keeper's loop."""
+
+    def __init__(self, process: SharedClient) -> None:
+        self._process = process
+        self._endpoint = process.config.endpoint
+        self._wanted = False
+        self._opening = False  # or waiting to do so
+        self._link: Connection | None = None
+
+    def refresh(self, *, wanted: bool) -> None:
+        """Watch from now on, or no longer."""
+        if self._endpoint.service is None:
+            return
+        self._wanted = wanted
+        if not wanted:
+            self.close()
+        elif self._link is None and not self._opening:
+            self._opening = True
+            self._open(asyncio.get_running_loop())
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def abandon(self) -> None:
+        """Close the socket only, in a forked child."""
+        if self._link is not None:
+            self._link.abandon()
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        name = "slotwise-sentinel"
+        threading.Thread(target=self._open_in_thread, args=(loop,), name=name, daemon=True).start()
+
+    def _open_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        talk, primary = None, None
+        try:
+            talk, primary = listen_to_sentinel(self._process.config)
+        except (BackendError, OSError, ReplyError, ValueError):
+            pass  # it is tried again; and replies that come late are verified anyway
+        try:
+            loop.call_soon_threadsafe(self._opened, loop, talk, primary)
+        except RuntimeError:  # the loop was closed meanwhile
+            if talk is not None:
+                talk.sock.close()
+
+    def _opened(
+        self, loop: asyncio.AbstractEventLoop, talk: Handshake | None, primary: Address | None
+    ) -> None:
+        if not self._wanted:
+            self._opening = False
+            if talk is not None:
+                talk.sock.close()
+        elif talk is None or primary is None:
+            loop.call_later(_ANSWER, self._open, loop)
+        else:
+            self._opening = False
+            self._link = Connection(talk, loop, _ANSWER, _pass_on, self._switched, self._lost)
+            self._process.follow(primary)
+            self._ask(loop, self._link)
+
+    def _lost(self, link: Connection, *_: object) -> None:
+        if link is self._link:
+            self._link = None
+            self._opening = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(_ANSWER, self._open, loop)
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, link: Connection) -> None:
+        if link is self._link:
+            link.send(Call(None, (), where_is_primary(self._endpoint), self._asked))
+            loop.call_later(_ASK_EVERY, self._ask, loop, link)
+
+    def _asked(self, _: Call, reply: Any) -> None:
+        primary = read_primary(reply)
+        if primary is not None:
+            self._process.follow(primary)
+
+    def _switched(self, message: bytes) -> None:
+        """Act on a message: service, old host and port, new host and port."""
+        service, *old_and_new = message.decode(errors="replace").split(" ")
+        if service == self._endpoint.service and len(old_and_new) == 4:
+            host, port = old_and_new[2:]
+            if port.isdecimal():
+                self._process.follow((host, int(port)))
+
+
+def _pass_on(call: Call, reply: Any) -> None:
+    call.on_done(call, reply)

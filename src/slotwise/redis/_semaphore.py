@@ -1,0 +1,438 @@
+"""RedisSemaphore: the public face of the Redis driver.
+
+It checks arguments, asks, and waits. Who gets a slot is decided by the scripts
+on the server; how calls get there is the seat's business, staying alive the
+keeper's, and the blocking twins are in `threads`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from slotwise._core.arguments import (
+    UNSET,
+    Unset,
+    check_count,
+    check_flag,
+    check_name,
+    check_reason,
+    check_seconds,
+)
+from slotwise._core.closing import Closure, closed_error
+from slotwise._core.labels import Labelled, check_label
+from slotwise._core.redaction import kind_of
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+from slotwise._core.semaphore import EXIT_LIMIT, HeldWhileInside
+from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.redis import _closing, _log, _statistics
+from slotwise.redis import _shared_client as processes
+from slotwise.redis._acquisition import RedisAcquisition, read_closure
+from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise.redis._diagnosis import logger
+from slotwise.redis._inspect import read_claimants
+from slotwise.redis._loop_client import LoopClient
+from slotwise.redis._release_batching import give, kick
+from slotwise.redis._reply_limits import (
+    LOOK,
+    Release,
+    release_on_exit,
+    release_within,
+    reply_within,
+)
+from slotwise.redis._request_batching import request_template
+from slotwise.redis._scripts import Script, load
+from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
+from slotwise.redis._statistics import read_stats
+from slotwise.redis._sync import ForThreads
+from slotwise.redis._wait_for_grant import outcome
+
+# For how long a resize is remembered when nobody is there.
+_REMEMBERED = 24 * 3600
+
+# Lua counts in doubles: above this it would miscount.
+_MOST = 2**53
+
+# Each slot is a member of a sorted set, as documented, and the server does nothing else while it
+# adds them: this is some 20 ms of its time.
+_MOST_SLOTS_AT_ONCE = 10_000
+
+_LOOK = load("look")
+_CLOSE = load("close")
+_REOPEN = load("reopen")
+
+
+class RedisSemaphore(ForThreads):
+    """A semaphore for all processes that use one Redis server.
+
+    Instances of one name, namespace and server are one semaphore, in whatever
+    process. ``name=None`` makes a private one, with a random name.
+
+    Args:
+        value: how many slots there are.
+        name: what instances share it by.
+        max_acquire_time: the longest wait in seconds; None waits for ever.
+        ttl: the longest hold in seconds; then the slot is freed, whoever has it.
+        cancel_task_after_ttl: also cancel the task that took the slot.
+        heartbeat_max_interval: how long a process may be silent, in seconds,
+            before what it holds and its places in line are given to others.
+        ping_interval: how often it shows that it lives; a fifth of that by default, and
+            5 s at most.
+        cancel_task_on_loss: cancel the task whose slot was lost by silence.
+        config: the server; ``RedisConfig()`` is the one on this machine.
+    """
+
+    __slots__ = (
+        "_cancel_task_after_ttl",
+        "_cancel_task_on_loss",
+        "_config",
+        "_era",
+        "_generation",
+        "_interval",
+        "_max_acquire_time",
+        "_name",
+        "_ping_interval",
+        "_process",
+        "_room",
+        "_sent_as",
+        "_ttl",
+        "_value",
+        "_written_name",
+    )
+
+    def __init__(
+        self,
+        value: int,
+        *,
+        name: str | None = None,
+        max_acquire_time: float | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        heartbeat_max_interval: float = 15,
+        ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
+        config: RedisConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self._value = _check_value(value)
+        self._name = check_name(name)
+        self._written_name = self._name or f"private-{secrets.token_hex(8)}"
+        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
+        self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
+        if config is not None and not isinstance(config, RedisConfig):
+            raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
+        self._config = RedisConfig() if config is None else config
+        self._generation = _closing.generations.current(self._closing_key)
+        self._era: object = None
+        self._attach()
+
+    @property
+    def _closing_key(self) -> _closing.Key:
+        return _closing.key_of(self._config, "semaphore", self._written_name)
+
+    def _attach(self) -> None:
+        process = shared_client_for(self._config)
+        self._process = process
+        self._room = process.room(self._config.namespace, self._written_name)
+        self._sent_as: tuple[bytes, bytes] | None = None
+        self._era = processes.era
+
+    def _attached(self) -> tuple[SharedClient, NameRecord]:
+        """What this process shares; made anew in a forked child."""
+        if self._era is not processes.era:
+            self._attach()
+        return self._process, self._room
+
+    def _template(self) -> tuple[bytes, bytes]:
+        """A request as it travels, but for what differs each time."""
+        if self._sent_as is None:
+            self._sent_as = request_template(self)
+        return self._sent_as
+
+    def __repr__(self) -> str:
+        return (
+            f"<RedisSemaphore {self._written_name!r} value={self.value}, {self._config.endpoint}>"
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "value": self._value,
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+            "heartbeat_max_interval": self._interval,
+            "ping_interval": self._ping_interval,
+            "cancel_task_on_loss": self._cancel_task_on_loss,
+            "config": self._config,
+        }
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def value(self) -> int:
+        """How many slots there are, as the server last told this process."""
+        room = self._room
+        return room.value if self._value in room.values else self._value
+
+    # ---------------------------------------------------------------- taking
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
+
+        A wait that is cancelled or times out takes no slot. ``label`` is shown
+        by `holders` and `waiters`.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: the name is in use with another value.
+            ValueError: ``slots`` is more than the semaphore has, or more than 10,000.
+            BackendError: the server can't be used, or could not be reached in time.
+        """
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        else:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        acquisition = self._new_acquisition(slots, label)
+        acquisition.ask(wait=timeout != 0)
+        await outcome(acquisition, timeout)
+        return acquisition
+
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        """Take ``slots`` slots if that neither waits nor passes anybody, else give None.
+
+        Raises:
+            BackendError: the server can't be used, or did not answer within a second.
+        """
+        acquisition = self._new_acquisition(slots, label)
+        acquisition.ask(wait=False)
+        try:
+            await outcome(acquisition, 0.0)
+        except BackendError:
+            raise  # also when it is a time-out as well: nobody knows whether there was a slot
+        except TimeoutError:
+            return None
+        return acquisition
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> HeldWhileInside:
+        if timeout is not UNSET:
+            check_seconds("timeout", timeout, zero=True)
+        _check_slots(slots)
+        return Labelled(self, slots, timeout, check_label(label))
+
+    def _new_acquisition(self, slots: int, label: str | None) -> RedisAcquisition:
+        if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
+            _check_slots(slots)
+        if not self._generation.admits(self._attached()[0].has):
+            raise self._closed_error()
+        acquisition = RedisAcquisition(
+            self, slots, "" if label is None else check_label(label) or ""
+        )
+        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
+            acquisition.task = asyncio.current_task()
+        return acquisition
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Give an acquisition's slots back; False if it had ended before.
+
+        Raises:
+            BackendError: the server did not confirm it within ``cleanup_timeout``. The
+                release continues in the background, and silence frees the slots anyway.
+        """
+        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
+
+    async def _release_on_exit(
+        self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None:
+        await self._release(acquired, release_on_exit, at_most)
+
+    async def _release(
+        self, acquisition_id: str | AcquisitionResult, how: Release, seconds: float
+    ) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
+        process, room = self._attached()
+        if acquisition_id in processes.inherited:
+            return False  # its parent process has it
+        holder = process.holders.pop(acquisition_id, None)
+        if holder is not None:
+            holder.let_go()
+        process.condemned.pop(acquisition_id, None)
+
+        def send(seat: LoopClient) -> asyncio.Future[Any]:
+            return give(process, room, seat, acquisition_id, self._interval)
+
+        reply = await how(seconds, process, room, self._interval, send)
+        if reply is None:
+            return False
+        if holder is not None:
+            _log.released(holder)
+        return bool(reply[0])
+
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """End somebody's acquisition, of whatever process; False if it had ended before.
+
+        The next waiters get its slots at once. Its holder is told at once, or by
+        its next heartbeat if the message does not reach it: its ``lost`` is set, and
+        ``cancel_task_on_loss`` applies. Until then two may be at work: that is what
+        fencing tokens are for. One who still waits is not kicked out of line.
+        """
+        process, room = self._attached()
+        seat = process.seat()
+        kicked = kick(process, room, seat, acquisition_id_of(acquisition_id), self._interval)
+        return await reply_within(LOOK, kicked, seat, room.keys.slot)
+
+    # ------------------------------------------------------ looking, steering
+
+    async def _locked(self) -> bool:
+        if self._generation.closed:
+            return True
+        stats = await self.stats()
+        return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
+
+    async def stats(self) -> SemaphoreStats:
+        return read_stats(await self._look("counts"), self._value)
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, in the whole fleet."""
+        return read_claimants((await self._look("holders"))[5:])
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in the whole fleet, first come first."""
+        return read_claimants((await self._look("waiters"))[5:])
+
+    async def _look(self, what: str) -> list[Any]:
+        args = [b"", what, self._attached()[1].keys.notification, self._interval]
+        return await self._ask(_LOOK, args)
+
+    async def _ask(self, script: Script, args: list[Any]) -> list[Any]:
+        process, room = self._attached()
+        seat = process.seat()
+        reply = seat.run(script, room.keys.all, args, room.keys.slot)
+        return await reply_within(LOOK, reply, seat, room.keys.slot)
+
+    @classmethod
+    async def get_acquired_stats(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        config: RedisConfig | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """The statistics of the semaphores on a server, fullest first.
+
+        Idle ones are left out unless they are asked for by name.
+
+        Args:
+            names: only these; unknown ones are left out.
+            limit: at most so many.
+            config: the server and the namespace.
+        """
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, not the str {names!r}")
+        check_count("limit", limit)
+        config = RedisConfig() if config is None else config
+        process = shared_client_for(config)
+        found, troubles = await _statistics.collect(process, config.namespace, names, limit)
+        for trouble in troubles:
+            logger.warning("%s", trouble)
+        return found
+
+    @classmethod
+    def get_acquired_stats_sync(
+        cls,
+        names: Iterable[str] | None = None,
+        limit: int = 100,
+        config: RedisConfig | None = None,
+    ) -> dict[str, SemaphoreStats]:
+        """Like `get_acquired_stats`."""
+        process = shared_client_for(RedisConfig() if config is None else config)
+        return process.keeper.run(cls.get_acquired_stats(names, limit, config))
+
+    @classmethod
+    def _survey_sync(
+        cls, names: Iterable[str] | None, limit: int, config: RedisConfig
+    ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
+        """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
+        process = shared_client_for(config)
+        return process.keeper.run(_statistics.collect(process, config.namespace, names, limit))
+
+    async def resize(self, value: int) -> None:
+        _check_value(value)
+        if self._generation.closed:
+            raise self._closed_error()
+        process, room = self._attached()
+        seat = process.seat()
+        args = [b"", seat.token, self._interval, room.keys.notification]
+        args += [self._value, value, _REMEMBERED]
+        word, *told = await self._ask(load("resize"), args)
+        if word == b"closed":
+            raise self._closed_error(read_closure(told))
+        room.learn(value, self._value, value)
+        for message in told[1:]:
+            process.hear(message)
+
+    # --------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        if not self._generation.closed:
+            at_most = self._config.cleanup_timeout
+            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for the whole fleet, until `reopen`.
+
+        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
+        instances made later too; holders may still release. The server remembers it for
+        30 days after the last call that met it.
+        """
+        reason = check_reason(reason)
+        process, _ = self._attached()
+        args = [b"", process.seat().token, self._value, *([] if reason is None else [reason])]
+        for message in await self._ask(_CLOSE, args):
+            process.hear(message)
+
+    async def reopen(self) -> None:
+        process, room = self._attached()
+        args = [b"", process.seat().token, self._interval, room.keys.notification]
+        for message in await self._ask(_REOPEN, args):
+            process.hear(message)
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        return closed_error(f"{self._written_name!r} is", closure)
+
+
+def _check_value(value: object) -> int:
+    count = check_count("value", value)
+    if count > _MOST:
+        raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
+    return count
+
+
+def _check_slots(slots: object) -> None:
+    if check_count("slots", slots) > _MOST_SLOTS_AT_ONCE:
+        raise ValueError(
+            f"slots must be at most {_MOST_SLOTS_AT_ONCE} at once on Redis, not {slots}"
+        )

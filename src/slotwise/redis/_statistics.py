@@ -1,0 +1,103 @@
+"""How full the semaphores of a server are: found by SCAN, counted in one pipeline at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.results import SemaphoreStats
+from slotwise.errors import BackendError
+from slotwise.redis._diagnosis import Refused, Unusable
+from slotwise.redis._keys import Keys
+from slotwise.redis._reply_limits import LOOK, reply_within
+from slotwise.redis._scripts import load
+
+if TYPE_CHECKING:
+    from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._net.handshake import Address
+    from slotwise.redis._shared_client import SharedClient
+
+_AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write
+_WITH_REASON = 2  # what look.lua says of one that is closed for a reason
+_INTERVAL = 15  # what foreign waiters are given if this look grants them something
+
+
+async def collect(
+    process: SharedClient, namespace: str, names: Iterable[str] | None, limit: int
+) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
+    """Statistics by name, fullest first, and what is wrong with those that can't be read."""
+    troubles: list[BackendError] = []
+    if names is None:
+        wanted, unnamed = await _scan(process, namespace)
+        troubles += [
+            Refused(f"{process.config.endpoint} has a semaphore whose name is not text: {key!r}")
+            for key in unnamed
+        ]
+    else:
+        wanted = list(dict.fromkeys(names))
+    shown: list[tuple[str, SemaphoreStats]] = []
+    seat, on_cluster = process.seat(), bool(process.cluster)
+    for at in range(0, len(wanted), _AT_ONCE):
+        replies = []
+        for name in wanted[at : at + _AT_ONCE]:
+            keys = Keys(namespace, name, cluster=on_cluster)
+            args = [b"", b"counts", keys.notification, _INTERVAL]
+            reply = seat.run(load("look"), keys.all, args, keys.slot)
+            replies.append(reply_within(LOOK, reply, seat, keys.slot))
+        found = await asyncio.gather(*replies, return_exceptions=True)
+        for name, outcome in zip(wanted[at : at + _AT_ONCE], found, strict=True):
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, Refused) or isinstance(outcome, Unusable):
+                    raise outcome
+                troubles.append(Refused(f"{name!r} can't be read: {outcome}"))  # the others can
+                continue
+            value, held, waiting, closed, _ = outcome
+            if value and (names is not None or held or waiting or closed):
+                shown.append((name, read_stats(outcome, value)))
+    shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
+    return dict(shown[:limit]), troubles
+
+
+def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
+    """What look.lua replies; ``value`` is for one that the server knows none of."""
+    known_value, held, waiting, closed, reason, *_ = reply
+    why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
+    return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
+
+
+async def _scan(process: SharedClient, namespace: str) -> tuple[list[str], list[bytes]]:
+    """The names of all semaphores that are held, waited for, or closed; and those not in UTF-8."""
+    seat = process.seat()
+    names: dict[str, None] = {}
+    unnamed: dict[bytes, None] = {}
+    for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
+        prefix = f"{namespace}:semaphore_{kind}:"
+        pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
+        for address in await seat.primaries():
+            cursor = b"0"
+            while True:
+                cursor, keys = await seat.command(
+                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, "TYPE", its_type),
+                    address=address,
+                )
+                if kind == "state":  # those of idle semaphores stay for a while
+                    keys = await _closed_of(seat, keys, address)
+                for key in keys:
+                    written = key.removeprefix(prefix.encode())
+                    written = written[1:-1] if process.cluster is not None else written
+                    try:
+                        names[written.decode()] = None
+                    except UnicodeDecodeError:
+                        unnamed[written] = None
+                if cursor == b"0":
+                    break
+    return list(names), list(unnamed)
+
+
+async def _closed_of(seat: LoopClient, keys: list[bytes], address: Address | None) -> list[bytes]:
+    """Those of the states that say that the semaphore is closed."""
+    asked = (seat.command("HEXISTS", key, ".closed", address=address) for key in keys)
+    # One that moved to another node meanwhile is asked for there.
+    replies = await asyncio.gather(*asked, return_exceptions=True)
+    return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]

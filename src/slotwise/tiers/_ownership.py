@@ -1,0 +1,59 @@
+"""Belongings: which acquisitions a task or thread has, for those who release without an id."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from slotwise._core import fork
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import _caller
+
+# What was taken: ("download",) or ("upload", username).
+What = tuple[Hashable, ...]
+
+
+class Ownership:
+    """The acquisitions of each task and thread, by what was taken, the latest last."""
+
+    def __init__(self) -> None:
+        self._lock = fork.new_lock()
+        self._stacks: dict[tuple[object, What], list[str]] = {}
+        self._places: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
+
+    def add(self, acquired: AcquisitionResult, what: What) -> None:
+        """The calling task or thread has it from now on."""
+        place = _caller(), what
+        acquisition_id = acquired.acquisition_id
+        with self._lock:
+            self._stacks.setdefault(place, []).append(acquisition_id)
+            self._places[acquisition_id] = acquired, place
+
+    def latest(self, what: What) -> str | None:
+        """The id of the latest that the calling task or thread has."""
+        with self._lock:
+            stack = self._stacks.get((_caller(), what))
+            return stack[-1] if stack else None
+
+    def remove(self, acquisition_id: str, kind: Hashable) -> None:
+        """It was released, by whomever; left alone if it is of another kind."""
+        with self._lock:
+            found = self._places.get(acquisition_id)
+            if found is not None and found[1][1][0] == kind:
+                self._remove(acquisition_id)
+
+    def forget_lost(self) -> None:
+        """Forget what was lost, or expired, and will perhaps never be released."""
+        with self._lock:
+            for acquisition_id, (acquired, _) in list(self._places.items()):
+                if acquired.lost.is_set():
+                    self._remove(acquisition_id)
+
+    def _remove(self, acquisition_id: str) -> None:
+        found = self._places.pop(acquisition_id, None)
+        if found is None:
+            return
+        _, place = found
+        stack = self._stacks[place]
+        stack.remove(acquisition_id)
+        if not stack:
+            del self._stacks[place]

@@ -1,0 +1,373 @@
+"""SlotManager: slots for downloads, and for uploads per user and in all.
+
+A use of Tiers: one object for downloads and one for uploads, and with them the
+documented verbs, and the clean-up of users that have not been seen for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import fields
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from slotwise._core.arguments import check_seconds
+from slotwise._core.copying import SameWhenCopied
+from slotwise._core.paths import TierStats
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.semaphore import AcquisitionContext
+from slotwise.errors import SlotManagerClosed
+from slotwise.tiers._cleaner import Cleaner
+from slotwise.tiers._ownership import Ownership, What
+from slotwise.tiers._slot_options import SlotOptions, SlotStats
+from slotwise.tiers._tier import Tier
+from slotwise.tiers._tiers import Tiers
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+_log = logging.getLogger("slotwise.tiers")
+
+DEFAULT_NAME = "slots"
+
+_DOWNLOAD: What = ("download",)
+_NO_KEYS = (None,)
+
+
+class SlotManager(SameWhenCopied):
+    """Limits concurrent transfers: downloads in all, uploads for each user and in all.
+
+        async with SlotManager(max_downloads=4) as slots:
+            async with slots.upload("alice"):
+                ...
+
+    A limit of 0 is no limit: it never blocks, and is counted all the same. Every
+    coroutine has a twin with ``_sync`` behind its name, for plain threads, and
+    ``download()`` and ``upload()`` work with plain ``with``.
+
+    Args:
+        max_downloads: at once, of all users together.
+        max_uploads: at once, of all users together.
+        max_uploads_per_user: at once, of each user.
+        cleanup_interval: seconds between two looks for idle users; 0 never looks.
+        idle_threshold: for how many seconds a user must have been idle to be forgotten.
+        max_idle_users: beyond so many the longest idle are forgotten at once.
+        atomic: take both upload slots at one instant; False takes the user's first
+            and holds it while waiting for the other.
+        name: managers of one name share their slots; None makes private ones, and on
+            Redis stands for ``slots``.
+        backend: None for this process, a RedisConfig for a fleet.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        heartbeat_max_interval: how long a process may be silent before it is taken
+            for dead (Redis).
+        ping_interval: how often it shows that it lives (Redis).
+        cancel_task_after_ttl: also cancel the task that took a slot (atomic only).
+        cancel_task_on_loss: cancel the task whose slot was lost by silence (atomic
+            only; in memory nothing is lost).
+    """
+
+    def __init__(
+        self,
+        max_downloads: int = 10,
+        max_uploads: int = 10,
+        max_uploads_per_user: int = 1,
+        cleanup_interval: float = 60,
+        idle_threshold: float = 900,
+        max_idle_users: int = 10_000,
+        atomic: bool = True,
+        name: str | None = None,
+        backend: RedisConfig | None = None,
+        *,
+        ttl: float | None = None,
+        heartbeat_max_interval: float | None = None,
+        ping_interval: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        cancel_task_on_loss: bool = False,
+    ) -> None:
+        self.options = SlotOptions(
+            max_downloads=max_downloads,
+            max_uploads=max_uploads,
+            max_uploads_per_user=max_uploads_per_user,
+            cleanup_interval=cleanup_interval,
+            idle_threshold=idle_threshold,
+            max_idle_users=max_idle_users,
+            atomic=atomic,
+            name=name,
+            backend=backend,
+            ttl=ttl,
+            heartbeat_max_interval=heartbeat_max_interval,
+            ping_interval=ping_interval,
+            cancel_task_after_ttl=cancel_task_after_ttl,
+            cancel_task_on_loss=cancel_task_on_loss,
+        )
+        if name is None and backend is not None:
+            name = DEFAULT_NAME
+        passed_on: dict[str, Any] = {
+            "atomic": atomic,
+            "backend": backend,
+            "ttl": ttl,
+            "heartbeat_max_interval": heartbeat_max_interval,
+            "ping_interval": ping_interval,
+            "cancel_task_after_ttl": cancel_task_after_ttl,
+            "cancel_task_on_loss": cancel_task_on_loss,
+            "max_idle_keys": max_idle_users,
+            "closed_error": _closed,
+        }
+        self._downloads = Tiers(
+            Tier("downloads", max_downloads), name=name and f"{name}:downloads", **passed_on
+        )
+        self._uploads = Tiers(
+            Tier("user", max_uploads_per_user, keyed=True),
+            Tier("uploads", max_uploads),
+            name=name and f"{name}:uploads",
+            **passed_on,
+        )
+        self._download_block = self._downloads.block
+        self._upload_block = self._uploads.block
+        self._belongings = Ownership()
+        self._cleaner: Cleaner | None = None
+        if cleanup_interval:
+            self._cleaner = Cleaner(cleanup_interval, self._clean_up)
+
+    @classmethod
+    def from_options(cls, options: SlotOptions) -> Self:
+        return cls(**{field.name: getattr(options, field.name) for field in fields(options)})
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self.options.name is None and self.options.backend is None:
+            return None
+        return type(self).from_options, (self.options,)
+
+    def __repr__(self) -> str:
+        options = self.options
+        return (
+            f"<SlotManager downloads={options.max_downloads} uploads={options.max_uploads}"
+            f" per user={options.max_uploads_per_user}>"
+        )
+
+    # ---------------------------------------------------------------- blocks
+
+    def download(self, *, timeout: float | None = None) -> AcquisitionContext:
+        """A download slot for one ``async with`` or ``with`` block.
+
+        Raises, when entered:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SlotManagerClosed: closed before or during the wait.
+        """
+        if timeout is not None:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        return self._download_block(_NO_KEYS, timeout)
+
+    def upload(self, username: str, *, timeout: float | None = None) -> AcquisitionContext:
+        """An upload slot, of the user and of all, for one ``async with`` or ``with`` block.
+
+        ``timeout`` is for both together. Raises what `download` raises.
+        """
+        # What is as it should be is not looked at twice.
+        if type(username) is not str:
+            _check_username(username)
+        if timeout is not None:
+            timeout = check_seconds("timeout", timeout, zero=True)
+        return self._upload_block((username, None), timeout)
+
+    # ------------------------------------------------------ the documented verbs
+
+    async def acquire_download_slot(self, *, timeout: float | None = None) -> AcquisitionResult:
+        """Wait for a download slot; what it gives is what `release_download_slot` takes.
+
+        A wait that is cancelled or times out takes nothing.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SlotManagerClosed: closed before or during the wait.
+        """
+        acquired = await self._downloads.take(timeout=timeout)
+        self._belongings.add(acquired, _DOWNLOAD)
+        return acquired
+
+    def acquire_download_slot_sync(self, *, timeout: float | None = None) -> AcquisitionResult:
+        acquired = self._downloads.take_sync(timeout=timeout)
+        self._belongings.add(acquired, _DOWNLOAD)
+        return acquired
+
+    async def release_download_slot(
+        self, acquisition_id: str | AcquisitionResult | None = None
+    ) -> bool:
+        """Give a download slot back; False if there was nothing to give.
+
+        Without an id it is the latest that the calling task or thread got
+        from `acquire_download_slot`; if there is none, nothing is freed, with a warning.
+        Releasing twice never frees the slot of somebody else.
+        """
+        found = self._which(acquisition_id, _DOWNLOAD)
+        return found is not None and await self._downloads.release(found)
+
+    def release_download_slot_sync(
+        self, acquisition_id: str | AcquisitionResult | None = None
+    ) -> bool:
+        found = self._which(acquisition_id, _DOWNLOAD)
+        return found is not None and self._downloads.release_sync(found)
+
+    async def acquire_upload_slot(
+        self, username: str, *, timeout: float | None = None
+    ) -> AcquisitionResult:
+        """Wait for an upload slot of a user and of all.
+
+        ``timeout`` is for both together. Raises what `acquire_download_slot` raises.
+        """
+        acquired = await self._uploads.take(user=_check_username(username), timeout=timeout)
+        self._belongings.add(acquired, ("upload", username))
+        return acquired
+
+    def acquire_upload_slot_sync(
+        self, username: str, *, timeout: float | None = None
+    ) -> AcquisitionResult:
+        acquired = self._uploads.take_sync(user=_check_username(username), timeout=timeout)
+        self._belongings.add(acquired, ("upload", username))
+        return acquired
+
+    async def release_upload_slot(
+        self, username: str, acquisition_id: str | AcquisitionResult | None = None
+    ) -> bool:
+        """Give an upload slot back, of the user and of all; see `release_download_slot`."""
+        found = self._which(acquisition_id, ("upload", _check_username(username)))
+        return found is not None and await self._uploads.release(found)
+
+    def release_upload_slot_sync(
+        self, username: str, acquisition_id: str | AcquisitionResult | None = None
+    ) -> bool:
+        found = self._which(acquisition_id, ("upload", _check_username(username)))
+        return found is not None and self._uploads.release_sync(found)
+
+    def _which(self, acquisition_id: str | AcquisitionResult | None, what: What) -> str | None:
+        """The id of what is to be released, no longer among anybody's belongings."""
+        if acquisition_id is None:
+            found = self._belongings.latest(what)
+        else:
+            found = acquisition_id_of(acquisition_id)
+        if found is None:
+            _log.warning(
+                "nothing released: this task or thread has no %s slot%s that it acquired by itself",
+                what[0],
+                f" of {what[1]!r}" if len(what) > 1 else "",
+            )
+        else:
+            self._belongings.remove(found, what[0])
+        return found
+
+    # ------------------------------------------------------ looking, steering
+
+    async def stats(self) -> SlotStats:
+        """How many slots are held, of how many, and how many users are known."""
+        return _stats(await self._downloads.stats(), await self._uploads.stats())
+
+    def stats_sync(self) -> SlotStats:
+        return _stats(self._downloads.stats_sync(), self._uploads.stats_sync())
+
+    async def cleanup_idle_user_slots(self, threshold: float | None = None) -> int:
+        """Forget users who have been idle for ``threshold`` seconds; how many were.
+
+        Left out, it is the ``idle_threshold``. Who holds or waits is never forgotten.
+        """
+        return self.cleanup_idle_user_slots_sync(threshold)
+
+    def cleanup_idle_user_slots_sync(self, threshold: float | None = None) -> int:
+        seconds = check_seconds("threshold", threshold, zero=True)
+        older_than = self.options.idle_threshold if seconds is None else seconds
+        return self._uploads.forget_idle_sync("user", older_than, self.options.max_idle_users)
+
+    def _clean_up(self) -> None:
+        self.cleanup_idle_user_slots_sync()
+        if self.options.ttl is not None or self.options.backend is not None:
+            self._belongings.forget_lost()
+
+    async def close(self) -> None:
+        """Close every manager of the name that this process has made so far.
+
+        Those who wait, and who come later, fail with SlotManagerClosed; holders may still
+        release. A manager made afterwards works once the earlier holders of this process
+        have left. The clean-up in the background of this one has ended when this returns.
+        Closing again does no harm.
+        """
+        if self._cleaner is not None:
+            self._cleaner.stop()
+        try:
+            await self._downloads.close()
+        finally:
+            await self._uploads.close()
+
+    def close_sync(self) -> None:
+        if self._cleaner is not None:
+            self._cleaner.stop()
+        try:
+            self._downloads.close_sync()
+        finally:
+            self._uploads.close_sync()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`.
+
+        Waiters and newcomers fail with SlotManagerClosed, which carries ``reason``, in
+        managers made later too; holders may still release. The clean-up goes on.
+        """
+        await self._downloads.close_everywhere(reason)
+        await self._uploads.close_everywhere(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+        self._downloads.close_everywhere_sync(reason)
+        self._uploads.close_everywhere_sync(reason)
+
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        await self._downloads.reopen()
+        await self._uploads.reopen()
+
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
+        self._downloads.reopen_sync()
+        self._uploads.reopen_sync()
+
+    async def __aenter__(self) -> SlotManager:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> SlotManager:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close_sync()
+
+
+def _closed(_what: str, *, reason: str | None = None) -> SlotManagerClosed:
+    why = "" if reason is None else f": {reason}"
+    return SlotManagerClosed(f"the slot manager is closed{why}", reason=reason)
+
+
+def _check_username(username: object) -> str:
+    if not isinstance(username, str):
+        raise TypeError(f"username must be a str, not {username!r}")
+    return username
+
+
+def _stats(downloads: dict[str, TierStats], uploads: dict[str, TierStats]) -> SlotStats:
+    return SlotStats(
+        downloads_active=downloads["downloads"].active,
+        downloads_max=downloads["downloads"].value,
+        uploads_active=uploads["uploads"].active,
+        uploads_max=uploads["uploads"].value,
+        user_slots_count=len(uploads["user"].keys),
+    )

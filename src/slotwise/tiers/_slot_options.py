@@ -1,0 +1,123 @@
+"""SlotOptions: what a SlotManager is made with; SlotStats: what it tells of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.redaction import redact, redacted_repr
+from slotwise.tiers._tier import check_limit
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+PREFIX = "SLOTWISE_"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """How full a SlotManager is; a maximum of 0 is no limit.
+
+    ``user_slots_count`` counts the users with an upload slot held, waited for or remembered.
+    """
+
+    downloads_active: int
+    downloads_max: int
+    uploads_active: int
+    uploads_max: int
+    user_slots_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOptions:
+    """The arguments of a SlotManager; see there what they mean."""
+
+    max_downloads: int = 10
+    max_uploads: int = 10
+    max_uploads_per_user: int = 1
+    cleanup_interval: float = 60
+    idle_threshold: float = 900
+    max_idle_users: int = 10_000
+    atomic: bool = True
+    name: str | None = None
+    backend: RedisConfig | None = None
+    ttl: float | None = None
+    heartbeat_max_interval: float | None = None
+    ping_interval: float | None = None
+    cancel_task_after_ttl: bool = False
+    cancel_task_on_loss: bool = False
+
+    def __post_init__(self) -> None:
+        for what in ("max_downloads", "max_uploads", "max_uploads_per_user", "max_idle_users"):
+            check_limit(what, getattr(self, what))
+        for what in ("cleanup_interval", "idle_threshold"):
+            if check_seconds(what, getattr(self, what), zero=True) is None:
+                raise TypeError(f"{what} must be a number of seconds, not None")
+        for what in ("ttl", "heartbeat_max_interval", "ping_interval"):
+            check_seconds(what, getattr(self, what))
+        check_flag("atomic", self.atomic)
+        check_flag("cancel_task_after_ttl", self.cancel_task_after_ttl)
+        check_flag("cancel_task_on_loss", self.cancel_task_on_loss)
+        check_name(self.name)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> SlotOptions:
+        """The options that the environment names, one variable for each field.
+
+        ``SLOTWISE_MAX_DOWNLOADS`` and so on; ``SLOTWISE_BACKEND`` is the URL of a Redis
+        server. What is not set, or empty, has its default.
+
+        Raises:
+            ValueError: a variable can't be understood; it is named.
+        """
+        environ = os.environ if environ is None else environ
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = PREFIX + field.name.upper()
+            text = environ.get(variable, "").strip()
+            if not text:
+                continue
+            try:
+                value = _READERS[field.name](text)
+                cls(**{field.name: value})  # checks it alone, so that the right one is named
+            except (ValueError, TypeError) as wrong:
+                # A url that can't be read may be a password in every part.
+                shown = variable if field.name == "backend" else f"{variable}={redacted_repr(text)}"
+                raise ValueError(f"{shown}: {redact(str(wrong))}") from None
+            given[field.name] = value
+        return cls(**given)
+
+
+def _flag(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError(f"not one of {', '.join(words)}")
+    return words[text.lower()]
+
+
+def _redis(url: str) -> RedisConfig:
+    from slotwise.redis import RedisConfig
+
+    return RedisConfig(url)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "max_downloads": int,
+    "max_uploads": int,
+    "max_uploads_per_user": int,
+    "cleanup_interval": float,
+    "idle_threshold": float,
+    "max_idle_users": int,
+    "atomic": _flag,
+    "name": str,
+    "backend": _redis,
+    "ttl": float,
+    "heartbeat_max_interval": float,
+    "ping_interval": float,
+    "cancel_task_after_ttl": _flag,
+    "cancel_task_on_loss": _flag,
+}

@@ -1,0 +1,330 @@
+"""Tiers: several limits taken together, narrow to wide.
+
+It checks what callers pass in, and chooses the backend. Who gets what is
+decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`staged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from slotwise._core.arguments import check_flag, check_name, check_reason, check_seconds
+from slotwise._core.copying import SameWhenCopied, make
+from slotwise._core.paths import KeyStats, Path, PathBackend, TierStats
+from slotwise._core.redaction import redacted_repr
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.semaphore import AcquisitionContext
+from slotwise.errors import SemaphoreClosed
+from slotwise.memory._paths import MemoryPaths
+from slotwise.tiers._backends import choose_backend
+from slotwise.tiers._blocks import Block
+from slotwise.tiers._tier import Tier, check_limit
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+MAX_IDLE_KEYS = 10_000
+
+
+class Tiers(SameWhenCopied):
+    """Limits from narrow to wide, of each of which work takes one slot::
+
+        tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
+        async with tiers.acquire(tenant="acme") as acquired:
+            ...
+
+    Every coroutine has a twin with ``_sync`` behind its name, for plain threads;
+    ``acquire`` works with ``with`` as well. Copies and unpickled ones share their slots, by
+    name; private ones are their own copies, and can't be pickled.
+
+    Args:
+        tiers: narrow to wide.
+        atomic: take all tiers at one instant, holding nothing while waiting; False
+            takes them one after the other, narrow to wide, holding what it has.
+        backend: None for this process, a RedisConfig for a fleet.
+        name: what Tiers objects share their slots by; None makes private ones, and
+            on Redis stands for ``tiers``.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        cancel_task_after_ttl: also cancel the task that took them (atomic only).
+        heartbeat_max_interval: how long a process may be silent before it is taken
+            for dead (Redis).
+        ping_interval: how often it shows that it lives (Redis).
+        cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
+            only; in memory nothing is lost).
+        max_idle_keys: so many idle keys of each tier are remembered, those used last.
+    """
+
+    def __init__(
+        self,
+        *tiers: Tier,
+        atomic: bool = True,
+        backend: RedisConfig | None = None,
+        name: str | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        heartbeat_max_interval: float | None = None,
+        ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
+        max_idle_keys: int = MAX_IDLE_KEYS,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+    ) -> None:
+        if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
+            raise TypeError(f"Tiers takes one or more Tier objects, not {redacted_repr(tiers)}")
+        names = [tier.name for tier in tiers]
+        if len({*names}) < len(names):
+            raise ValueError(f"two tiers have the same name: {', '.join(names)}")
+        self._tiers = {tier.name: tier for tier in tiers}
+        self._private = name is None and backend is None
+        self._options: dict[str, Any] = {
+            "atomic": atomic,
+            "backend": backend,
+            "name": name,
+            "ttl": ttl,
+            "cancel_task_after_ttl": cancel_task_after_ttl,
+            "heartbeat_max_interval": heartbeat_max_interval,
+            "ping_interval": ping_interval,
+            "cancel_task_on_loss": cancel_task_on_loss,
+            "max_idle_keys": max_idle_keys,
+            "closed_error": closed_error,
+        }
+        self._keyed = frozenset(tier.name for tier in tiers if tier.keyed)
+        self._name = check_name(name)
+        self._closed_error = closed_error
+        self._max_idle_keys = check_limit("max_idle_keys", max_idle_keys)
+        self._backend = choose_backend(
+            [tier.spec for tier in tiers],
+            atomic=check_flag("atomic", atomic),
+            backend=backend,
+            name=self._name,
+            ttl=check_seconds("ttl", ttl),
+            cancel_task_after_ttl=check_flag("cancel_task_after_ttl", cancel_task_after_ttl),
+            heartbeat_max_interval=check_seconds("heartbeat_max_interval", heartbeat_max_interval),
+            ping_interval=check_seconds("ping_interval", ping_interval),
+            cancel_task_on_loss=check_flag("cancel_task_on_loss", cancel_task_on_loss),
+            max_idle_keys=self._max_idle_keys,
+            closed_error=closed_error,
+        )
+        self.block: Callable[[Path, float | None], AcquisitionContext] = self._block
+        if isinstance(self._backend, MemoryPaths):
+            self.block = self._backend.cm
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self._private:
+            return None
+        return make, (type(self), tuple(self._tiers.values()), self._options)
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def backend(self) -> PathBackend:
+        """What the slots are asked of."""
+        return self._backend
+
+    # ---------------------------------------------------------------- taking
+
+    def acquire(self, *, timeout: float | None = None, **keys: str) -> AcquisitionContext:
+        """A context manager for one slot of every tier, good for one ``with`` block.
+
+        A wait that is cancelled or times out takes nothing.
+
+        Args:
+            timeout: the longest wait in seconds, for all tiers together; 0 does not
+                wait, None waits for ever.
+            keys: the key of every keyed tier, by the tier's name.
+
+        Raises:
+            AcquireTimeout: when entered: ``timeout`` seconds passed first.
+            SemaphoreClosed: when entered: closed before or during the wait.
+            TypeError: a key is missing, unknown or no str.
+        """
+        return self.block(self._path(keys), check_seconds("timeout", timeout, zero=True))
+
+    async def take(self, *, timeout: float | None = None, **keys: str) -> AcquisitionResult:
+        """Like entering `acquire`; what it gives has to be released."""
+        path, timeout = self._path(keys), check_seconds("timeout", timeout, zero=True)
+        return await self.take_path(path, timeout)
+
+    def take_sync(self, *, timeout: float | None = None, **keys: str) -> AcquisitionResult:
+        """Like `take`, blocking this thread."""
+        path, timeout = self._path(keys), check_seconds("timeout", timeout, zero=True)
+        return self.take_path_sync(path, timeout)
+
+    async def take_path(self, path: Path, timeout: float | None) -> AcquisitionResult:
+        """`take` with arguments that have been checked."""
+        try:
+            return await self._backend.acquire(path, timeout=timeout)
+        except SemaphoreClosed as closed:
+            self._reraise(closed)
+
+    def take_path_sync(self, path: Path, timeout: float | None) -> AcquisitionResult:
+        """`take_sync` with arguments that have been checked."""
+        try:
+            return self._backend.acquire_sync(path, timeout=timeout)
+        except SemaphoreClosed as closed:
+            self._reraise(closed)
+
+    def _reraise(self, closed: SemaphoreClosed) -> NoReturn:
+        if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
+            raise closed
+        raise self._closed_error(str(closed), reason=closed.reason) from closed
+
+    def _block(self, path: Path, timeout: float | None) -> AcquisitionContext:
+        return Block(self, path, timeout)
+
+    def _path(self, keys: dict[str, str]) -> Path:
+        if keys.keys() != self._keyed:
+            missing, unknown = self._keyed - keys.keys(), keys.keys() - self._keyed
+            wrong = [f"missing: {', '.join(sorted(missing))}"] if missing else []
+            wrong += [f"unknown: {', '.join(sorted(unknown))}"] if unknown else []
+            known = ", ".join(name for name in self._tiers if name in self._keyed) or "no"
+            raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
+        for name, key in keys.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key of tier {name!r} must be a str, not {key!r}")
+        return tuple(keys.get(name) for name in self._tiers)
+
+    # ---------------------------------------------------------------- giving
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Give a slot of every tier back; False if the acquisition had ended before."""
+        freed = await self._backend.release(acquisition_id_of(acquisition_id))
+        self._bound_idle()
+        return freed
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `release`; it does not wait for others, so it may be called anywhere."""
+        freed = self._backend.release_sync(acquisition_id_of(acquisition_id))
+        self._bound_idle()
+        return freed
+
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
+        """`release` for a block that is left; see `Semaphore._release_on_exit`."""
+        await self._backend.release_on_exit(acquired.acquisition_id)
+        self._bound_idle()
+
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        self._backend.release_on_exit_sync(acquired.acquisition_id)
+        self._bound_idle()
+
+    def _bound_idle(self) -> None:
+        """Where the backend does not do it by itself, forget keys beyond the bound."""
+        if not isinstance(self._backend, MemoryPaths):
+            for name in self._keyed:
+                self._backend.forget_idle_sync(name, float("inf"), self._max_idle_keys)
+
+    # ------------------------------------------------------ looking, steering
+
+    async def stats(self) -> dict[str, TierStats]:
+        """How full the tiers are, by name, narrow to wide."""
+        return await self._backend.stats()
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        return self._backend.stats_sync()
+
+    async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
+        """The keys of a tier with the most slots held, then the most waiting."""
+        self._check_tier(tier, keyed=True)
+        return _busiest(await self.stats(), tier, n)
+
+    def busiest_sync(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
+        self._check_tier(tier, keyed=True)
+        return _busiest(self.stats_sync(), tier, n)
+
+    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+        """Change the value of a tier, or of one key of it, while it is in use.
+
+        After a shrink nothing is granted there until what is held fits.
+        """
+        self._check_resize(tier, value, key)
+        await self._backend.resize(tier, value, key)
+
+    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+        self._check_resize(tier, value, key)
+        self._backend.resize_sync(tier, value, key)
+
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        """Forget keys that nobody holds or waits for; how many were.
+
+        Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
+        """
+        self._check_tier(tier, keyed=True)
+        return await self._backend.forget_idle(tier, older_than, keep_at_most)
+
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        self._check_tier(tier, keyed=True)
+        return self._backend.forget_idle_sync(tier, older_than, keep_at_most)
+
+    async def close(self) -> None:
+        """Close every Tiers object of the name that this process has made so far.
+
+        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
+        One made afterwards works once the earlier holders of this process have left.
+        Other processes don't notice.
+        """
+        await self._backend.close()
+
+    def close_sync(self) -> None:
+        """Like `close`."""
+        self._backend.close_sync()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`.
+
+        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
+        objects made later too; holders may still release. Of tiers that are not atomic,
+        those who wait for a key fail when they come to the first tier without keys.
+        """
+        await self._backend.close_everywhere(check_reason(reason))
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+        self._backend.close_everywhere_sync(check_reason(reason))
+
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        await self._backend.reopen()
+
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
+        self._backend.reopen_sync()
+
+    async def __aenter__(self) -> Tiers:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _check_resize(self, tier: str, value: int, key: str | None) -> None:
+        self._check_tier(tier, keyed=key is not None)
+        check_limit("value", value)
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"the key of tier {tier!r} must be a str, not {key!r}")
+
+    def _check_tier(self, tier: str, *, keyed: bool) -> None:
+        if tier not in self._tiers:
+            raise ValueError(f"there is no tier {tier!r}; there are: {', '.join(self._tiers)}")
+        if keyed and tier not in self._keyed:
+            raise TypeError(f"tier {tier!r} has no keys")
+
+    def __repr__(self) -> str:
+        tiers = ", ".join(f"{tier.name}={tier.value}" for tier in self._tiers.values())
+        return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
+
+
+def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:
+    keys: list[tuple[str, KeyStats]] = [*stats[tier].keys.items()]
+    keys.sort(key=lambda item: (-item[1].active, -item[1].waiting, item[0]))
+    return keys[:n]

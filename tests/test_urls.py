@@ -1,0 +1,143 @@
+"""``slotwise.semaphore()``: one door to all scopes, by url."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slotwise
+from slotwise import MemorySemaphore, ProcessSemaphore, RedisSemaphore
+
+
+@pytest.fixture(autouse=True)
+def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLOTWISE_URL", raising=False)
+
+
+async def test_without_a_url_it_is_of_this_process():
+    semaphore = slotwise.semaphore("door", 2)
+    assert isinstance(semaphore, MemorySemaphore)
+    assert (semaphore.name, semaphore.value) == ("door", 2)
+    async with semaphore.cm():
+        assert (await slotwise.semaphore("door", 2, "memory://").stats()).acquired_slots == 1
+
+
+def test_process_urls_name_a_folder(tmp_path: Path):
+    url = f"process://{tmp_path}/with%20space"
+    semaphore = slotwise.semaphore("door", 1, url, ttl=5)
+    assert isinstance(semaphore, ProcessSemaphore)
+    same = ProcessSemaphore(name="door", value=1, directory=tmp_path / "with space")
+    with semaphore.cm():
+        assert same.locked_sync() is True
+    assert same.locked_sync() is False
+
+
+def test_process_without_a_folder_is_the_usual_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("SLOTWISE_DIR", str(tmp_path / "usual"))
+    with slotwise.semaphore("door", 1, "process://").cm():
+        assert ProcessSemaphore.names(tmp_path / "usual") == ["door"]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
+def test_redis_urls_name_a_server_and_perhaps_a_namespace(scheme):
+    semaphore = slotwise.semaphore(
+        "door", 1, f"{scheme}://:secret@example.org:7000?namespace=shop", ttl=5, attempts=2
+    )
+    assert isinstance(semaphore, RedisSemaphore)
+    assert "example.org:7000" in repr(semaphore)
+    assert semaphore._config.namespace == "shop"
+    assert semaphore._config.attempts == 2
+    given = slotwise.semaphore("door", 1, "redis://x?namespace=shop", namespace="lab")
+    assert isinstance(given, RedisSemaphore)
+    assert given._config.namespace == "lab"
+
+
+def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("SLOTWISE_URL", f"process://{tmp_path}/slots")
+    assert isinstance(slotwise.semaphore("door", 1), ProcessSemaphore)
+    assert isinstance(slotwise.semaphore("door", 1, "memory://"), MemorySemaphore)
+    monkeypatch.setenv("SLOTWISE_URL", "")
+    assert isinstance(slotwise.semaphore("door", 1), MemorySemaphore)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host", "url must be one of memory:// .* not ftp://"),
+        ("localhost:6379", "not one without '://'"),
+        ("memory://name", "memory:// and nothing else"),
+        ("process://relative/folder", "three slashes"),
+        ("process:///folder?x=1", "nothing else"),
+        ("redis://host:port", "port is none"),
+    ],
+)
+def test_a_url_that_names_no_scope_says_what_there_is(url, words):
+    with pytest.raises(ValueError, match=words):
+        slotwise.semaphore("door", 1, url)
+
+
+@pytest.mark.parametrize("scheme", ["reddis", "process", "memory", "redis"])
+def test_no_message_shows_a_password(scheme):
+    with pytest.raises(ValueError, match="url") as caught:
+        slotwise.semaphore("door", 1, f"{scheme}://user:secret@host:0x/")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_that_is_no_text_is_a_type_error():
+    with pytest.raises(TypeError, match="url must be a str, not int"):
+        slotwise.semaphore("door", 1, 7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "known"),
+    [
+        ("memory://", "ping_interval", "cancel_task_after_ttl, max_acquire_time, ttl"),
+        ("process://", "directory", "cancel_task_after_ttl, max_acquire_time, ttl"),
+        ("redis://", "config", "heartbeat_max_interval"),
+    ],
+)
+def test_an_option_that_a_scope_does_not_have_says_which_it_has(url, option, known):
+    with pytest.raises(TypeError, match=f"{url} has no option {option}; it has .*{known}"):
+        slotwise.semaphore("door", 1, url, **{option: None})
+
+
+@pytest.mark.parametrize("url", ["memory://", "process:///tmp", "redis://"])
+def test_every_scope_takes_the_common_options(url):
+    slotwise.semaphore(None, 3, url, max_acquire_time=1, ttl=2, cancel_task_after_ttl=True)
+
+
+def in_a_new_python(text: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_drivers_are_imported_when_their_url_is_used():
+    text = (
+        "import sys, slotwise; slotwise.semaphore('door', 1);"
+        "print([m for m in ('slotwise.redis', 'slotwise.processes', 'redis') if m in sys.modules])"
+    )
+    assert in_a_new_python(text) == "[]\n"
+
+
+def test_the_package_imports_what_is_used_and_a_star_the_standard_library_alone():
+    text = (
+        "import sys; before = {*sys.modules}; import slotwise;"
+        "print('asyncio' in sys.modules); from slotwise import *;"
+        "tops = {name.partition('.')[0] for name in {*sys.modules} - before};"
+        "print(sorted(tops - sys.stdlib_module_names - {'slotwise'}));"
+        "print({*slotwise.__all__} <= {*globals(), '__version__'} & {*dir(slotwise)})"
+    )
+    assert in_a_new_python(text) == "False\n[]\nTrue\n"
+
+
+def test_every_public_name_can_be_had_and_no_other():
+    for name in (*slotwise.__all__, *slotwise._MODULE_OF):
+        assert name in dir(slotwise)
+        assert getattr(slotwise, name) is not None
+    assert slotwise.errors.SlotwiseError is slotwise.SlotwiseError
+    with pytest.raises(AttributeError, match="'slotwise' has no attribute 'Semafore'"):
+        _ = slotwise.Semafore
