@@ -133,6 +133,7 @@ class HeartbeatSender:
             args += holders
             args += waiters
         replies = await self._insist(batch, keys, args)
+        self._process.server_answered(started)
         self._hear_of_memory(replies[0])
         for (room, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
             if outcomes and outcomes[0].startswith(b"failed "):

@@ -36,6 +36,7 @@ class LoopClient:
         *,
         on_message: Callable[[bytes], object],
         on_reopened: Callable[[], object],
+        on_silence: Callable[[], object],
         listens: Callable[[], bool],
     ) -> None:
         self.config = config
@@ -43,6 +44,7 @@ class LoopClient:
         self.token = token
         self._on_message = on_message
         self._on_reopened = on_reopened
+        self._on_silence = on_silence
         self._listens = listens
         self._lines: dict[Address | None, Reconnector] = {}
         self._cluster = cluster
@@ -110,6 +112,17 @@ class LoopClient:
         if link is not None:
             link.lose(TimeoutError())
 
+    @property
+    def silent_at(self) -> float:
+        """When replies were missed, if none came since; else inf. From any thread."""
+        link = None if self._only is None else self._only.link
+        return math.inf if link is None else link.silent_at
+
+    def doubt_if_silent(self, alive_at: float) -> None:
+        """Give up a connection that is dead, if the server has answered over another one."""
+        if self._only is not None and self._only.link is not None:
+            self._only.link.doubt_if_silent(alive_at)
+
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
         for calls in (self._parked, self._unsettled.get(call.slot, [])):
@@ -147,6 +160,8 @@ class LoopClient:
                 on_moved=self._moved,
                 on_unsettled=self._wait_until_settled,
                 on_trouble=self._troubled,
+                # The nodes of a cluster tell nothing about each other.
+                on_silence=self._on_silence if self._cluster is None else None,
                 listens=lambda: self._listens() and self._serves(address),
             )
         return line

@@ -155,6 +155,7 @@ class SharedClient:
             self.cluster,
             on_message=self.hear_published,
             on_reopened=self.keeper.beat_soon,
+            on_silence=self.keeper.beat_soon,
             listens=listens,
         )
         with _lock:
@@ -176,6 +177,13 @@ class SharedClient:
         for loop, seat in list(self._seats.items()):
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(seat.follow, primary)
+
+    def server_answered(self, asked_at: float) -> None:
+        """Have connections given up that were silent before, in the heartbeat thread."""
+        for loop, seat in list(self._seats.items()):
+            if seat.silent_at < asked_at:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(seat.doubt_if_silent, asked_at)
 
     # -------------------------------------------------------------- messages
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 import redis
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import (
     CutsAfterReply,
+    Freezes,
     GoesSilent,
     IsFarAway,
     LosesReply,
@@ -192,6 +194,43 @@ async def test_a_connection_that_goes_silent_costs_no_holder_its_slot(
         await until(lambda: held.lost or deadline() > last + 1, "heartbeats over a new connection")
         assert not held.lost.is_set()
         assert await asyncio.wait_for(asyncio.to_thread(semaphore.release_sync, held), 30)
+        assert_nothing_left(client)
+
+
+async def test_requests_do_not_wait_on_a_connection_that_went_silent(
+    server: Server, client: redis.Redis
+) -> None:
+    """The server answers heartbeats over another one, so this one is dead."""
+    with GoesSilent(server.port) as proxy:
+        semaphore = RedisSemaphore(
+            name="s",
+            value=1,
+            heartbeat_max_interval=4,
+            config=RedisConfig(proxy.url, reply_timeout=600),
+        )
+        await semaphore.release(await semaphore.acquire())
+        proxy.vanish()
+        asking = asyncio.create_task(semaphore.acquire())
+        held = await asyncio.wait_for(asking, 60)
+        assert proxy.lost_something.is_set()
+        assert await semaphore.release(held)
+        assert_nothing_left(client)
+
+
+async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
+    server: Server, client: redis.Redis
+) -> None:
+    with Freezes(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        await semaphore.release(await semaphore.acquire())
+        link = semaphore._process.seat().link_for(None)
+        assert link is not None
+        proxy.freeze()
+        asking = asyncio.create_task(semaphore.acquire())
+        await until(lambda: link.silent_at < math.inf, "silence that is noticed")
+        proxy.thaw()
+        assert await semaphore.release(await asyncio.wait_for(asking, 30))
+        assert semaphore._process.seat().link_for(None) is link, "over the same connection"
         assert_nothing_left(client)
 
 

@@ -12,6 +12,7 @@ being told, and then the socket can still be closed by anybody.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections import deque
@@ -39,6 +40,9 @@ _DOUBLINGS = 10
 
 # How long a late reply may still take once the loop had time to look for it.
 _GRACE = 0.25
+
+# After so long without a reply it is asked whether the server answers over other connections.
+_SILENCE = 1.0
 
 
 class Call:
@@ -148,6 +152,7 @@ class Connection:
         "_on_lost",
         "_on_message",
         "_on_reply",
+        "_on_silence",
         "_out",
         "_pending",
         "_reader",
@@ -162,6 +167,7 @@ class Connection:
         "address",
         "closed",
         "full",
+        "silent_at",
     )
 
     def __init__(
@@ -173,6 +179,7 @@ class Connection:
         on_message: Callable[[bytes], object],
         on_lost: Callable[[Connection, Exception, list[Call]], object],
         *,
+        on_silence: Callable[[], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
     ) -> None:
         self.address = talk.address
@@ -184,6 +191,10 @@ class Connection:
         self._on_reply = on_reply
         self._on_message = on_message
         self._on_lost = on_lost
+        # Called while replies do not come: whether the server lives is then told by
+        # `doubt_if_silent`.
+        self._on_silence = on_silence
+        self.silent_at = math.inf  # when that was called, with no reply since
         self._out: list[bytes] = []
         self._pending: deque[Call] = deque()
         # What asyncio's own loops have yet to run in this tick; others don't tell.
@@ -369,21 +380,45 @@ class Connection:
 
     def _start_watch(self) -> None:
         self._suspicious = False
-        self._watch = self._loop.call_later(self._reply_timeout, self._look, self._answered)
+        self.silent_at = math.inf
+        self._look_again(0.0)
 
-    def _look(self, answered_before: int) -> None:
+    def _look_again(self, silent: float) -> None:
+        """Look again a while later, after some seconds in which nothing came."""
+        wait = min(_SILENCE, self._reply_timeout - silent)
+        self._watch = self._loop.call_later(wait, self._look, self._answered, silent + wait)
+
+    def _look(self, answered_before: int, silent: float) -> None:
         """See whether the server has answered anything since the last look."""
         self._watch = None
         if self.closed or not self._pending:
+            self.silent_at = math.inf
             return
         if self._answered != answered_before:
             self._start_watch()
         elif self._suspicious:
             self.lose(TimeoutError())
+        elif silent >= self._reply_timeout:
+            self._suspect()
         else:
-            # The loop may have been blocked, with the reply waiting in the socket.
-            self._suspicious = True
-            self._watch = self._loop.call_later(_GRACE, self._look, self._answered)
+            self._look_again(silent)
+            if self._on_silence is not None:
+                self.silent_at = min(self.silent_at, time.monotonic())
+                self._on_silence()
+
+    def _suspect(self) -> None:
+        """Give it up soon. The loop may have been blocked, with the reply waiting in the socket."""
+        self._suspicious = True
+        self._watch = self._loop.call_later(_GRACE, self._look, self._answered, 0.0)
+
+    def doubt_if_silent(self, alive_at: float) -> None:
+        """Note that the server has answered, over another connection, what it was asked then.
+
+        If it has not answered on this one for longer, the other end of this one is gone.
+        """
+        if self.silent_at < alive_at and self._watch is not None and not self._suspicious:
+            self._watch.cancel()
+            self._suspect()
 
     # ---------------------------------------------------------------- ending
 

@@ -50,6 +50,7 @@ class Reconnector:
         on_moved: Callable[[Call, str, bool], bool],
         on_unsettled: Callable[[Call, float], object],
         on_trouble: Callable[[], object],
+        on_silence: Callable[[], object] | None = None,
         listens: Callable[[], bool],
     ) -> None:
         self.config = config
@@ -64,6 +65,7 @@ class Reconnector:
         self._on_moved = on_moved
         self._on_unsettled = on_unsettled
         self._on_trouble = on_trouble
+        self._on_silence = on_silence
         self._listens = listens
         self._backlog: list[Call] = []
         # While the server learns scripts that it forgot, or can't serve anybody for a
@@ -169,6 +171,7 @@ class Reconnector:
             self._answered,
             self._on_message,
             self._lost,
+            on_silence=self._on_silence,
             # A line without a channel makes calls that block: there no reply is late.
             verify=self._verify if self.config.endpoint.service and self.channel else None,
         )
