@@ -62,7 +62,7 @@ def test_a_semaphore_that_is_closed_during_the_wait_is_75(most_shells: Shell):
     assert most_shells.here("close", "api", "--yes").returncode == 0
     code, out, err = end(waiting)
     assert (code, out) == (75, "")
-    assert err == "slotwise run: 'api' is closed\n"
+    assert err == "slotwise run: 'api' is closed everywhere\n"
     assert most_shells.run("run", "api", "--limit", 1, *sh("echo started")).returncode == 75
 
 
@@ -331,14 +331,15 @@ def test_never_more_than_the_limit_run_at_once(shell: Shell, tmp_path: Path):
 
 def test_several_slots_are_taken_together(shell: Shell):
     shell.occupy(slots=2, limit=3)
-    assert shell.json("ls") == [{"name": "api", "value": 3, "held": 2, "waiting": 0}]
+    [row] = shell.json("ls")
+    assert (row["name"], row["value"], row["held"], row["waiting"]) == ("api", 3, 2, 0)
     words = ("run", "api", "--limit", 3, "--no-wait", "--slots", 2, "--", "true")
     assert shell.run(*words).returncode == 75
 
 
 def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
     text = (
-        "import sys; from slotwise.cli import run;"
+        "import sys; from slotwise._cli import run;"
         "code = run.main(['api', '--limit', '1', '--', 'true']);"
         "print(code, sorted({'typer', 'rich', 'redis', 'click'} & {*sys.modules}))"
     )

@@ -518,7 +518,7 @@ def test_a_purge_starts_without_an_event_loop(root, old) -> None:
     """A third of the time that a small tree takes would be the import of asyncio."""
     old(root / "x")
     program = (
-        "import sys; from slotwise.cli import purge;"
+        "import sys; from slotwise._cli import purge;"
         f"code = purge.main([{str(root)!r}, '--yes', '--json']);"
         "sys.exit(code or 3 * ('asyncio' in sys.modules))"
     )

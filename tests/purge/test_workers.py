@@ -288,7 +288,7 @@ def test_ctrl_c_while_workers_are_hired_ends_it_in_order(root, old, purge_it) ->
     old(root / "x")
     program = f"""
 import signal, sys, threading
-from slotwise.cli import purge as cli
+from slotwise._cli import purge as cli
 from slotwise.purge import PurgeOptions, make_plan, purge
 
 def interrupted(thread, start=threading.Thread.start):
