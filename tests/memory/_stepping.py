@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import linecache
+import os
 import re
 import sys
 import threading
@@ -37,16 +38,17 @@ _STEPPED = tuple(
         "_ledger/deadlines",
         "_ledger/path_nodes",
         "_ledger/paths",
-        "memory/_lease",
-        "memory/_path_lease",
+        "_wait/wakers",
+        "memory/_acquisition",
+        "memory/_path_acquisition",
         "memory/_path_tracker",
+        "memory/_paths",
         "memory/_registry",
+        "memory/_semaphore",
         "memory/_tracker",
-        "memory/_wakers",
-        "memory/paths",
-        "memory/semaphore",
     )
 )
+assert all(map(os.path.exists, _STEPPED)), "a module was renamed, and would not be stepped through"
 _SHARED = {
     "attention",
     "alarm",

@@ -7,12 +7,10 @@ that can't be delivered goes to the next.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from _thread import LockType
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from slotwise._core.closing import Closure
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
@@ -22,14 +20,15 @@ from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._wait import clock
 from slotwise._wait.section import exclusive_or_later, lock
-from slotwise._wait.wakers import Delivery, Waker, send
+from slotwise._wait.ttl_cancel import TtlCancel
+from slotwise._wait.wakers import Waker, wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout
 from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
-from slotwise.memory._tracker import TtlCancel, _hand_on, _nothing, ttl_cancels
+from slotwise.memory._tracker import _hand_on, _nothing, announce_cancels, ttl_cancels
 
 if TYPE_CHECKING:
-    from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
+    from slotwise.memory._acquisition import MemoryClaim
     from slotwise.memory._tracker import Tracker
 
 _log = logging.getLogger("slotwise.memory")
@@ -151,13 +150,11 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
     def keep_task(self, key: Hashable) -> None:
         """Do not cancel the task of an expired lease: it has left, or released."""
         if self.deadlines is not None:
-            # In the section, since `_ring` ends a hold and condemns its task in one there.
             exclusive_or_later(self._keep_task, key, then=_nothing)
 
     def _keep_task(self, key: Hashable) -> None:
-        lease = cast("MemoryPathAcquisition | None", ttl_cancels.get(key))
-        if isinstance(lease, MemoryPathAcquisition) and lease.paths._tracker is self:
-            del ttl_cancels[key]
+        # In the section, where `_end_what_is_due` ends a hold and announces the cancel.
+        ttl_cancels.keep_task(key, owner=self)
 
     def withdraw(self, lease: MemoryPathAcquisition) -> None:
         """End a wait whose outcome nobody will see: stop waiting, or hand the grant on."""
@@ -217,13 +214,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
             _hand_on(cast("Tracker", self), cast("list[MemoryClaim]", undelivered))
 
     def _wake(self, lease: MemoryPathAcquisition) -> bool:
-        waker = lease.waker
-        if isinstance(waker, LockType):
-            waker.release()
-            return True
-        # A parcel only asks for `withdraw`, `refused` and `woken`.
-        claim, tracker = cast("MemoryClaim", lease), cast("Tracker", self)
-        return send(waker, Delivery(tracker, claim, waker, None))
+        return wake(lease.waker, self, lease)
 
     def refused(self, lease: MemoryPathAcquisition) -> None:
         """Nobody waits any more for what was brought; its task sees to it."""
@@ -309,31 +300,29 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
 
     def _end_what_is_due(
         self,
-    ) -> tuple[float, list[MemoryPathAcquisition], list[MemoryPathAcquisition]]:
+    ) -> tuple[float, list[MemoryPathAcquisition], list[TtlCancel], list[MemoryPathAcquisition]]:
         self.alarm = NEVER
         now = clock.now()
         holders, waiters, granted = self.expire(now)
         for lease in waiters:
             lease.failure = self._timeout_error(lease)
-        ttl_cancels.update(
-            (lease.key, cast("MemoryAcquisition", lease))
-            for lease in holders
-            if _task_of(lease) is not None
-        )
+        cancels = announce_cancels(holders, self)
         self._started(granted, now)
         self._ring_by(self.next_deadline())
-        return now, holders, waiters + granted
+        return now, holders, cancels, waiters + granted
 
     def _tell_whose_time_is_up(
-        self, outcome: tuple[float, list[MemoryPathAcquisition], list[MemoryPathAcquisition]]
+        self,
+        outcome: tuple[
+            float, list[MemoryPathAcquisition], list[TtlCancel], list[MemoryPathAcquisition]
+        ],
     ) -> None:
-        now, holders, ended = outcome
+        now, holders, cancels, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
-            task = _task_of(lease)
-            if task is not None:
-                TtlCancel(cast("MemoryAcquisition", lease), task).pronounce()
             lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+        for cancel in cancels:
+            cancel.send()
         for lease in holders:
             _log.warning(
                 "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
@@ -364,7 +353,3 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
                     where += ", the rest kept for an older request"
                 break
         return AcquireTimeout(f"no slot of {self.title} in {lease.timeout or 0:g} s; {where}")
-
-
-def _task_of(lease: MemoryPathAcquisition) -> asyncio.Task[Any] | None:
-    return getattr(lease, "task", None)

@@ -8,7 +8,6 @@ goes to the next.
 from __future__ import annotations
 
 import asyncio
-from _thread import LockType
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -22,18 +21,19 @@ from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
-from slotwise._wait.wakers import Delivery, Waker, send
+from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
+from slotwise._wait.wakers import Delivery, Waker, send, wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
 
 if TYPE_CHECKING:
+    from slotwise.memory._path_acquisition import MemoryPathAcquisition
     from slotwise.memory._registry import Registry
 
-# Holders whose ttl has ended and whose task is about to be cancelled for it.
-# Who leaves the block or releases before that is taken out, and stays uncancelled.
-ttl_cancels: dict[Hashable, MemoryAcquisition] = {}
+# Of all semaphores and tiers of this process: their keys are unique.
+ttl_cancels = TtlCancels()
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
@@ -233,10 +233,8 @@ class Tracker(Ledger[MemoryClaim]):
             exclusive_or_later(self._keep_task, key, then=_nothing)
 
     def _keep_task(self, key: Hashable) -> None:
-        # In the section, since `_ring` ends a hold and condemns its task in one there.
-        lease = ttl_cancels.get(key)
-        if lease is not None and lease.semaphore._tracker is self:
-            del ttl_cancels[key]
+        # In the section, where `_end_what_is_due` ends a hold and announces the cancel.
+        ttl_cancels.keep_task(key, owner=self)
 
     def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if ended and self.deadlines is not None:
@@ -381,11 +379,7 @@ class Tracker(Ledger[MemoryClaim]):
             refused = not claim._slot_number and not self.retired
             failure = self.closed_error() if refused else None
             return send(future, Delivery(self, claim, future, claim._slot_number, failure))
-        waker = claim.waker
-        if isinstance(waker, LockType):
-            waker.release()
-            return True
-        return send(waker, Delivery(self, claim, waker, None))
+        return wake(claim.waker, self, claim)
 
     def refused(self, claim: MemoryClaim | LineGrant) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""
@@ -416,7 +410,9 @@ class Tracker(Ledger[MemoryClaim]):
             return  # an earlier alarm has been set since and has seen to this
         exclusive_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
 
-    def _end_what_is_due(self) -> tuple[float, list[MemoryAcquisition], list[MemoryClaim]]:
+    def _end_what_is_due(
+        self,
+    ) -> tuple[float, list[MemoryAcquisition], list[TtlCancel], list[MemoryClaim]]:
         # Before the deadlines are looked at: a quick taker whose deadline comes
         # too late for this look finds no alarm set, and sets one.
         self.alarm = NEVER
@@ -425,21 +421,21 @@ class Tracker(Ledger[MemoryClaim]):
         for claim in waiters:
             claim.failure = self._timeout_error(claim.timeout or 0.0)
         holders = cast("list[MemoryAcquisition]", expired)  # other claims have no ttl
-        ttl_cancels.update((lease.key, lease) for lease in holders if task_to_cancel(lease))
+        cancels = announce_cancels(holders, self)
         self._after_change(granted, now)
         self._ring_by(self.next_deadline())
-        return now, holders, waiters + granted
+        return now, holders, cancels, waiters + granted
 
     def _tell_whose_time_is_up(
-        self, outcome: tuple[float, list[MemoryAcquisition], list[MemoryClaim]]
+        self,
+        outcome: tuple[float, list[MemoryAcquisition], list[TtlCancel], list[MemoryClaim]],
     ) -> None:
-        now, holders, ended = outcome
+        now, holders, cancels, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
-            task = task_to_cancel(lease)
-            if task is not None:
-                TtlCancel(lease, task).pronounce()
             lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+        for cancel in cancels:
+            cancel.send()
         for lease in holders:
             _log.expired(lease, self, now - lease.since)
 
@@ -501,29 +497,14 @@ def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | LineGrant]) -> Non
     hand_on()
 
 
-def task_to_cancel(lease: MemoryAcquisition) -> asyncio.Task[Any] | None:
-    return getattr(lease, "task", None)
-
-
-class TtlCancel:
-    """The cancel of a task whose ttl has ended, on its way to the task's loop."""
-
-    __slots__ = ("_key", "_task", "_why")
-
-    def __init__(self, lease: MemoryAcquisition, task: asyncio.Task[Any]) -> None:
-        self._key = lease.key
-        self._task = task
-        self._why = f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s"
-
-    def pronounce(self) -> None:
-        try:
-            self._task.get_loop().call_soon_threadsafe(self.carry_out)
-        except RuntimeError:
-            pass  # the loop is closed, and the task with it
-
-    def carry_out(self) -> None:
-        if ttl_cancels.pop(self._key, None) is not None:
-            self._task.cancel(self._why)
-
-    def __del__(self) -> None:
-        ttl_cancels.pop(self._key, None)  # its loop was closed before it came there
+def announce_cancels(
+    expired: Iterable[MemoryAcquisition | MemoryPathAcquisition], owner: object
+) -> list[TtlCancel]:
+    """Have the tasks of those cancelled that asked for it, *in the section*."""
+    cancels: list[TtlCancel] = []
+    for lease in expired:
+        task: asyncio.Task[Any] | None = getattr(lease, "task", None)
+        if task is not None:
+            reason = f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s"
+            cancels.append(ttl_cancels.announce(lease.key, task, reason, owner=owner))
+    return cancels
