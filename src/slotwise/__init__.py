@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slotwise._core.limit import Limit
     from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
     from slotwise._core.semaphore import Semaphore
     from slotwise._urls import semaphore
@@ -41,6 +42,7 @@ __all__ = [
     "BackendError",
     "Claimant",
     "ContextReused",
+    "Limit",
     "MemorySemaphore",
     "Semaphore",
     "SemaphoreClosed",
@@ -62,6 +64,7 @@ _NAMES_OF = {
     "slotwise.memory": ("MemorySemaphore",),
     "slotwise.processes": ("ProcessSemaphore",),
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
+    "slotwise._core.limit": ("Limit",),
     "slotwise._core.semaphore": ("Semaphore",),
     "slotwise.tiers": ("SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
     "slotwise._core.results": ("AcquisitionResult", "Claimant", "SemaphoreStats"),

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from slotwise._core.semaphore import display
+from slotwise._core.messages import display
 from slotwise._wait import clock
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._tracker import Tracker

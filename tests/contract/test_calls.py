@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from slotwise import (
+    Limit,
     MemorySemaphore,
     ProcessSemaphore,
     RedisSemaphore,
@@ -32,6 +33,40 @@ def test_only_the_value_may_be_positional(driver: Callable[..., Semaphore]) -> N
         driver(1, "positional")
     with pytest.raises(TypeError, match="value"):
         driver(name="without-a-value")
+
+
+def test_what_a_semaphore_was_made_with_can_be_read(make: Make, name: str) -> None:
+    plain = make(3)
+    assert (plain.name, plain.value) == (name, 3)
+    assert (plain.max_acquire_time, plain.ttl, plain.cancel_task_after_ttl) == (None, None, False)
+    given = {"max_acquire_time": 5.0, "ttl": 30.0, "cancel_task_after_ttl": True}
+    semaphore = make(3, **given)
+    assert {option: getattr(semaphore, option) for option in given} == given
+
+
+@pytest.mark.parametrize("driver", [MemorySemaphore, ProcessSemaphore, RedisSemaphore])
+def test_every_constructor_argument_is_an_attribute(driver: type[Semaphore]) -> None:
+    parameters = [*inspect.signature(driver).parameters]
+    assert [each for each in parameters if not isinstance(getattr(driver, each), property)] == []
+
+
+@pytest.mark.parametrize("driver", [MemorySemaphore, ProcessSemaphore, RedisSemaphore])
+@pytest.mark.parametrize("base", [Limit, Semaphore])
+def test_every_driver_has_the_signatures_of_the_interface(
+    driver: type[Semaphore], base: type[Limit]
+) -> None:
+    for name, method in vars(base).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            own = inspect.signature(getattr(driver, name)).parameters
+            assert [*own] == [*inspect.signature(method).parameters], name
+
+
+def test_every_coroutine_has_a_sync_twin_with_the_same_signature() -> None:
+    for base in (Limit, Semaphore):
+        for name, method in vars(base).items():
+            if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+                twin = inspect.signature(getattr(base, f"{name}_sync"))
+                assert twin.parameters == inspect.signature(method).parameters, name
 
 
 # ---------------------------------------------------------------- locked()

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from slotwise import MemorySemaphore, SemaphoreStats
-from slotwise._core.semaphore import AcquisitionContext
+from slotwise._core.limit import AcquisitionContext
 from slotwise._wait import clock as _clock
 from slotwise._wait import section
 from slotwise.memory import _tracker

@@ -130,7 +130,7 @@ async def test_two_tasks_cannot_share_a_cm() -> None:
 
 async def test_leaving_a_block_that_was_not_entered_is_an_error() -> None:
     semaphore = MemorySemaphore(name="not entered", value=1)
-    with pytest.raises(RuntimeError, match="no 'with' block of 'not entered'"):
+    with pytest.raises(RuntimeError, match="not in a 'with' block of 'not entered'"):
         await semaphore.__aexit__(None, None, None)
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 

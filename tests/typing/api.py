@@ -11,6 +11,7 @@ from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
     Claimant,
+    Limit,
     MemorySemaphore,
     ProcessSemaphore,
     RedisConfig,
@@ -59,7 +60,28 @@ from slotwise.purge import AsyncEFSPurger, PurgeFlags, PurgeReport, purge
 from slotwise.testing import FakeClock, settle
 
 
+async def any_limit(limit: Limit) -> None:
+    acquired = await limit.acquire(2, timeout=None, label="import")
+    assert_type(acquired, AcquisitionResult)
+    assert_type(await limit.try_acquire(label="import"), AcquisitionResult | None)
+    assert_type(limit.try_acquire_sync(2), AcquisitionResult | None)
+    assert_type(limit.acquire_sync(timeout=1, label="import"), AcquisitionResult)
+    assert_type(await limit.release(acquired), bool)
+    assert_type(limit.release_sync("id"), bool)
+    async with limit.cm(2, timeout=1, label="import") as one:
+        assert_type(one, AcquisitionResult)
+    async with limit:
+        pass
+    with limit:
+        pass
+    assert_type(await limit.locked(), bool)
+    assert_type(limit.locked_sync(), bool)
+    assert_type(await limit.stats(), SemaphoreStats)
+    assert_type(limit.stats_sync(), SemaphoreStats)
+
+
 async def tasks(semaphore: Semaphore) -> None:
+    await any_limit(semaphore)
     acquired = await semaphore.acquire()
     assert_type(acquired, AcquisitionResult)
     assert_type(acquired.acquisition_id, str)
@@ -77,6 +99,11 @@ async def tasks(semaphore: Semaphore) -> None:
     await semaphore.close_everywhere("maintenance")
     await semaphore.close_everywhere()
     await semaphore.reopen()
+    assert_type(await semaphore.holders(), list[Claimant])
+    assert_type(await semaphore.waiters(), list[Claimant])
+    assert_type(await semaphore.kick(acquired), bool)
+    assert_type(semaphore.max_acquire_time, float | None)
+    assert_type(semaphore.ttl, float | None)
     assert_type((await semaphore.stats()).closed, bool)
     assert_type((await semaphore.stats()).reason, str | None)
     async with semaphore.cm() as one:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from difflib import get_close_matches
-from typing import Protocol
 
 from slotwise import _urls
-from slotwise._core.results import Claimant, SemaphoreStats
+from slotwise._core.results import SemaphoreStats
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 _ALL = 1_000_000  # more semaphores than anybody would read a list of
@@ -24,20 +24,6 @@ Found = tuple[dict[str, SemaphoreStats], list[SlotwiseError]]
 
 class NoSuchThing(SlotwiseError, LookupError):
     """There is nothing of that name here; the message names what is like it."""
-
-
-class Watched(Protocol):
-    """What the drivers between processes let others see and do."""
-
-    @property
-    def name(self) -> str | None: ...
-    def stats_sync(self) -> SemaphoreStats: ...
-    def holders_sync(self) -> list[Claimant]: ...
-    def waiters_sync(self) -> list[Claimant]: ...
-    def resize_sync(self, value: int) -> None: ...
-    def kick_sync(self, acquisition_id: str) -> bool: ...
-    def close_everywhere_sync(self, reason: str | None = None) -> None: ...
-    def reopen_sync(self) -> None: ...
 
 
 class Backend(ABC):
@@ -55,7 +41,7 @@ class Backend(ABC):
         """How full these are, or all; those that are gone are left out."""
 
     @abstractmethod
-    def find(self, name: str) -> Watched:
+    def find(self, name: str) -> Semaphore:
         """The semaphore ``name``.
 
         Raises:
@@ -89,7 +75,7 @@ class _Folder(Backend):
                 troubles.append(error)
         return found, troubles
 
-    def find(self, name: str) -> Watched:
+    def find(self, name: str) -> Semaphore:
         try:
             return self._driver.existing(name, directory=self.directory)
         except LookupError:
@@ -112,7 +98,7 @@ class _Server(Backend):
         found, troubles = self._driver._survey_sync(names, _ALL, self.config)
         return found, [*troubles]
 
-    def find(self, name: str) -> Watched:
+    def find(self, name: str) -> Semaphore:
         found, troubles = self.stats([name])
         if troubles:
             raise troubles[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 
-from slotwise._cli.backends import Backend, NoSuchThing, Watched, like, open_backend
+from slotwise._cli.backends import Backend, NoSuchThing, like, open_backend
 from slotwise._cli.output import age, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.results import Claimant
+from slotwise._core.semaphore import Semaphore
 
 
 class Declined(Exception):
@@ -68,7 +69,7 @@ def kick(acquisition_id: str, url: str | None, *, yes: bool) -> None:
     _tell(f"kicked {words}")
 
 
-def _find(place: Backend, acquisition_id: str) -> tuple[Watched, Claimant]:
+def _find(place: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
     known = []
     for name in place.names():
         try:

@@ -10,13 +10,13 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from slotwise._cli.output import age, cut, duration, printable
 from slotwise._cli.signals import in_foreground
-from slotwise._core.results import Claimant, SemaphoreStats
+from slotwise._core.results import Claimant
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 _PATIENCE = 0.3  # for shorter waits a line would only flicker
@@ -24,18 +24,8 @@ _REFRESH = 1.0
 _CLEAR = "\r\x1b[K"
 
 
-class Looked(Protocol):
-    """What the drivers between processes can be asked."""
-
-    @property
-    def name(self) -> str | None: ...
-    def stats(self) -> Awaitable[SemaphoreStats]: ...
-    def holders(self) -> Awaitable[list[Claimant]]: ...
-    def waiters(self) -> Awaitable[list[Claimant]]: ...
-
-
 @contextmanager
-def shown_while_waiting(semaphore: Looked) -> Iterator[None]:
+def shown_while_waiting(semaphore: Semaphore) -> Iterator[None]:
     """Keep the status on stderr up to date, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
@@ -50,7 +40,7 @@ def shown_while_waiting(semaphore: Looked) -> Iterator[None]:
             _write(_CLEAR)
 
 
-async def _show(semaphore: Looked, shown: asyncio.Event) -> None:
+async def _show(semaphore: Semaphore, shown: asyncio.Event) -> None:
     await asyncio.sleep(_PATIENCE)
     while True:
         try:

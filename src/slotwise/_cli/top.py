@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
-from slotwise._cli.backends import Backend, NoSuchThing, Watched, open_backend
+from slotwise._cli.backends import Backend, NoSuchThing, open_backend
 from slotwise._cli.output import complain, duration, print_json, print_table, printable, rich_table
 from slotwise._cli.sampling import Row, Sample, Sampler
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 MOST = 200  # semaphores that are looked at: the fullest
@@ -64,7 +65,7 @@ class _Looking:
     def __init__(self, place: Backend) -> None:
         self._place = place
         self._watch = Sampler()
-        self._known: dict[str, Watched] = {}
+        self._known: dict[str, Semaphore] = {}
         self.troubles: list[SlotwiseError] = []  # of those that can't be read
 
     def rows(self) -> list[Row]:

@@ -81,6 +81,15 @@ def check_text(what: str, given: str) -> str:
     return given
 
 
+def check_label(given: object) -> str | None:
+    """What an acquisition is for, as text that can be stored; None for nothing."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"label must be a str or None, not {given!r}")
+    return check_text("label", given)
+
+
 def check_flag(what: str, given: object) -> bool:
     if not isinstance(given, bool):
         raise TypeError(f"{what} must be True or False, not {redacted_repr(given)}")

@@ -1,8 +1,34 @@
-"""What is raised when a value is given that is not the one a semaphore is in use with."""
+"""What callers read in exceptions and logs, in the same words on every driver.
+
+Nothing here raises. What only one driver can say stands in that driver's own messages.
+"""
 
 from __future__ import annotations
 
-from slotwise.errors import ValueConflict
+from slotwise.errors import AcquireTimeout, ContextReused, ValueConflict, WouldBlockLoop
+
+
+def display(name: str | None) -> str:
+    """A semaphore's name, as messages say it."""
+    return "a private semaphore" if name is None else repr(name)
+
+
+# ------------------------------------------------------------------- acquiring
+
+
+def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
+    return AcquireTimeout(f"no slot of {title} in {waited:g} s: {why}")
+
+
+def occupancy(*, value: int, held: int, waiting: int) -> str:
+    """How full a limit is, for somebody who got no slot of it; a value of 0 is no limit."""
+    return f"{held} of {value or 'any number'} held, {waiting} others waiting"
+
+
+def too_many_slots(title: str, slots: int, value: int) -> ValueError:
+    return ValueError(
+        f"{slots} slots asked of {title}, which has {value}: that can never be granted"
+    )
 
 
 def value_conflict(
@@ -12,4 +38,32 @@ def value_conflict(
         f"{name!r} is in use with {value} slots, not {given}: {held} held, {waiting} waiting;"
         f" resize() changes the value of a semaphore in use",
         value=value,
+    )
+
+
+# ------------------------------------------------------------ context managers
+
+
+def context_reused(title: str) -> ContextReused:
+    return ContextReused(
+        f"this cm() of {title} was entered before; call cm() again for every 'with' block"
+    )
+
+
+def context_not_yet_entered(title: str) -> ContextReused:
+    return ContextReused(f"this cm() of {title} has no acquisition: it was not entered yet")
+
+
+def context_not_entered(title: str) -> ContextReused:
+    return ContextReused(f"this cm() of {title} was left without being entered")
+
+
+def block_not_entered(title: str) -> ContextReused:
+    return ContextReused(f"this task or thread is not in a 'with' block of {title}")
+
+
+def would_block_loop(call: str) -> WouldBlockLoop:
+    return WouldBlockLoop(
+        f"{call} would block the event loop that runs in this thread;"
+        f" use its async twin, or call it in a thread of its own"
     )

@@ -15,13 +15,12 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import fork
-from slotwise._core.semaphore import (
-    AcquisitionContext,
+from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.messages import (
     context_not_entered,
     context_not_yet_entered,
     context_reused,
     display,
-    refuse_to_block_a_loop,
 )
 from slotwise._ledger import Claim
 from slotwise._wait import clock
@@ -109,13 +108,13 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
     @property
     def acquisition_id(self) -> str:
         if self.key is None:
-            raise context_not_yet_entered(self.semaphore)
+            raise context_not_yet_entered(self.semaphore._title)
         return id_of(self.key)
 
     @property
     def slot_number(self) -> int:
         if self.key is None:
-            raise context_not_yet_entered(self.semaphore)
+            raise context_not_yet_entered(self.semaphore._title)
         return self._slot_number
 
     def __eq__(self, other: object) -> bool:
@@ -169,7 +168,7 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
     async def __aenter__(self) -> MemoryAcquisition:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
-            raise context_reused(self.semaphore)
+            raise context_reused(self.semaphore._title)
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         tracker = self.semaphore._tracker
@@ -214,7 +213,7 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
         refuse_to_block_a_loop("'with'")
         key = next_key()
         if self.key is not None:
-            raise context_reused(self.semaphore)
+            raise context_reused(self.semaphore._title)
         self.key = key
         try:
             if not self.take():
@@ -240,7 +239,7 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
 
     def _leave(self) -> None:
         if self.key is None:
-            raise context_not_entered(self.semaphore)
+            raise context_not_entered(self.semaphore._title)
         self.give()
 
 
@@ -271,7 +270,7 @@ class TimedMemoryAcquisition(MemoryAcquisition):
     async def __aenter__(self) -> MemoryAcquisition:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
-            raise context_reused(self.semaphore)
+            raise context_reused(self.semaphore._title)
         self.key = key
         semaphore = self.semaphore
         tracker = semaphore._tracker
@@ -333,7 +332,7 @@ class WideMemoryAcquisition(TimedMemoryAcquisition):
     async def __aenter__(self) -> MemoryAcquisition:
         key = next_key()
         if self.key is not None:
-            raise context_reused(self.semaphore)
+            raise context_reused(self.semaphore._title)
         self.key = key
         await self.semaphore._acquire(self)
         return self

@@ -10,7 +10,7 @@ import asyncio
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core.semaphore import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
 from slotwise._wait.wakers import Waker

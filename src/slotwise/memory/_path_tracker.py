@@ -13,8 +13,8 @@ from heapq import heappush
 from typing import TYPE_CHECKING, cast
 
 from slotwise._core.closing import Closure
+from slotwise._core.messages import display
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
-from slotwise._core.semaphore import display
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger

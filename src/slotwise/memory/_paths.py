@@ -13,9 +13,9 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise._core.closing import Closure, closed_error
+from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.paths import Path, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.semaphore import refuse_to_block_a_loop
 from slotwise._wait import clock
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker

@@ -21,15 +21,17 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_flag,
+    check_label,
     check_name,
     check_reason,
     check_seconds,
 )
 from slotwise._core.closing import Closure
+from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import value_conflict
+from slotwise._core.messages import display, value_conflict
 from slotwise._core.results import AcquisitionResult, SemaphoreStats, acquisition_id_of
-from slotwise._core.semaphore import AcquisitionContext, Semaphore, display, refuse_to_block_a_loop
+from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, lock, section
@@ -73,13 +75,9 @@ class MemorySemaphore(Semaphore):
     """
 
     __slots__ = (
-        "_cancel_task_after_ttl",
         "_lane",
-        "_max_acquire_time",
-        "_name",
         "_numbers",
         "_tracker",
-        "_ttl",
         "_value",
     )
 
@@ -178,16 +176,20 @@ class MemorySemaphore(Semaphore):
         }
 
     @property
-    def name(self) -> str | None:
-        return self._name
-
-    @property
     def value(self) -> int:
         return self._value if self._tracker.retired else self._tracker.value
 
     # ---------------------------------------------------------------- taking
 
-    def cm(self, slots: int = 1, *, timeout: float | Unset | None = UNSET) -> AcquisitionContext:
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionContext:
+        if label is not None:
+            check_label(label)
         lease: MemoryAcquisition
         if timeout is UNSET:
             timeout = self._max_acquire_time
@@ -208,9 +210,14 @@ class MemorySemaphore(Semaphore):
         return lease
 
     async def acquire(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
     ) -> AcquisitionResult:
-        lease: MemoryAcquisition = self.cm(slots, timeout=timeout)  # type: ignore[assignment]
+        lease: MemoryAcquisition
+        lease = self.cm(slots, timeout=timeout, label=label)  # type: ignore[assignment]
         lease.key = next_key()
         try:
             if not lease.take():
@@ -221,19 +228,27 @@ class MemorySemaphore(Semaphore):
         return lease
 
     def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        return self.cm(slots, timeout=timeout).__enter__()
+        return self.cm(slots, timeout=timeout, label=label).__enter__()
 
-    async def try_acquire(self, slots: int = 1) -> AcquisitionResult | None:
-        acquired = self.try_acquire_sync(slots)
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        acquired = self.try_acquire_sync(slots, label=label)
         if acquired is not None and self._tracker.woken:
             await self._let_woken_pass(cast("MemoryAcquisition", acquired))
         return acquired
 
-    def try_acquire_sync(self, slots: int = 1) -> AcquisitionResult | None:
-        lease: MemoryAcquisition = self.cm(slots)  # type: ignore[assignment]
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        lease: MemoryAcquisition = self.cm(slots, label=label)  # type: ignore[assignment]
         lease.key = next_key()
         if lease.take():
             return lease

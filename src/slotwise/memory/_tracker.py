@@ -15,8 +15,8 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
 
 from slotwise._core.closing import Closure, Generation, closed_error
+from slotwise._core.messages import display
 from slotwise._core.results import SemaphoreStats
-from slotwise._core.semaphore import display
 from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock
 from slotwise._wait.clock import glance

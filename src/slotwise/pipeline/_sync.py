@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from slotwise._core.semaphore import refuse_to_block_a_loop
+from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise.pipeline._bounded import iterator_of
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
-from slotwise._core.semaphore import AcquisitionContext
+from slotwise._core.limit import AcquisitionContext
 from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow, Step
 from slotwise.pipeline._item import Item

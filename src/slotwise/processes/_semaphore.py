@@ -14,6 +14,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, cast
 
 from slotwise._core.arguments import (
@@ -21,13 +22,13 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_flag,
+    check_label,
     check_name,
     check_seconds,
 )
 from slotwise._core.copying import make
-from slotwise._core.labels import Labelled, check_label
+from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, SemaphoreStats, acquisition_id_of
-from slotwise._core.semaphore import HeldWhileInside, refuse_to_block_a_loop
 from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _inspect, _log, _messages
@@ -61,15 +62,11 @@ class ProcessSemaphore(Looking):
     """
 
     __slots__ = (
-        "_cancel_task_after_ttl",
         "_directory",
         "_era",
         "_home",
-        "_max_acquire_time",
-        "_name",
         "_name_here",
         "_room",
-        "_ttl",
         "_written_name",
     )
 
@@ -158,8 +155,9 @@ class ProcessSemaphore(Looking):
         return make, (type(self).existing, (), arguments)
 
     @property
-    def name(self) -> str | None:
-        return self._name
+    def directory(self) -> Path:
+        """The folder for the files."""
+        return self._directory
 
     @property
     def value(self) -> int:
@@ -290,18 +288,6 @@ class ProcessSemaphore(Looking):
             self._clean_up(acquisition)
             raise
         return acquisition if granted else None
-
-    def cm(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-    ) -> HeldWhileInside:
-        if timeout is not UNSET:
-            check_seconds("timeout", timeout, zero=True)
-        check_count("slots", slots)
-        return Labelled(self, slots, timeout, check_label(label))
 
     def _new(
         self, slots: int, timeout: float | Unset | None, label: str | None

@@ -11,7 +11,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING
 
 from slotwise._core.log_levels import cached_levels
-from slotwise._core.semaphore import display
+from slotwise._core.messages import display
 from slotwise.redis._diagnosis import logger
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.arguments import check_flag, check_label, check_name, check_seconds
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.labels import check_label
+from slotwise._core.limit import EXIT_LIMIT, refuse_to_block_a_loop
 from slotwise._core.paths import Path, TierSpec, TierStats
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.semaphore import EXIT_LIMIT, refuse_to_block_a_loop
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _closing, _log, _path_stats
 from slotwise.redis import _shared_client as processes

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise._core.semaphore import EXIT_LIMIT
+from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
 from slotwise.redis._diagnosis import Unreachable, logger

@@ -17,15 +17,15 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_flag,
+    check_label,
     check_name,
     check_reason,
     check_seconds,
 )
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.labels import Labelled, check_label
+from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
-from slotwise._core.semaphore import EXIT_LIMIT, HeldWhileInside
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import _closing, _log, _statistics
 from slotwise.redis import _shared_client as processes
@@ -85,19 +85,15 @@ class RedisSemaphore(ForThreads):
     """
 
     __slots__ = (
-        "_cancel_task_after_ttl",
         "_cancel_task_on_loss",
         "_config",
         "_era",
         "_generation",
         "_interval",
-        "_max_acquire_time",
-        "_name",
         "_ping_interval",
         "_process",
         "_room",
         "_sent_as",
-        "_ttl",
         "_value",
         "_written_name",
     )
@@ -173,8 +169,24 @@ class RedisSemaphore(ForThreads):
         }
 
     @property
-    def name(self) -> str | None:
-        return self._name
+    def heartbeat_max_interval(self) -> float:
+        """How long a process may be silent, in seconds, before it is taken for dead."""
+        return self._interval
+
+    @property
+    def ping_interval(self) -> float:
+        """How often this process sends a heartbeat, in seconds."""
+        return self._ping_interval
+
+    @property
+    def cancel_task_on_loss(self) -> bool:
+        """Whether the task whose slot was lost by silence is cancelled."""
+        return self._cancel_task_on_loss
+
+    @property
+    def config(self) -> RedisConfig:
+        """The server."""
+        return self._config
 
     @property
     def value(self) -> int:
@@ -230,21 +242,17 @@ class RedisSemaphore(ForThreads):
             return None
         return acquisition
 
-    def cm(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-    ) -> HeldWhileInside:
-        if timeout is not UNSET:
-            check_seconds("timeout", timeout, zero=True)
-        _check_slots(slots)
-        return Labelled(self, slots, timeout, check_label(label))
+    def _check_slots(self, slots: object) -> int:
+        count = check_count("slots", slots)
+        if count > _MOST_SLOTS_AT_ONCE:
+            raise ValueError(
+                f"slots must be at most {_MOST_SLOTS_AT_ONCE} at once on Redis, not {slots}"
+            )
+        return count
 
     def _new_acquisition(self, slots: int, label: str | None) -> RedisAcquisition:
         if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
-            _check_slots(slots)
+            self._check_slots(slots)
         if not self._generation.admits(self._attached()[0].has):
             raise self._closed_error()
         acquisition = RedisAcquisition(
@@ -429,10 +437,3 @@ def _check_value(value: object) -> int:
     if count > _MOST:
         raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
     return count
-
-
-def _check_slots(slots: object) -> None:
-    if check_count("slots", slots) > _MOST_SLOTS_AT_ONCE:
-        raise ValueError(
-            f"slots must be at most {_MOST_SLOTS_AT_ONCE} at once on Redis, not {slots}"
-        )

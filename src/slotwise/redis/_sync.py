@@ -11,8 +11,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from slotwise._core.arguments import UNSET, Unset
+from slotwise._core.limit import EXIT_LIMIT, refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
-from slotwise._core.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
+from slotwise._core.semaphore import Semaphore
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._shared_client import NameRecord, SharedClient
 

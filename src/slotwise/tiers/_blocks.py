@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.semaphore import AcquisitionContext
 from slotwise.errors import ContextReused
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from slotwise._core import fork
+from slotwise._core.limit import caller
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.semaphore import _caller
 
 # What was taken: ("download",) or ("upload", username).
 What = tuple[Hashable, ...]
@@ -22,7 +22,7 @@ class Ownership:
 
     def add(self, acquired: AcquisitionResult, what: What) -> None:
         """The calling task or thread has it from now on."""
-        place = _caller(), what
+        place = caller(), what
         acquisition_id = acquired.acquisition_id
         with self._lock:
             self._stacks.setdefault(place, []).append(acquisition_id)
@@ -31,7 +31,7 @@ class Ownership:
     def latest(self, what: What) -> str | None:
         """The id of the latest that the calling task or thread has."""
         with self._lock:
-            stack = self._stacks.get((_caller(), what))
+            stack = self._stacks.get((caller(), what))
             return stack[-1] if stack else None
 
     def remove(self, acquisition_id: str, kind: Hashable) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.arguments import check_seconds
 from slotwise._core.copying import SameWhenCopied
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise._core.semaphore import AcquisitionContext
 from slotwise.errors import SlotManagerClosed
 from slotwise.tiers._cleaner import Cleaner
 from slotwise.tiers._ownership import Ownership, What

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from slotwise._core.closing import Generations, closed_error
+from slotwise._core.limit import EXIT_LIMIT, refuse_to_block_a_loop
 from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.semaphore import EXIT_LIMIT, Semaphore, refuse_to_block_a_loop
+from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.tiers._loop_thread import LoopThread

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from slotwise._core.arguments import check_flag, check_name, check_reason, check_seconds
 from slotwise._core.copying import SameWhenCopied, make
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import KeyStats, Path, PathBackend, TierStats
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise._core.semaphore import AcquisitionContext
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend

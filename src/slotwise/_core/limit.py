@@ -1,0 +1,323 @@
+"""Limit: the interface of everything that can be acquired, and its context managers.
+
+Code that only takes slots and gives them back asks for a Limit: a semaphore is one, and
+so is a path through tiers. Nothing here decides who gets a slot, and nothing here
+waits: drivers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any, ClassVar
+
+from slotwise._core import messages
+from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
+from slotwise._core.copying import SameWhenCopied
+from slotwise._core.locked import LockedAnswer
+from slotwise._core.results import AcquisitionResult, SemaphoreStats
+
+# The longest that leaving a `with` block waits for a server to confirm the release.
+EXIT_LIMIT = 0.5
+
+
+def refuse_to_block_a_loop(call: str) -> None:
+    """Raise if the calling thread runs an event loop, which a blocking call would stop."""
+    if asyncio._get_running_loop() is not None:
+        raise messages.would_block_loop(call)
+
+
+class Limit(SameWhenCopied, ABC):
+    """Anything that can be acquired: a semaphore, or a path through tiers.
+
+    Every coroutine has a twin with ``_sync`` behind its name, for plain
+    threads. Slots taken by one may be released by the other, from any task,
+    thread or event loop.
+    """
+
+    __slots__ = ("__weakref__", "_blocks")
+
+    # Whether try_acquire_sync() and release_sync() have to reach something outside of
+    # this process, and may block for as long as that takes.
+    _does_io: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        # The acquisitions of `async with limit:` blocks, latest last, by who is in them.
+        self._blocks: dict[object, list[AcquisitionResult]] | None = None
+
+    @property
+    @abstractmethod
+    def _title(self) -> str:
+        """What messages call it."""
+
+    # ------------------------------------------------------------- acquiring
+
+    @abstractmethod
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival.
+
+        A wait that is cancelled or times out takes no slot.
+
+        Args:
+            slots: how many; all are granted together or none is.
+            timeout: the longest wait in seconds; 0 does not wait, None waits
+                forever. Left out, it is the limit's ``max_acquire_time``.
+            label: what the slots are for; `holders` and `waiters` show it.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: the name is in use with another value.
+            ValueError: ``slots`` is more than the limit has.
+        """
+
+    @abstractmethod
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        """Like `acquire`, blocking this thread.
+
+        Raises:
+            WouldBlockLoop: called in the thread of a running event loop.
+        """
+
+    @abstractmethod
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        """Take ``slots`` slots if they are free and nobody waits for them; else return None."""
+
+    @abstractmethod
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere.
+
+        A driver with a server needs one round trip to it.
+        """
+
+    # ------------------------------------------------------------- releasing
+
+    @abstractmethod
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Release an acquisition, by its id or its result; False if it had ended.
+
+        Calling it again does no harm: an ended acquisition stays ended, and
+        nobody else's slot is freed.
+        """
+
+    @abstractmethod
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `release`; it doesn't wait for others, so it may be called anywhere.
+
+        A driver with a server needs one round trip to it.
+        """
+
+    # ------------------------------------------------------------ inspecting
+
+    def locked(self) -> LockedAnswer:
+        """Whether a newcomer would have to wait; ``await`` it.
+
+        A driver that knows it at once answers ``bool()`` as well; elsewhere ``bool()``
+        raises a TypeError, so that a forgotten ``await`` is never taken for a yes.
+        """
+        return LockedAnswer(self._locked())
+
+    @abstractmethod
+    async def _locked(self) -> bool: ...
+
+    @abstractmethod
+    def locked_sync(self) -> bool:
+        """Like `locked`."""
+
+    @abstractmethod
+    async def stats(self) -> SemaphoreStats:
+        """How many slots are held, and how many requests wait."""
+
+    @abstractmethod
+    def stats_sync(self) -> SemaphoreStats:
+        """Like `stats`."""
+
+    # ------------------------------------------------------ context managers
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionContext:
+        """Return a context manager for one acquisition; entering it returns the result.
+
+        ``async with`` waits in the event loop; plain ``with`` blocks a thread
+        that has none. The arguments are those of `acquire`.
+        """
+        if timeout is not UNSET:
+            check_seconds("timeout", timeout, zero=True)
+        self._check_slots(slots)
+        return AcquiringContext(self, slots, timeout, check_label(label))
+
+    def _check_slots(self, slots: object) -> int:
+        """Refuse what can't be a number of slots here, whatever the value is now."""
+        return check_count("slots", slots)
+
+    async def __aenter__(self) -> None:
+        self._enter_block(await self.acquire())
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._release_on_exit(self._leave_block())
+
+    def __enter__(self) -> None:
+        self._enter_block(self.acquire_sync())
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._release_on_exit_sync(self._leave_block())
+
+    def _release_on_exit(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - for drivers with a server
+    ) -> Awaitable[object]:
+        """Release for a block that is left.
+
+        The work is done: a driver whose server doesn't answer waits for at most
+        ``at_most`` seconds, raises nothing, and continues in the background.
+        """
+        return self.release(acquired)
+
+    def _release_on_exit_sync(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,  # noqa: ARG002
+    ) -> None:
+        self.release_sync(acquired)
+
+    def _enter_block(self, acquired: AcquisitionResult) -> None:
+        if self._blocks is None:
+            self._blocks = {}
+        self._blocks.setdefault(caller(), []).append(acquired)
+
+    def _leave_block(self) -> AcquisitionResult:
+        """The latest acquisition of a block that the calling task or thread is in."""
+        acquired = self._own_block() or self._others_block()
+        if acquired is None:
+            raise messages.block_not_entered(self._title)
+        return acquired
+
+    def _own_block(self) -> AcquisitionResult | None:
+        who = caller()
+        return self._pop_block(who) if self._blocks and who in self._blocks else None
+
+    def _others_block(self) -> AcquisitionResult | None:
+        """A block that another task entered: its generator is closed here, or its stack.
+
+        That of a task that has ended, if there is one, else the latest.
+        """
+        if not self._blocks:
+            return None
+        callers = [*self._blocks]
+        ended = (who for who in callers if isinstance(who, asyncio.Task) and who.done())
+        return self._pop_block(next(ended, callers[-1]))
+
+    def _pop_block(self, who: object) -> AcquisitionResult:
+        assert self._blocks is not None
+        acquisitions = self._blocks[who]
+        latest = acquisitions.pop()
+        if not acquisitions:
+            del self._blocks[who]
+        return latest
+
+
+class AcquisitionContext(ABC):
+    """What `Limit.cm` returns: good for one ``async with`` or one ``with``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def __aenter__(self) -> AcquisitionResult: ...
+
+    @abstractmethod
+    async def __aexit__(self, *exc_info: Any) -> None: ...
+
+    @abstractmethod
+    def __enter__(self) -> AcquisitionResult: ...
+
+    @abstractmethod
+    def __exit__(self, *exc_info: Any) -> None: ...
+
+
+class AcquiringContext(AcquisitionContext):
+    """Calls the limit's own `acquire` and `release`, for drivers with no faster way."""
+
+    __slots__ = ("_acquired", "_entered", "_label", "_limit", "_slots", "_timeout")
+
+    def __init__(
+        self, limit: Limit, slots: int, timeout: float | Unset | None, label: str | None
+    ) -> None:
+        self._limit = limit
+        self._slots = slots
+        self._timeout = timeout
+        self._label = label
+        self._entered = False
+        self._acquired: AcquisitionResult | None = None
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        acquired = await self._limit.acquire(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._limit._release_on_exit(self._leave())
+
+    def __enter__(self) -> AcquisitionResult:
+        refuse_to_block_a_loop("'with'")
+        self._enter()
+        acquired = self._limit.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
+        self._acquired = acquired
+        return acquired
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._limit._release_on_exit_sync(self._leave())
+
+    def _enter(self) -> None:
+        if self._entered:
+            raise messages.context_reused(self._limit._title)
+        self._entered = True
+
+    def _leave(self) -> AcquisitionResult:
+        if self._acquired is None:
+            raise messages.context_not_entered(self._limit._title)
+        return self._acquired
+
+
+def caller() -> object:
+    """The task that runs this, or else the thread."""
+    if asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.get_ident()
