@@ -36,11 +36,15 @@ def _have_streams() -> None:
 
 
 def _flush() -> None:
-    """Write what was printed; Python would complain at its end if nobody reads it."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Write what was printed, or drop what nobody can read.
+
+    Otherwise Python would try again when it ends, and replace the exit code by its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _main(words: list[str]) -> int:

@@ -22,11 +22,18 @@ RIGHT = ">"  # what the title of a column of numbers begins with
 
 
 def complain(command: str, words: object) -> None:
-    """One line on stderr, whatever is in the words."""
+    """Write one line to stderr, whatever is in the words.
+
+    A stderr that can't be written (a full disk, a reader that is gone) changes nothing: the
+    exit code still tells what happened, and what was to be done is done.
+    """
     speaker = f"slotwise {command}".rstrip()
     line = redact(" ".join(str(words).split()))
-    sys.stderr.write(f"{speaker}: {printable(line)}\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(f"{speaker}: {printable(line)}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
 
 
 def complain_of_usage(command: str, words: str) -> None:

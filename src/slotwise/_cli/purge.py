@@ -15,12 +15,12 @@ import resource
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from slotwise._cli.output import complain
 from slotwise._cli.purge_view import bar, show_plan, show_summary
 from slotwise._core.redaction import redact, redacted_repr
 from slotwise.errors import SlotwiseError
@@ -196,10 +196,10 @@ def _main(given: dict[str, Any], *, as_json: bool) -> int:
     except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
     except _Unheard as error:
-        sys.stderr.write(f"slotwise purge: {error}\n")
+        complain("purge", error)
         return error.exit_code
-    except Exception:  # a bug: not done, which Python's 1 would not say
-        traceback.print_exc()
+    except Exception as error:  # not done, which Python's 1 would not say
+        complain("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that goes on ends in order
         _refuse("interrupted; nothing was deleted", as_json=as_json)
@@ -306,7 +306,7 @@ def _refuse(words: str, *, as_json: bool) -> int:
     if as_json:
         with suppress(OSError):  # stderr has it, too
             _line("refused", {"error": words})
-    sys.stderr.write(f"slotwise purge: {words}\n")
+    complain("purge", words)
     return _NOT_DONE
 
 
