@@ -47,6 +47,7 @@ def test_every_command_explains_itself_with_examples(shell: Shell, name):
         (("top", "--every", "nan"), "--every must be a number of seconds"),
         (("resize", "api", "0"), "N must be at least 1, not 0"),
         (("resize", "api", "--", "-3"), "N must be at least 1, not -3"),
+        (("resize", "api", 2**62), f"N must be at most {2**53}, not {2**62}"),
         (("resize", "api", "many"), "N must be a whole number, not 'many'"),
         (("--nonsense",), "--nonsense"),
     ],

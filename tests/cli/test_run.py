@@ -108,6 +108,7 @@ def test_a_kick_ends_the_command_with_124_and_the_next_gets_the_slot(any_shell: 
         ("", "--limit", "1", "--", "true"),
         ("api", "--limit", "0", "--", "true"),
         ("api", "--limit", "many", "--", "true"),
+        ("api", "--limit", "4611686018427387904", "--", "true"),
         ("api", "--limit", "1", "--slots", "2", "--", "true"),
         ("api", "--limit", "1", "--wait", "1", "--no-wait", "--", "true"),
         ("api", "--limit", "1", "--wait", "-1", "--", "true"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquisitionResult, Semaphore
+from slotwise import AcquisitionResult, MemorySemaphore, Semaphore
 from slotwise.redis import RedisConfig
 from slotwise.tiers import Tier, Tiers
 from tests.contract.conftest import Speak
@@ -55,6 +55,25 @@ def test_what_no_driver_could_keep_is_a_value_error(
 ) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         driver(1, **{"name": "s", **wrong})
+
+
+async def test_a_value_that_can_not_be_stored_is_refused_before_anything_is_written(
+    make: Callable[..., Semaphore], driver: Callable[..., Semaphore], speak: Speak
+) -> None:
+    if driver is MemorySemaphore:
+        pytest.skip("nothing is stored: any int will do")
+    semaphore = make(value=2)
+    acquired = await speak.acquire(semaphore)
+    for value in (2**53 + 1, 2**62, 10**30):
+        with pytest.raises(ValueError, match=f"value must be at most {2**53}.*, not {value}"):
+            make(value=value)
+        with pytest.raises(ValueError, match=f"value must be at most {2**53}.*, not {value}"):
+            await speak.resize(semaphore, value)
+    stats = await speak.stats(semaphore)
+    assert (stats.acquired_slots, stats.max_slots) == (1, 2)
+    await speak.resize(semaphore, 2**53)
+    assert (await speak.stats(semaphore)).max_slots == 2**53
+    assert await speak.release(semaphore, acquired) is True
 
 
 def test_neither_could_tiers_nor_a_namespace() -> None:

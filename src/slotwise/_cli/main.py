@@ -24,6 +24,7 @@ from slotwise._cli import run as running
 from slotwise._cli.backends import open_backend
 from slotwise._cli.control_commands import Declined
 from slotwise._cli.output import NOT_TEXT, complain, complain_of_usage
+from slotwise._core.arguments import MOST_SLOTS
 from slotwise.errors import SlotwiseError
 
 FAILED, USAGE, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
@@ -95,6 +96,8 @@ def _count(what: str, given: str) -> int:
         raise typer.BadParameter(f"{what} must be a whole number, not {given!r}") from None
     if number < 1:
         raise typer.BadParameter(f"{what} must be at least 1, not {given}")
+    if number > MOST_SLOTS:
+        raise typer.BadParameter(f"{what} must be at most {MOST_SLOTS}, not {given}")
     return number
 
 

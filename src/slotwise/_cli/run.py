@@ -23,6 +23,7 @@ from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.output import NOT_TEXT, complain, complain_of_usage, resize_command
 from slotwise._cli.signals import Arrival, Inbox
 from slotwise._cli.status import shown_while_waiting
+from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import (
     AcquireTimeout,
@@ -65,6 +66,8 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    if number > MOST_SLOTS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_SLOTS}, not {text}")
     return number
 
 

@@ -27,12 +27,19 @@ Unset = Literal[_Unset.UNSET]
 MOST_SECONDS = 1e9
 
 
-def check_count(what: str, given: object) -> int:
-    """An int of at least 1."""
+# What a double holds exactly, as scripts of Redis compute in doubles. Elsewhere a larger
+# value would be no use either, and could not be moved to Redis.
+MOST_SLOTS = 2**53
+
+
+def check_count(what: str, given: object, *, most: int | None = None) -> int:
+    """An int of at least 1, and at most ``most``."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
     if given < 1:
         raise ValueError(f"{what} must be at least 1, not {given}")
+    if most is not None and given > most:
+        raise ValueError(f"{what} must be at most {most}, not {given}")
     return given
 
 

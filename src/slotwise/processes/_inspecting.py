@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from slotwise._core.arguments import check_count, check_reason
+from slotwise._core.arguments import MOST_SLOTS, check_count, check_reason
 from slotwise._core.closing import Generation
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -126,11 +126,11 @@ class Looking(Semaphore):
         return self._do(SemaphoreFile.kick, acquisition_id_of(acquisition_id))
 
     async def resize(self, value: int) -> None:
-        check_count("value", value)
+        check_count("value", value, most=MOST_SLOTS)
         await self._do_async(SemaphoreFile.resize, value, self._declared, self._generation)
 
     def resize_sync(self, value: int) -> None:
-        check_count("value", value)
+        check_count("value", value, most=MOST_SLOTS)
         self._do(SemaphoreFile.resize, value, self._declared, self._generation)
 
     async def close_everywhere(self, reason: str | None = None) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from slotwise._core.arguments import (
+    MOST_SLOTS,
     UNSET,
     Unset,
     check_count,
@@ -52,7 +53,7 @@ class ProcessSemaphore(Looking):
     is in no list, and leaves nothing behind.
 
     Args:
-        value: how many slots there are.
+        value: how many slots there are, up to 2**53.
         name: what instances share it by.
         max_acquire_time: the longest wait in seconds; None waits for ever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
@@ -81,7 +82,7 @@ class ProcessSemaphore(Looking):
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        self._declared = check_count("value", value)
+        self._declared = check_count("value", value, most=MOST_SLOTS)
         self._name = check_name(name)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._written_name.encode()  # ValueError now, and not in the middle of something
