@@ -811,3 +811,29 @@ def test_a_hundred_thousand_waiters_are_cancelled_quickly():
         return (yield SemaphoreInfo(sem)).available
 
     assert run(program()) == 1
+
+
+def test_a_release_by_another_task_does_not_hide_how_a_bracket_ended() -> None:
+    @do
+    def program():
+        sem = yield CreateSemaphore(1)
+        task = yield Spawn(WithPermit(sem, Sleep(5)))
+        yield Sleep(1)
+        yield ReleaseSemaphore(sem)
+        yield task.cancel()
+        with pytest.raises(TaskCancelledError):
+            yield Wait(task)
+
+        @do
+        def fail():
+            yield Sleep(2)
+            raise ValueError("the work")
+
+        task = yield Spawn(WithPermit(sem, fail()))
+        yield Sleep(1)
+        yield ReleaseSemaphore(sem)
+        with pytest.raises(ValueError, match="the work"):
+            yield Wait(task)
+        return (yield SemaphoreInfo(sem)).available
+
+    assert run(program()) == 1

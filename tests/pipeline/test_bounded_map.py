@@ -236,7 +236,8 @@ async def test_aclose_before_the_start_pulls_nothing() -> None:
     source = Counted()
     results = bounded_map(same, source, limit=3)
     await results.aclose()
-    assert [r async for r in results] == []
+    with pytest.raises(RuntimeError, match="was closed"):
+        await anext(results)
     assert source.pulled == 0
 
 

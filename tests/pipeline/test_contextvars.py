@@ -143,3 +143,19 @@ def test_runs_without_results_have_it_too() -> None:
     finally:
         who.reset(token)
     assert seen == ["the caller"] * 6
+
+
+def test_an_equal_value_that_an_item_sets_is_not_seen_by_the_next(run) -> None:
+    var = contextvars.ContextVar("var")
+    token = var.set(callers := [])
+
+    def work(item):
+        is_the_callers = var.get() is callers
+        var.set([])
+        who.set(f"item {item}")
+        return is_the_callers
+
+    try:
+        assert run(work, range(4), 1) == [True] * 4
+    finally:
+        var.reset(token)

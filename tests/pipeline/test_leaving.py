@@ -24,7 +24,7 @@ async def test_the_iterator_of_a_run_can_be_closed(fn) -> None:
         assert await anext(results) in range(3)
     assert asyncio.all_tasks() == before
     assert run.report.in_flight == 0
-    with pytest.raises(StopAsyncIteration):
+    with pytest.raises(RuntimeError, match="was closed"):
         await anext(results)
 
 
@@ -33,7 +33,8 @@ def test_the_iterator_of_a_run_of_threads_can_be_closed() -> None:
     with contextlib.closing(iter(run)) as results:
         assert next(results) in range(3)
     assert run.report.in_flight == 0
-    assert list(results) == []
+    with pytest.raises(RuntimeError, match="was closed"):
+        list(results)
 
 
 @pytest.mark.parametrize("items", [3, 10_000], ids=["all is done", "much is left"])
@@ -108,4 +109,30 @@ async def test_an_exception_in_the_body_is_a_loop_left_early() -> None:
         async for _ in run:
             raise KeyError
     with pytest.raises(RuntimeError, match="left early"):
+        await anext(run)
+
+
+async def test_a_consumer_whose_run_is_closed_by_another_task_is_told() -> None:
+    """What is missing must not look like the end of the source."""
+    waiting = asyncio.Event()
+
+    async def never(item):
+        waiting.set()
+        await asyncio.Event().wait()
+
+    run = bounded_map(never, range(1000), 2)
+    consumer = asyncio.create_task(anext(run))
+    await waiting.wait()
+    await run.aclose()
+    with pytest.raises(RuntimeError, match="was closed"):
+        await consumer
+    with pytest.raises(RuntimeError, match="was closed"):
+        await anext(run)
+
+
+async def test_a_run_that_was_entered_and_left_without_a_loop_is_over() -> None:
+    run = bounded_map(same, range(100), 2)
+    async with run:
+        pass
+    with pytest.raises(RuntimeError, match="was closed"):
         await anext(run)

@@ -127,10 +127,22 @@ def with_permit(scheduler: Scheduler, task: Task[Any], effect: WithPermit[Any]) 
 
 def _bracket(semaphore: Semaphore, n: int, program: object) -> Steps[Any]:
     holding: Holding = yield
+    failure: BaseException | None = None
     try:
         return (yield program)
+    except BaseException as error:
+        failure = error
+        raise
     finally:
-        yield ReleaseHolding(semaphore, n, holding)
+        try:
+            yield ReleaseHolding(semaphore, n, holding)
+        except RuntimeError as misuse:
+            if failure is None:
+                raise
+            # How the program ended comes first: a cancellation stays a cancellation.
+            failure.add_note(str(misuse))
+        finally:
+            del failure  # no cycle with its own traceback
 
 
 BUILTIN.update(_semaphore_effects.EFFECTS)

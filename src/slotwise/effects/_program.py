@@ -58,7 +58,12 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
     """
     if not callable(function):
         raise TypeError(f"@do takes a generator function, not {function!r}")
-    if iscoroutinefunction(function) or isasyncgenfunction(function):
+    # Behind a staticmethod, and behind an object that is called like a function, too.
+    called = getattr(function, "__func__", function)
+    if any(
+        iscoroutinefunction(each) or isasyncgenfunction(each)
+        for each in (called, getattr(called, "__call__", None))  # noqa: B004
+    ):
         raise TypeError(
             f"@do takes a generator function, and {name_of(function)} is an async def:"
             " write def, and `yield Await(...)` for `await ...`"

@@ -65,7 +65,6 @@ class BoundedMap(Generic[R]):
         self._flow = Flow(settings, consumed=consumed)
         self._crew: Crew | None = None
         self._ending = Ending(self._flow)
-        self._closed = False
 
     @property
     def report(self) -> Report:
@@ -83,6 +82,7 @@ class BoundedMap(Generic[R]):
             if result is not NOTHING:
                 return cast("R", result)
             if crew.finished:
+                self._ending.refuse_if_left()  # closed by somebody else meanwhile
                 self._ending.conclude()
                 raise StopAsyncIteration
             await self._news(crew)
@@ -106,7 +106,7 @@ class BoundedMap(Generic[R]):
         What runs is cancelled, or finished with ``on_cancel="finish"``; plain
         functions in threads always finish. Calling it again does no harm.
         """
-        self._closed = True
+        self._ending.leave("it was closed")
         if self._crew is None:
             self._flow.finish()
         else:
@@ -115,14 +115,12 @@ class BoundedMap(Generic[R]):
         self._ending.conclude(silently=True)
 
     def __del__(self) -> None:
-        if hasattr(self, "_closed"):
+        if hasattr(self, "_ending"):
             self._leave()
 
     # ---------------------------------------------------------------- inside
 
     def _open(self) -> Crew:
-        if self._closed:
-            raise StopAsyncIteration
         loop = asyncio.get_running_loop()
         grouped = self._flow.lanes is not None
         if self._in_loop:

@@ -1,4 +1,4 @@
-"""Running a coroutine in a context of its own, without a task of its own."""
+"""Run a coroutine in a context of its own, without a task of its own."""
 
 from __future__ import annotations
 
@@ -38,3 +38,17 @@ def in_context(
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+_UNSET = object()
+
+
+def is_same(one: Context, other: Context) -> bool:
+    """Whether two contexts have the very same values.
+
+    Contexts compare equal when their values do, but an item may have set an equal value that is
+    another object, and comparing would run ``__eq__`` of our users' classes.
+    """
+    return len(one) == len(other) and all(
+        other.get(variable, _UNSET) is value for variable, value in one.items()
+    )

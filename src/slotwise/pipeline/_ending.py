@@ -27,8 +27,8 @@ class Ending:
         """Raise if the run was left: what is missing must not look like an empty rest."""
         if self._left is not None:
             raise RuntimeError(
-                f"this run can't go on: {self._left}, which ended it; to go on after"
-                f" a loop was left, keep its iterator: 'results = aiter(run)' or 'iter(run)'"
+                f"this run is over before its end: {self._left}; to continue after"
+                f" leaving a loop, keep its iterator: 'results = aiter(run)' or 'iter(run)'"
             )
 
     def conclude(self, *, silently: bool = False) -> None:

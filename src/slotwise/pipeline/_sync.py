@@ -70,6 +70,7 @@ class BoundedMapSync(Generic[R]):
                 if result is not NOTHING:
                     return cast("R", result)
                 if crew.finished:
+                    self._ending.refuse_if_left()  # closed by another thread meanwhile
                     break
                 crew.wait()
         except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
@@ -94,6 +95,7 @@ class BoundedMapSync(Generic[R]):
 
     def close(self) -> None:
         """Start nothing any more, and wait for what runs: threads can't be cancelled."""
+        self._ending.leave("it was closed")
         self._crew.stop()
         while not self._crew.finished:
             self._crew.wait_for_end()

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from slotwise._core.limit import AcquisitionContext
-from slotwise.pipeline._context import in_context
+from slotwise.pipeline._context import in_context, is_same
 from slotwise.pipeline._flow import Flow, Step
 from slotwise.pipeline._item import Item
 from slotwise.pipeline._listeners import Listeners
@@ -360,14 +360,9 @@ class TaskWorkers:
     def _call(self, item: Any) -> Awaitable[Any]:
         """Call the function in a copy of the caller's context.
 
-        A worker starts in one, which is as good for each item as long as nobody has
-        changed it; contexts that have not changed since they were copied compare at once.
+        A worker starts in such a copy, which serves every item until one of them changes it.
         """
-        try:
-            unchanged = copy_context() == self._context
-        except Exception:  # there are values that can't be compared
-            unchanged = False
-        if unchanged:
+        if is_same(copy_context(), self._context):
             return self._fn(item)
         return in_context(self._context.copy(), self._fn, item)
 
