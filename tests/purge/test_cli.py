@@ -10,6 +10,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -219,20 +220,89 @@ def test_a_stdout_below_the_root_is_refused_as_an_audit(root, old) -> None:
     assert (root / "a").exists()
 
 
-def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(tmp_path, root, old) -> None:
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(
+    tmp_path, root, old, level
+) -> None:
     gone = old(root / "a")
     os.mkfifo(tmp_path / "pipe")
-    words = command(root, "--yes", "--audit", tmp_path / "pipe")
+    words = command(root, "--yes", "--audit", tmp_path / "pipe", "--log-level", level)
     purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
     assert purging.stderr is not None
     line = purging.stderr.readline()
-    assert line == f"WARNING waiting for somebody to read the audit from the pipe {tmp_path}/pipe\n"
+    assert line == f"ERROR waiting: no process reads the audit from the pipe {tmp_path}/pipe\n"
     assert gone.exists()
     audited = (tmp_path / "pipe").read_text()
     assert json.loads(audited)["path"] == str(gone)
     purging.communicate(timeout=60)
     assert purging.returncode == 0
     assert not gone.exists()
+
+
+def test_an_audit_file_that_is_neither_file_nor_pipe_is_refused(tmp_path, root, old) -> None:
+    stays = old(root / "a")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        ran = run(root, "--yes", "--audit", tmp_path / "socket")
+        assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+        assert "the audit file can't be opened: " in ran.stderr
+    main_end, terminal = pty.openpty()
+    ran = run(root, "--yes", "--audit", os.ttyname(terminal))
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "is a terminal" in ran.stderr
+    ran = subprocess.run(  # in a session of its own, without a terminal
+        command(root, "--yes", "--audit", "/dev/tty"), capture_output=True, text=True,
+        env=environment(), start_new_session=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    os.close(main_end)
+    os.close(terminal)
+    assert stays.exists()
+
+
+def test_a_dash_as_audit_is_stdout(root, old) -> None:
+    gone = old(root / "a")
+    ran = run(root, "--yes", "--json", "--audit", "-")
+    assert [json.loads(line).get("path") for line in ran.stdout.splitlines()][1] == str(gone)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("audit", ["pipe", "stdout"])
+def test_a_signal_ends_the_wait_for_an_audit_that_nobody_drains(
+    tmp_path, root, old, number, audit
+) -> None:
+    count = 3000  # lines of some 80 bytes: more than a pipe holds
+    for each in range(count):
+        old(root / f"{each}")
+    if audit == "pipe":
+        os.mkfifo(tmp_path / "pipe")
+        words = command(root, "--yes", "--json", "--audit", tmp_path / "pipe")
+        reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        purging = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment())
+    else:
+        words = command(root, "--yes", "--json", "--audit", "/dev/stdout")
+        reading, writing = os.pipe()
+        purging = subprocess.Popen(
+            words, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+        os.close(writing)
+    try:
+        said = purging.stdout if audit == "pipe" else purging.stderr
+        assert said is not None
+        told = next(line for line in said if "waiting" in line)
+        assert "is full, and no process reads it" in told
+        left = len(list(root.iterdir()))
+        assert 0 < left < count
+        purging.send_signal(number)
+        rest, _ = purging.communicate(timeout=60)
+        assert purging.returncode == 128 + number
+        if audit == "pipe":
+            report = json.loads(rest.splitlines()[-1])
+            assert report["stopped_by"] == number.name
+            assert report["errors"] == {}
+            assert report["files_purged"] == count - len(list(root.iterdir()))
+    finally:
+        os.close(reading)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,15 +12,16 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from slotwise._cli.output import complain
+from slotwise._cli.output import complain, printable
 from slotwise._cli.purge_view import bar, show_plan, show_summary
 from slotwise._core.redaction import redact, redacted_repr
 from slotwise.errors import SlotwiseError
@@ -153,7 +154,11 @@ def _parser() -> _Flags:
     flag("--dry-run", "delete nothing; count what would go", False)
     flag("--json", "JSON lines on stdout, the summary last", False)
     flag("--log-level", "how much to say on the way", "warning", choices=_LEVELS)
-    flag("--audit", "append a JSON line to FILE, or a pipe, before each deletion", metavar="FILE")
+    flag(
+        "--audit",
+        "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",
+        metavar="FILE",
+    )
     flag("--yes", "don't ask", False)
     flag("--allow-dangerous-root", "allow / and home directories", False)
     parser.add_argument(
@@ -177,6 +182,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _main(given: dict[str, Any], *, as_json: bool) -> int:
     path, yes = given.pop("path"), given.pop("yes")
+    if given["audit"] == "-":
+        given["audit"] = "/dev/stdout"
     for globs in ("include", "exclude"):
         given[globs] = tuple(given[globs] or ())
     if given["name"] and given["url"] is None:
@@ -230,6 +237,8 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
     else:
         report = _with_signals(Run(plan))
     try:
+        if report.stopped_by in SIGNALS and sys.stdout is not None and not _is_writable(sys.stdout):
+            raise OSError(errno.EAGAIN, "nobody reads it")  # one signal is enough to end
         if as_json:
             _line("summary", report.as_dict())
         elif sys.stdout is None:
@@ -317,29 +326,41 @@ def _line(event: str, fields: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-class _JsonLines(logging.Handler):
+def _is_writable(stream: TextIO) -> bool:
+    """Whether a write would not wait for a reader."""
+    try:
+        return bool(select.select([], [stream], [], 0)[1])
+    except (OSError, ValueError):  # not a stream of the system's
+        return True
+
+
+class _Log(logging.Handler):
+    """Writes lines to stderr, or JSON to stdout; never waits for a reader.
+
+    A worker that logs goes on, whoever has closed the stream, or does not read it.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            _line(
-                "log",
-                {
-                    "time": record.created,
-                    "level": record.levelname.lower(),
-                    "message": record.getMessage(),
-                },
-            )
-        except Exception:  # a worker that logs goes on, whoever has closed stdout
-            self.handleError(record)
+        message = record.getMessage()
+        with suppress(OSError, ValueError):
+            if self._as_json and _is_writable(sys.stdout):
+                level = record.levelname.lower()
+                _line("log", {"time": record.created, "level": level, "message": message})
+            elif _is_writable(sys.stderr):
+                sys.stderr.write(f"{record.levelname} {printable(message)}\n")
+                sys.stderr.flush()
 
 
 @contextmanager
 def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
     """Show what is logged; afterwards all is as it was, for who calls `main` in a program."""
-    handler: logging.Handler = _JsonLines() if as_json else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     logger = logging.getLogger("slotwise")
     before = logger.handlers[:], logger.level, logger.propagate
-    logger.handlers[:] = [handler]
+    logger.handlers[:] = [_Log(as_json=as_json)]
     logger.setLevel(level.upper())
     logger.propagate = False
     try:

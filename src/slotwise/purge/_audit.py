@@ -1,7 +1,8 @@
-"""Audit: a line for each deletion, in the file before the deletion is done.
+"""Write the audit: one line for each deletion, before the deletion is done.
 
-One ``write`` per line, straight to the kernel: what was said survives the process. The
-file may be a pipe, and one that this process has open already, such as /dev/stdout.
+Each line is one ``write``, straight to the kernel, so that it survives the process. The
+target may be a pipe, also one that this process has open already, such as /dev/stdout.
+Whether a deletion is done is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import json
 import logging
 import os
 import re
+import select
+import stat
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from slotwise.purge._errors import AuditFailed, AuditRefused
+from slotwise.purge._errors import AuditAbandoned, AuditFailed, AuditRefused
 
 log = logging.getLogger("slotwise.purge")
 
 _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
-_LOOK_FOR_READER = 0.05  # seconds between two looks
+_RETRY = 0.05  # seconds between two looks at a pipe that has no reader, or is full
+_TELL_AFTER = 1.0  # seconds that a pipe is full before this is logged
+_GIVE_UP_AFTER = 0.2  # the same before a run that is stopping gives it up: its reader may be slow
 
 
 def descriptor_of(path: str) -> int | None:
@@ -30,43 +36,61 @@ def descriptor_of(path: str) -> int | None:
 
 
 class Audit:
-    """Appends JSON lines; safe for many threads."""
+    """Appends JSON lines; safe for many threads.
 
-    def __init__(self, descriptor: int) -> None:
+    Neither a pipe without a reader nor a full one is an error: the run waits, which is
+    logged once, until ``is_stopping()``.
+    """
+
+    def __init__(self, descriptor: int, path: str, is_stopping: Callable[[], bool]) -> None:
         self._fd = descriptor
+        self._path = path
+        self._is_stopping = is_stopping
         self._lock = threading.Lock()
-        self._torn = False
+        self._torn = False  # a line was begun and not completed
+        # A regular file always takes the whole line. Of anything else at most so much is
+        # written as fits when it is writable at all.
+        self._can_be_full = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._full_since: float | None = None
+        self._told = False
 
     @classmethod
-    def open(cls, path: str, give_up: Callable[[], bool] = lambda: False) -> Audit | None:
-        """Open a file or a pipe; None if a pipe has no reader when it is time to ``give_up``.
+    def open(cls, path: str, is_stopping: Callable[[], bool] = lambda: False) -> Audit | None:
+        """Open a file or a pipe; None if a pipe still has no reader when the run is stopping.
 
         Raises:
-            AuditRefused: it can't be opened.
+            AuditRefused: it can't be opened, or is neither.
         """
         told = False
-        while not give_up():
+        while not is_stopping():
             try:
-                return cls(_open(path))
+                return cls(_open(path), path, is_stopping)
             except OSError as error:
-                if error.errno != errno.ENXIO:
+                if error.errno != errno.ENXIO or not Path(path).is_fifo():
                     raise AuditRefused(f"the audit file can't be opened: {error}") from error
             if not told:
-                log.warning("waiting for somebody to read the audit from the pipe %s", path)
+                # An error, as nothing is deleted meanwhile: it must not be missed.
+                log.error("waiting: no process reads the audit from the pipe %s", path)
                 told = True
-            time.sleep(_LOOK_FOR_READER)
+            time.sleep(_RETRY)
         return None
 
     def before(self, op: str, path: str, size: int) -> None:
-        """Say what is about to be deleted.
+        """Write what is about to be deleted.
 
         Raises:
-            AuditFailed: it could not be said, so it must not be done.
+            AuditFailed: it could not be written, so it must not be done.
         """
         self._write({"time": time.time(), "op": op, "path": path, "size": size})
 
     def failed(self, op: str, path: str, size: int, error: str) -> None:
-        """Take back what `before` said."""
+        """Write that what `before` has announced was not done.
+
+        Raises:
+            AuditFailed: it could not be written.
+        """
         self._write(
             {
                 "time": time.time(),
@@ -82,7 +106,7 @@ class Audit:
         os.close(self._fd)
 
     def _write(self, line: dict[str, object]) -> None:
-        # ASCII only: names that are no UTF-8 come back from json.loads as Python had them.
+        # ASCII only: names that are not UTF-8 come back from json.loads as Python had them.
         data = json.dumps(line).encode("ascii") + b"\n"
         with self._lock:
             if self._torn:
@@ -90,13 +114,45 @@ class Audit:
             written = 0
             try:
                 while written < len(data):  # one call, unless the disk gets full in the middle
-                    written += os.write(self._fd, data[written:])
+                    written += self._write_some(data[written:])
             except OSError as error:
                 self._torn = self._torn or written > 0
+                if isinstance(error, AuditAbandoned):
+                    raise
                 raise AuditFailed(
                     error.errno, f"no audit line could be written: {error.strerror}"
                 ) from error
             self._torn = False
+
+    def _write_some(self, data: bytes) -> int:
+        if not self._can_be_full:
+            return os.write(self._fd, data)
+        self._wait_until_writable()
+        try:
+            return os.write(self._fd, data[: select.PIPE_BUF])
+        except BlockingIOError:  # another process has filled it
+            return 0
+
+    def _wait_until_writable(self) -> None:
+        """Wait, but not in ``write``: that would be out of reach of signals.
+
+        Raises:
+            AuditAbandoned: nothing could be written, and the run is stopping.
+        """
+        while not self._poll.poll(0):
+            now = time.monotonic()
+            if self._full_since is None:
+                self._full_since = now
+            full_for = now - self._full_since
+            if full_for >= _GIVE_UP_AFTER and self._is_stopping():
+                raise AuditAbandoned(errno.EAGAIN, "no process reads the audit")
+            if full_for >= _TELL_AFTER and not self._told:
+                self._told = True
+                log.error(
+                    "waiting: the audit's pipe %s is full, and no process reads it", self._path
+                )
+            self._poll.poll(_RETRY * 1000)
+        self._full_since = None
 
 
 def _open(path: str) -> int:
@@ -107,5 +163,7 @@ def _open(path: str) -> int:
     # Without O_NONBLOCK a pipe that nobody reads would hold us here, out of reach of signals.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     opened = os.open(path, flags, 0o640)
-    os.set_blocking(opened, True)
+    if os.isatty(opened):
+        os.close(opened)
+        raise AuditRefused(f"the audit file {path} is a terminal, which keeps nothing")
     return opened

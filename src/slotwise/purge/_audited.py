@@ -1,4 +1,4 @@
-"""told: a removal is written to the audit before it is done, and taken back if it fails."""
+"""Write a removal to the audit before it is done, and write that it failed if it does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slotwise.purge._errors import AuditFailed
+from slotwise.purge._errors import AuditAbandoned, AuditFailed
 from slotwise.purge._failures import kind_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def audited(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[Non
     """Around the removal of ``name`` from ``node``.
 
     Raises:
-        AuditFailed: it could not be told. The run is stopped, and the block not begun.
+        AuditFailed: it could not be written. The run is stopped, and the block not begun.
     """
     audit = run.audit
     if audit is None:
@@ -28,6 +28,8 @@ def audited(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[Non
     path = run.full_path(node, name)
     try:
         audit.before(op, path, size)
+    except AuditAbandoned:  # the run is stopping, for a reason of its own
+        raise
     except AuditFailed as error:
         run.error("audit", node, name, error)
         run.stop("audit")

@@ -15,3 +15,7 @@ class AuditRefused(SlotwiseError, ValueError):
 
 class AuditFailed(SlotwiseError, OSError):
     """A line could not be written to the audit file, so the deletion was not done."""
+
+
+class AuditAbandoned(AuditFailed):
+    """The run was stopped while it waited for a pipe that nobody reads; nothing was deleted."""
