@@ -18,8 +18,9 @@ help:  ## what there is
 demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
 	@$(BIN)/python -m slotwise._cli.demo $(ARGS)
 
+# Two at a time: much of the suite waits for servers, processes and heartbeats.
 test: $(VENV)/.installed-test  ## all tests (ARGS="-k word" for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 test-all:  ## all tests on every Python >= 3.11 that can be found
 	@found=; for version in 3.11 3.12 3.13 3.14; do \

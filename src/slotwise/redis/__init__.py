@@ -1,5 +1,12 @@
 """Driver 2: the semaphores of a fleet, kept by a Redis server."""
 
+try:
+    import hiredis as _hiredis  # noqa: F401  # before any module here needs it
+except ImportError as error:
+    from slotwise.redis._diagnosis import INSTALL
+
+    raise ImportError(INSTALL) from error
+
 from slotwise._core.results import Claimant
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._semaphore import RedisSemaphore

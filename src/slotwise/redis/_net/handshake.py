@@ -13,16 +13,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import hiredis
+from hiredis import pack_command
+
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
 from slotwise.redis._config import Endpoint, RedisConfig, show_address
 from slotwise.redis._scripts import OURS, Script, load
-
-try:
-    import hiredis
-    from hiredis import pack_command
-except ImportError as error:  # pragma: no cover - tested in a process of its own
-    raise ImportError(_diagnosis.INSTALL) from error
 
 Address = tuple[str, int]
 
