@@ -48,6 +48,11 @@ URL = f"redis://bob:{WRITTEN}@127.0.0.1:1/0"
         f"SLOTWISE_BACKEND=:{PART}@host",
         f"rediss://host?ssl_password={PART}&x=1",
         f"{{'host': 'h', 'password': '{PART}'}}",
+        f'{{"secret" : "{PART}"}}',
+        f"password: '{PART}'",
+        f"PASSWORD:{PART}",
+        f"REDIS_PASSWORD={PART} was set",
+        f"client-secret = {PART}",
         f"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `bob`, `{PART}`, ",
     ],
 )
@@ -64,6 +69,10 @@ def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
         "redis://localhost:6379 and redis://:6379 and redis+cluster://a:1,b:2",
         "no slot of 'api' in 5 s: 10 of 10 held, 42 others waiting",
         "pid 4411 on web3 'export'",
+        "/etc/passwd: is no folder",
+        "'/etc/passwd': is no folder",
+        "'api' is closed everywhere: password: rotate it",
+        "secret: none is set",
     ],
 )
 def test_what_is_none_stays(text: str) -> None:

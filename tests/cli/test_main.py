@@ -15,6 +15,17 @@ from slotwise._cli import demo_shell
 
 COMMANDS = ("run", "ls", "show", "top", "resize", "kick", "close", "doctor", "purge", "demo")
 
+# Every command that looks for a semaphore.
+LOOKS = (
+    ("ls",),
+    ("show", "api"),
+    ("top",),
+    ("resize", "api", 2),
+    ("kick", "x", "--yes"),
+    ("close", "api", "--yes"),
+    ("open", "api"),
+)
+
 
 def test_help_lists_the_commands_and_teaches_by_example(shell: Shell):
     for words in ((), ("--help",), ("-h",)):
@@ -61,19 +72,7 @@ def test_usage_errors_are_one_line_that_says_where_help_is(shell: Shell, words, 
     assert ran.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ls",),
-        ("show", "api"),
-        ("top",),
-        ("resize", "api", 2),
-        ("kick", "x", "--yes"),
-        ("close", "api", "--yes"),
-        ("open", "api"),
-    ],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
 def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shell, words):
     ran = shell.here(*words, "--url", "redis://:secret@127.0.0.1:1")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -97,6 +96,21 @@ def test_a_folder_that_takes_no_files_is_told_from_one_that_is_missing(shell: Sh
     assert ran.returncode == 125
     remedy = "set SLOTWISE_DIR to a folder" if folder == "/proc" else "make its parent folder first"
     assert remedy in ran.stderr
+
+
+@pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
+def test_a_folder_that_takes_no_files_is_not_taken_for_an_empty_one(shell: Shell, words):
+    ran = shell.here(*words, SLOTWISE_URL="process://", SLOTWISE_DIR="/proc")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"slotwise {words[0]}: /proc: ")
+    assert "set SLOTWISE_DIR to a folder" in ran.stderr
+
+
+def test_a_folder_that_is_a_file_is_named_in_full(shell: Shell):
+    ran = shell.here("ls", SLOTWISE_URL="process://", SLOTWISE_DIR="/etc/passwd")
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert "***" not in ran.stderr
+    assert "/etc/passwd" in ran.stderr
 
 
 def test_both_names_are_the_same_command(shell: Shell):

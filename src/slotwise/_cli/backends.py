@@ -6,6 +6,8 @@ which names those that look like it.
 
 from __future__ import annotations
 
+import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -61,7 +63,27 @@ class _Folder(Backend):
         self.words = f"in {directory}" if directory else "of yours on this machine"
 
     def names(self) -> list[str]:
-        return self._driver.names(self.directory)
+        found = self._driver.names(self.directory)
+        if not found:
+            self._check_writable()
+        return found
+
+    def _check_writable(self) -> None:
+        """Raise what making a semaphore would raise: /proc, too, looks like an empty folder."""
+        from slotwise.processes._folder import locate, trouble
+        from slotwise.processes._open_folder import OpenFolder
+
+        path = locate(self.directory)
+        if not os.path.lexists(path):
+            return
+        folder, file = OpenFolder(path), f".probe-{secrets.token_hex(8)}"
+        try:
+            os.close(folder.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            folder.unlink(file)
+        except OSError as error:
+            raise trouble(error, path) from error
+        finally:
+            folder.close()
 
     def stats(self, names: Collection[str] | None = None) -> Found:
         found: dict[str, SemaphoreStats] = {}

@@ -29,7 +29,13 @@ _IN_A_URL = re.compile(r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)
 _WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=])([^\s:@'\"(\[=]*:(?!/)[^\s@]+)@(?=[\w.\[])")
 # scheme://:password, where the host was forgotten; digits are a port.
 _WITHOUT_HOST = re.compile(r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+")
-_IN_A_QUERY = re.compile(r"((?i:password|passwd|secret)['\"]?\s?[=:]\s?)[^&\s,;]+")
+# password=..., password:..., 'password': ... and password: '...', but neither the path
+# /etc/passwd nor prose: in "password: rotate it" an ordinary word follows.
+_ASSIGNED = re.compile(
+    r"((?<![/\w\-])[\w\-]*(?i:password|passwd|secret)"
+    r"(?:['\"]?\s?=\s?|:(?!//)(?=\S)|['\"]\s?:\s?|:\s(?=['\"])))"
+    r"[^&\s,;]+"
+)
 # How Redis quotes a command that it doesn't know: the words of AUTH may be among them.
 _ECHO = re.compile(r",? with args beginning with.*", re.DOTALL)
 
@@ -47,7 +53,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     text = _IN_A_URL.sub(_hide_user, text)
     text = _WITHOUT_SCHEME.sub(_hide_all, text)
     text = _WITHOUT_HOST.sub(f":{HIDDEN}", text)
-    return _IN_A_QUERY.sub(rf"\1{HIDDEN}", text)
+    return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
 
 
 def quoted(words: object, secrets: Iterable[str] = ()) -> str:
