@@ -410,7 +410,7 @@ class RedisSemaphore(ForThreads):
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for the whole fleet, until `reopen`.
+        """Close the name for the whole fleet, until `Semaphore.reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. The server remembers it for

@@ -1,0 +1,33 @@
+"""What the documentation shows is what the code has."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def architecture():
+    path = ROOT / "docs" / "_architecture.py"
+    spec = importlib.util.spec_from_file_location("_architecture", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_of_the_architecture_is_the_one_that_its_script_draws() -> None:
+    assert (ROOT / "docs" / "architecture.svg").read_text() == architecture().draw()
+
+
+def test_the_picture_has_the_layers_of_the_import_rules() -> None:
+    [rules, *_] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    ruled = [
+        {name.strip().removeprefix("slotwise.") for name in layer.split("|")}
+        for layer in rules["layers"]
+    ]
+    drawn = [{name for name, _ in layer} for layer in architecture().LAYERS]
+    assert drawn == [layer for layer in ruled if "testing" not in layer]
