@@ -1,4 +1,4 @@
-"""An interrupt at one exact place: a thread's call to the keeper, before the keeper knows of it."""
+"""An interrupt at one exact place: in a call to the heartbeat thread, before that knows of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from slotwise.redis._heartbeat_thread import HeartbeatThread
 
 
 @contextmanager
-def interrupted_on_its_way_to(keeper: HeartbeatThread) -> Iterator[None]:
-    """Send this thread a real SIGINT while its next call waits for the keeper to start."""
+def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[None]:
+    """Send this thread a real SIGINT while its next call waits for that thread to start."""
     caller = threading.get_ident()
     in_the_way = threading.Event()
     give_up = time.monotonic() + 30
@@ -26,7 +26,7 @@ def interrupted_on_its_way_to(keeper: HeartbeatThread) -> Iterator[None]:
         return any(frame.f_code is method.__code__ for frame, _ in frames)
 
     def interrupt() -> None:
-        with keeper._starting:
+        with heartbeat_thread._starting:
             in_the_way.set()
             while not inside(HeartbeatThread._started) and time.monotonic() < give_up:
                 time.sleep(0.001)

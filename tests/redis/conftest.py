@@ -7,7 +7,7 @@ import redis
 from tests.redis._server import Server
 
 from slotwise.redis import RedisConfig
-from slotwise.redis._shared_client import _processes
+from slotwise.redis._shared_client import _shared_clients
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +56,8 @@ def _there() -> set[tuple[str, str]]:
     """The holders and waiters that this process has, wherever."""
     return {
         (str(config.endpoint), claim)
-        for config, process in list(_processes.items())
-        for claim in (*process.holders, *process.waiters)
+        for config, shared in list(_shared_clients.items())
+        for claim in (*shared.holders, *shared.waiters)
     }
 
 

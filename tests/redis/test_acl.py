@@ -65,7 +65,7 @@ async def use_everything(semaphore: RedisSemaphore, client: redis.Redis) -> None
     next_one = await waiting
     several = await semaphore.acquire(2)
     before = client.zscore("adv-sem:semaphore_main:x", held.acquisition_id)
-    semaphore._process.keeper.beat_soon()
+    semaphore._shared.heartbeat_thread.heartbeat_soon()
     await until(
         lambda: client.zscore("adv-sem:semaphore_main:x", held.acquisition_id) > before,
         "a heartbeat",

@@ -121,7 +121,7 @@ async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
     await semaphore.close_everywhere()
     again = semaphore._new_acquisition(1, None)
     again._acquisition_id = held.acquisition_id
-    again.ask(wait=True, again=True)
+    again.send_request(wait=True, again=True)
     await asyncio.wait_for(again.future, 30)
     assert again.slot_number == held.slot_number
     assert await semaphore.release(held)

@@ -1,4 +1,4 @@
-"""How many connections a process has: one for each event loop, and one for the keeper."""
+"""How many connections a process has: one for each event loop, and one for the heartbeat thread."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
     for semaphore in semaphores:
         await in_line(semaphore, 51)
     await RedisSemaphore.get_acquired_stats(config=counted)
-    semaphores[0]._process.keeper.beat_soon()
+    semaphores[0]._shared.heartbeat_thread.heartbeat_soon()
     assert connections(client) == 2
 
     stay = threading.Event()
@@ -74,10 +74,10 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
         await semaphore.release(acquired)
     for each in asyncio.as_completed([*waiting, *threads]):
         acquired = await each
-        owner = next(s for s in semaphores if s._room is acquired.room)  # type: ignore[attr-defined]
+        owner = next(s for s in semaphores if s._record is acquired.record)  # type: ignore[attr-defined]
         await owner.release(acquired)
-    # The next one to come closes what closed loops left open; so does the keeper.
-    semaphores[0]._process.keeper.beat_soon()
+    # The next one to come closes what closed loops left open; so does the heartbeat thread.
+    semaphores[0]._shared.heartbeat_thread.heartbeat_soon()
     await until(lambda: connections(client) == 2, "the closed loops' connections are closed")
     assert_nothing_left(client)
 
@@ -88,7 +88,7 @@ async def test_namespaces_share_their_thread_and_connections(
     """They are only a prefix of keys."""
 
     def keepers() -> int:
-        return sum(thread.name == "slotwise-keeper" for thread in threading.enumerate())
+        return sum(thread.name == "slotwise-heartbeat" for thread in threading.enumerate())
 
     async def use(number: int) -> None:
         config = counted.with_options(namespace=f"namespace-{number}")
@@ -106,7 +106,7 @@ async def test_namespaces_share_their_thread_and_connections(
 
 
 async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:
-    thread = semaphore._process.keeper._thread
+    thread = semaphore._shared.heartbeat_thread._thread
     await until(lambda: connections(client) == 0, "no connection")
     await until(lambda: thread is None or not thread.is_alive(), "no thread")
 

@@ -213,7 +213,8 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
         at_once.zrem("adv-sem:semaphore_waiting_heartbeat:s", claim_id)
         at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
         at_once.execute()
-    semaphore._process.keeper.watch(semaphore._room, 0)  # a look, which serves whoever fits
+    # A check, which serves whoever fits.
+    semaphore._shared.heartbeat_thread.schedule_check(semaphore._record, 0)
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )
@@ -336,11 +337,11 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
     await semaphore.release(held.pop(2))  # a gap among the numbers
     waiting = [asyncio.create_task(semaphore.acquire(slots)) for slots in (4, 1)]
     await in_line(semaphore, 2)
-    for waiter in list(semaphore._process.waiters.values()):
+    for waiter in list(semaphore._shared.waiters.values()):
         before = waiter.alive_at
         waiter.confirm()
         await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
-    assert semaphore._room not in semaphore._process.keeper._lists._until
+    assert semaphore._record not in semaphore._shared.heartbeat_thread._lists._until
     for each in held:
         await semaphore.release(each)
     for task in waiting:
@@ -358,7 +359,7 @@ async def test_a_user_who_may_not_block_is_woken_all_the_same(
     claim_id = await asyncio.to_thread(stranger.acquire)
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    await until(lambda: semaphore._process.keeper._lists._refused, "a refusal")
+    await until(lambda: semaphore._shared.heartbeat_thread._lists._refused, "a refusal")
     stranger.release(claim_id)
     await semaphore.release(await asyncio.wait_for(waiting, 20))
     client.execute_command("ACL", "DELUSER", "meek")

@@ -76,7 +76,7 @@ async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
 
     task = asyncio.create_task(work())
     await until(lambda: client.zcard("adv-sem:semaphore_main:s"), "a holder")
-    [holder] = [each for each in semaphore._process.holders.values() if each.room.name == "s"]
+    [holder] = [each for each in semaphore._shared.holders.values() if each.record.name == "s"]
     thread = asyncio.create_task(asyncio.to_thread(holder.lost.wait, 20))
     client.delete("adv-sem:semaphore_main:s")
     with pytest.raises(asyncio.CancelledError, match="lost"):

@@ -37,8 +37,8 @@ class Strangers:
 
     def __init__(self, client: redis.Redis, process: SharedClient) -> None:
         self._client = client
-        self._process = process
-        self.channel = f"slotwise:{process.seat().token}"
+        self._shared = process
+        self.channel = f"slotwise:{process.client().token}"
 
     def say(self, message: str | bytes, about: RedisAcquisition) -> None:
         if isinstance(message, str):
@@ -65,8 +65,8 @@ async def test_malformed_messages_mute_nothing_and_are_logged_once(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    waiter = only_waiter(semaphore._process)
-    strangers = Strangers(client, semaphore._process)
+    waiter = only_waiter(semaphore._shared)
+    strangers = Strangers(client, semaphore._shared)
     for message in MALFORMED:
         strangers.say(message, about=waiter)
         strangers.say(message, about=held)  # type: ignore[arg-type]
@@ -87,8 +87,8 @@ async def test_a_forged_grant_of_a_slot_is_not_believed(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    strangers = Strangers(client, semaphore._process)
-    waiter = only_waiter(semaphore._process)
+    strangers = Strangers(client, semaphore._shared)
+    waiter = only_waiter(semaphore._shared)
     for message in ("granted {id} 1 2", "closed {id}", "refused {id} 1", "gone {id}"):
         strangers.say(message, about=waiter)
         await strangers.heard(waiter)
@@ -107,8 +107,8 @@ async def test_a_forged_grant_of_a_path_is_not_believed(
     paths = RedisPaths((TierSpec("all", 1, keyed=False),), name="p", config=config)
     held = await paths.acquire((None,), timeout=None)
     waiting = asyncio.create_task(paths.acquire((None,), timeout=None))
-    await until(lambda: client.zcard(paths._room.keys.all[2]) == 1, "a waiter")
-    strangers, waiter = Strangers(client, paths._process), only_waiter(paths._process)
+    await until(lambda: client.zcard(paths._record.keys.all[2]) == 1, "a waiter")
+    strangers, waiter = Strangers(client, paths._shared), only_waiter(paths._shared)
     await strangers.heard(waiter)
     assert not waiting.done()
     await paths.release(held.acquisition_id)
@@ -122,7 +122,7 @@ async def test_who_listens_can_forge_no_other_message(
     """The proof of one message proves nothing else, and never again after a loss."""
     semaphore = RedisSemaphore(name="s", value=1, config=config)
     elsewhere = RedisSemaphore(name="s", value=1, config=config.with_options(attempts=7))
-    strangers = Strangers(client, semaphore._process)
+    strangers = Strangers(client, semaphore._shared)
     with client.pubsub() as listening:
         listening.subscribe(strangers.channel)
         assert listening.get_message(timeout=10)["type"] == "subscribe"
@@ -136,7 +136,7 @@ async def test_who_listens_can_forge_no_other_message(
     assert (word, acquisition_id) == ("granted", held.acquisition_id)
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    waiter = only_waiter(semaphore._process)
+    waiter = only_waiter(semaphore._shared)
     strangers.say(f"kicked {acquisition_id} {proof}", about=waiter)
     strangers.say(overheard.replace(acquisition_id, waiter.acquisition_id), about=waiter)
     await strangers.heard(waiter)
@@ -153,5 +153,5 @@ async def test_nobody_is_shown_the_secret_that_messages_are_proved_with(
     held = await semaphore.acquire(label="work")
     [holder] = await semaphore.holders()
     assert holder.label == "work"
-    assert semaphore._process._secret.decode() not in repr(holder) + repr(held) + repr(semaphore)
+    assert semaphore._shared._secret.decode() not in repr(holder) + repr(held) + repr(semaphore)
     await semaphore.release(held)

@@ -421,7 +421,7 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
         loop = asyncio.new_event_loop()
         task = loop.create_task(paths.acquire(("a", None), timeout=None))
         deadline = time.monotonic() + 20
-        while not any(waiter.queued for waiter in list(paths._process.waiters.values())):
+        while not any(waiter.queued for waiter in list(paths._shared.waiters.values())):
             assert time.monotonic() < deadline
             loop.run_until_complete(asyncio.sleep(0.01))
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -429,6 +429,6 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
 
     await asyncio.to_thread(wait_and_vanish)
     await in_line(paths, 1)
-    paths._process.leave_closed_loops()
+    paths._shared.forget_closed_loops()
     await in_line(paths, 0)
     await paths.release(held.acquisition_id)

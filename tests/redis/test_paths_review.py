@@ -30,14 +30,14 @@ def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = uploads(config)
-    keeper = paths._process.keeper
-    run = keeper.run
+    heartbeat_thread = paths._shared.heartbeat_thread
+    run = heartbeat_thread.run
 
     def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
         run(coroutine)
         raise KeyboardInterrupt  # as a signal would, just when the result has come
 
-    monkeypatch.setattr(keeper, "run", interrupted)
+    monkeypatch.setattr(heartbeat_thread, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         paths.acquire_sync(ALICE, timeout=None)
     asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was given back"))
@@ -50,11 +50,11 @@ def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     paths = uploads(config)
     held = paths.acquire_sync(ALICE, timeout=None)
     assert client.zcard(HOLDERS) == 1
-    keeper = paths._process.keeper
-    with interrupted_on_its_way_to(keeper), pytest.raises(KeyboardInterrupt):
+    heartbeat_thread = paths._shared.heartbeat_thread
+    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
         paths.release_sync(held.acquisition_id)
     asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
-    assert held.acquisition_id not in paths._process.holders
+    assert held.acquisition_id not in paths._shared.holders
 
 
 async def test_a_timeout_before_the_first_connection_stands_is_a_timeout() -> None:

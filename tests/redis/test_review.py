@@ -94,7 +94,7 @@ async def test_a_cancel_during_the_clean_up_of_a_timeout_is_not_swallowed(
             except AcquireTimeout:
                 pass
 
-    waiting = semaphore._process.waiters
+    waiting = semaphore._shared.waiters
     for _ in range(5):
         task = asyncio.create_task(insist())
         while not waiting:
@@ -129,7 +129,7 @@ async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_me
 
         async def slots_come_free() -> None:
             """While this loop is in the middle of a tick, and two requests linger."""
-            assert len(semaphore._process.seat().lingering[semaphore._room]) == 2
+            assert len(semaphore._shared.client().pending_requests[semaphore._record]) == 2
             for _ in range(2):
                 worker.tell("release")
                 assert worker.hears() == "released True"
@@ -146,20 +146,20 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     semaphore = RedisSemaphore(name="x", value=1, config=config)
-    keeper = semaphore._process.keeper
-    run = keeper.run
+    heartbeat_thread = semaphore._shared.heartbeat_thread
+    run = heartbeat_thread.run
 
     def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
         run(coroutine)
         raise KeyboardInterrupt  # as a signal would, just when the result has come
 
-    monkeypatch.setattr(keeper, "run", interrupted)
+    monkeypatch.setattr(heartbeat_thread, "run", interrupted)
     for take in (semaphore.acquire_sync, semaphore.try_acquire_sync):
         with pytest.raises(KeyboardInterrupt):
             take()
         asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was given back"))
-        held = semaphore._process.holders.values()
-        assert [each for each in held if each.room is semaphore._room] == []
+        held = semaphore._shared.holders.values()
+        assert [each for each in held if each.record is semaphore._record] == []
 
 
 def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
@@ -168,11 +168,11 @@ def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     """By a real signal, which comes before the keeper was told of it."""
     semaphore = RedisSemaphore(name="x", value=1, config=config)
     held = semaphore.acquire_sync()
-    keeper = semaphore._process.keeper
-    with interrupted_on_its_way_to(keeper), pytest.raises(KeyboardInterrupt):
+    heartbeat_thread = semaphore._shared.heartbeat_thread
+    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
         semaphore.release_sync(held)
     asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
-    assert held.acquisition_id not in semaphore._process.holders
+    assert held.acquisition_id not in semaphore._shared.holders
     assert not held.lost.is_set()
 
 
@@ -195,17 +195,17 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
     assert client.zscore(MAIN, granted.acquisition_id) == deadline, "the server's end of patience"
 
     assert isinstance(granted, RedisAcquisition)
-    keeper = semaphore._process.keeper
+    heartbeat_thread = semaphore._shared.heartbeat_thread
     ends_at = granted.alive_at + interval
     instant = 1e-6  # of which several passed between the two
     assert granted.since > granted.alive_at + 5 * instant
 
     async def see_who_is_silent_at(now: float) -> None:
-        keeper._end_silent(now)
+        heartbeat_thread._lose_silent(now)
 
-    await asyncio.to_thread(keeper.run, see_who_is_silent_at(ends_at - instant))
+    await asyncio.to_thread(heartbeat_thread.run, see_who_is_silent_at(ends_at - instant))
     assert not granted.lost.is_set()
-    await asyncio.to_thread(keeper.run, see_who_is_silent_at(ends_at + instant))
+    await asyncio.to_thread(heartbeat_thread.run, see_who_is_silent_at(ends_at + instant))
     assert granted.lost.is_set()
     assert "no heartbeat got through" in (granted.lost.reason or "")
 
@@ -216,7 +216,7 @@ async def test_what_cannot_be_sent_or_counted_is_refused_before_it_is_asked_for(
     semaphore = RedisSemaphore(value=1, config=config)
     with pytest.raises(ValueError, match="surrogates not allowed"):
         await semaphore.acquire(label="\ud800")
-    assert not semaphore._process.waiters
+    assert not semaphore._shared.waiters
     with pytest.raises(ValueError, match="at most"):
         RedisSemaphore(value=10**20, config=config)
     with pytest.raises(ValueError, match="at most"):
@@ -293,7 +293,7 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     try:
         calls = [semaphore.release(held), semaphore.release(ended), semaphore.kick(ended)]
         tasks = [asyncio.create_task(call) for call in calls]
-        line = semaphore._process.seat().line_to(None)
+        line = semaphore._shared.client().reconnector_to(None)
         await until(lambda: line._pausing is not None, "a refusal")
     finally:
         client.config_set("min-replicas-to-write", 0)

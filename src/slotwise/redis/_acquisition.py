@@ -18,8 +18,8 @@ from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._net.connection import Call
-from slotwise.redis._release_batching import give
-from slotwise.redis._request_batching import AGAIN_AT, REQUEST, REQUEST_MANY, Source, ask_together
+from slotwise.redis._release_batching import send_release
+from slotwise.redis._request_batching import AGAIN_AT, REQUEST, REQUEST_MANY, Source, send_requests
 from slotwise.redis._wait_for_grant import TimedOut
 
 if TYPE_CHECKING:
@@ -36,33 +36,33 @@ class RedisAcquisition(AcquisitionResult):
         "_waits",
         "alive_at",
         "asked_at",
-        "doubtful",
+        "client",
         "expires_at",
         "future",
         "interval",
         "label",
-        "process",
         "queued",
-        "room",
-        "seat",
+        "record",
         "semaphore",
+        "shared",
         "since",
         "slots",
         "task",
         "ttl",
+        "unconfirmed",
     )
 
-    process: SharedClient
-    room: NameRecord
-    seat: LoopClient
+    shared: SharedClient
+    record: NameRecord
+    client: LoopClient
 
     def __init__(self, semaphore: Source, slots: int, label: str) -> None:
-        process, room = semaphore._attached()
-        seat = process.seat()
+        shared, record = semaphore._attached()
+        client = shared.client()
         self.semaphore = semaphore
-        self.process = process
-        self.room = room
-        self.seat = seat
+        self.shared = shared
+        self.record = record
+        self.client = client
         self.slots = slots
         self.label = label
         self.ttl = semaphore._ttl
@@ -73,11 +73,11 @@ class RedisAcquisition(AcquisitionResult):
         # since then, if it has answered.
         self.asked_at = self.alive_at = time.monotonic()
         self.queued = False
-        self.doubtful = False  # the server did not know it: what was granted before is void
+        self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
-        self.future: asyncio.Future[None] = seat.loop.create_future()
+        self.future: asyncio.Future[None] = client.loop.create_future()
         count = f"*{slots}" if slots > 1 else ""
-        super().__init__(f"sw-{seat.token}-{process.next_number()}{count}", 0)
+        super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
         self._call: Call | None = None
         self._confirmation: Call | None = None
         self._waits = True
@@ -96,47 +96,47 @@ class RedisAcquisition(AcquisitionResult):
 
     # ---------------------------------------------------------------- asking
 
-    def ask(self, *, wait: bool, again: bool = False) -> None:
+    def send_request(self, *, wait: bool, again: bool = False) -> None:
         """Send the request; `future` has the outcome.
 
         One that will have to stand behind others of this loop may travel
         together with the next ones, or with the next release.
         """
         self._begin(wait)
-        seat, room, semaphore = self.seat, self.room, self.semaphore
+        client, record, semaphore = self.client, self.record, self.semaphore
         simple = wait and not again and self.slots == 1 and not self.label
-        batch: list[RedisAcquisition] | None = seat.lingering.get(room)
+        batch: list[RedisAcquisition] | None = client.pending_requests.get(record)
         if batch is not None:
             if simple and batch[0].semaphore is semaphore:
                 batch.append(self)
                 return
-            ask_together(seat, room)  # nobody passes them
-        elif simple and room in seat.in_line and room in seat.holding:
+            send_requests(client, record)  # nobody passes them
+        elif simple and record in client.queued_by_name and record in client.holding:
             # Soon one of ours releases: this can travel with it.
-            link = seat.link_for(room.keys.slot)
-            if link is not None:
-                seat.lingering[room] = [self]
-                link.before_flush(lambda: ask_together(seat, room), linger=True)
+            connection = client.connection_for(record.keys.slot)
+            if connection is not None:
+                client.pending_requests[record] = [self]
+                connection.before_flush(lambda: send_requests(client, record), linger=True)
                 return
-        self._ask_alone(wait=wait, again=again)
+        self._send_alone(wait=wait, again=again)
 
     def _begin(self, wait: bool) -> None:
         """Be kept alive by heartbeats, from before the server can know of it."""
         self._waits = wait
         self.alive_at = time.monotonic()
-        self.process.waiters[self._acquisition_id] = self
-        keeper = self.process.keeper
-        if self.semaphore._ping_interval < keeper.interval:
-            keeper.hurry(self.semaphore._ping_interval)
+        self.shared.waiters[self._acquisition_id] = self
+        heartbeat_thread = self.shared.heartbeat_thread
+        if self.semaphore._ping_interval < heartbeat_thread.interval:
+            heartbeat_thread.heartbeat_every(self.semaphore._ping_interval)
 
     @property
     def needs_heartbeat(self) -> bool:
         """Whether the server may know of this request, be it answered or not."""
         return self.queued or (self._call is not None and self._call.sent)
 
-    def _ask_alone(self, *, wait: bool, again: bool = False) -> None:
+    def _send_alone(self, *, wait: bool, again: bool = False) -> None:
         semaphore, acquisition_id = self.semaphore, self._acquisition_id
-        due = b"" if self.process.keeper.watches(self.room) else b"due"
+        due = b"" if self.shared.heartbeat_thread.has_check(self.record) else b"due"
         args = [
             b"",
             acquisition_id,
@@ -145,14 +145,14 @@ class RedisAcquisition(AcquisitionResult):
             b"" if self.ttl is None else self.ttl,
             b"wait" if wait else b"try",
             b"again" if again else b"",
-            f"{self.process.who} {self.label}",
-            self.room.keys.notification,
+            f"{self.shared.owner} {self.label}",
+            self.record.keys.notification,
             due,
         ]
-        call = Call(REQUEST, self.room.keys.all, args, self._answered, self.room.keys.slot)
+        call = Call(REQUEST, self.record.keys.all, args, self._answered, self.record.keys.slot)
         call.again_at = AGAIN_AT
         call.alone = True
-        call.eager = not self.seat.in_line
+        call.eager = not self.client.queued_by_name
         if wait and not again and not self.label:
             # Most of a request is always the same: packing it anew would cost as much
             # as all the rest.
@@ -163,7 +163,7 @@ class RedisAcquisition(AcquisitionResult):
             )
         call.patient = again and wait
         self._call = call
-        self.seat.submit(call)
+        self.client.submit(call)
 
     def _answered(self, call: Call, reply: Any) -> None:
         if call is not self._call:
@@ -171,38 +171,38 @@ class RedisAcquisition(AcquisitionResult):
         if isinstance(reply, BaseException):
             self._fail(reply)
         else:
-            self._take(reply)
+            self._on_reply(reply)
 
-    def _take(self, reply: list[Any]) -> None:
+    def _on_reply(self, reply: list[Any]) -> None:
         """Act on a reply of request.lua."""
         word = reply[0]
         if word == b"granted":
-            self.room.learn(reply[3], self.semaphore._value)
+            self.record.learn(reply[3], self.semaphore._value)
             self._granted(reply[1], reply[2])
-            told = reply[4:]
+            messages = reply[4:]
         elif word == b"queued":
-            told = reply[3:]
+            messages = reply[3:]
             self._queued(reply[1], reply[2])
         elif word == b"busy":
-            self._fail(self.timeout_error(0.0, *reply[1:4]))
-            told = reply[4:]
+            self._fail(self._full_error(0.0, *reply[1:4]))
+            messages = reply[4:]
         elif word == b"closed":
-            told = []
+            messages = []
             self._fail(self.closed_error(read_closure(reply[1:])))
         else:
-            told = []
+            messages = []
             self._fail(self._refusal(word, *reply[1:]))
-        for message in told:
-            self.process.hear(message)
+        for message in messages:
+            self.shared.dispatch(message)
 
     def _queued(self, value: int, due_ms: int) -> None:
-        self.room.learn(value, self.semaphore._value)
+        self.record.learn(value, self.semaphore._value)
         if self.future.done():
             return
-        self._stand_in_line()
-        self.process.keeper.watch(self.room, due_ms)
+        self._mark_queued()
+        self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
 
-    def hear(self, word: str, more: list[str]) -> None:
+    def dispatch(self, word: str, more: list[str]) -> None:
         """What a message, or a heartbeat, has to tell."""
         if self.future.done():
             return
@@ -218,33 +218,33 @@ class RedisAcquisition(AcquisitionResult):
         elif word == "gone":
             # The server forgot it, or thought it dead: to the end of the line.
             if self.queued:
-                self._leave_line()
-                self.ask(wait=self._waits, again=True)
+                self._mark_unqueued()
+                self.send_request(wait=self._waits, again=True)
         elif word == "closed":
             self._fail(self.closed_error(Closure(" ".join(more) if more else None)))
         elif word == "refused":
             self._fail(self._refusal(b"too many", int(more[0])))
 
     def _granted(self, number: int, token: int) -> None:
-        process, acquisition_id = self.process, self._acquisition_id
+        shared, acquisition_id = self.shared, self._acquisition_id
         self.since = since = time.monotonic()
-        late = since - max(self.alive_at, self.room.heard_at) >= self.interval
-        doubtful = late or self.doubtful or self._confirmation is not None
-        if doubtful and not self.future.done():
+        late = since - max(self.alive_at, self.record.heartbeat_at) >= self.interval
+        unconfirmed = late or self.unconfirmed or self._confirmation is not None
+        if unconfirmed and not self.future.done():
             # After so long a silence the server may have given the slot to somebody else.
             self.confirm()
             return
-        process.waiters.pop(acquisition_id, None)
-        self._leave_line()
+        shared.waiters.pop(acquisition_id, None)
+        self._mark_unqueued()
         if self.future.done():
             return  # cancelled or timed out: who waited gives it back by itself
         self._slot_number = number
         self._fencing_token = token
-        process.holders[acquisition_id] = self
-        self.seat.holding.setdefault(self.room, set()).add(acquisition_id)
+        shared.holders[acquisition_id] = self
+        self.client.holding.setdefault(self.record, set()).add(acquisition_id)
         if self.ttl is not None:
             self.expires_at = since + self.ttl
-            process.keeper.watch_ttl(self.expires_at)
+            shared.heartbeat_thread.schedule_ttl(self.expires_at)
         self.future.set_result(None)
 
     def confirm(self) -> None:
@@ -254,7 +254,7 @@ class RedisAcquisition(AcquisitionResult):
         """
         if self._confirmation is not None:
             return  # the answer is under way
-        self.doubtful = False  # until something else is heard
+        self.unconfirmed = False  # until something else is heard
         sent_at = time.monotonic()
 
         def answered(_: Call, reply: Any) -> None:
@@ -266,42 +266,50 @@ class RedisAcquisition(AcquisitionResult):
                 return
             [[due_ms, *outcomes]] = reply
             self.alive_at = sent_at
-            self._stand_in_line()  # unless the answer says otherwise
+            self._mark_queued()  # unless the answer says otherwise
             for outcome in outcomes:
-                self.process.hear(outcome)
+                self.shared.dispatch(outcome)
             if self.queued:
-                self.process.keeper.watch(self.room, due_ms)
+                self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
 
-        keys = self.room.keys
-        args = [b"", self.seat.token, self.interval, keys.notification, 0, 1, self._acquisition_id]
-        call = self._confirmation = Call(self.room.beat, keys.all, args, answered, keys.slot)
+        keys = self.record.keys
+        args = [
+            b"",
+            self.client.token,
+            self.interval,
+            keys.notification,
+            0,
+            1,
+            self._acquisition_id,
+        ]
+        call = self._confirmation = Call(self.record.heartbeat, keys.all, args, answered, keys.slot)
         call.patient = self._waits
-        self.seat.submit(call)
+        self.client.submit(call)
 
-    def _stand_in_line(self) -> None:
+    def _mark_queued(self) -> None:
         if not self.queued:
             self.queued = True
-            self.seat.in_line[self.room] += 1
+            self.client.queued_by_name[self.record] += 1
 
-    def _leave_line(self) -> None:
+    def _mark_unqueued(self) -> None:
         if self.queued:
             self.queued = False
-            in_line = self.seat.in_line
-            in_line[self.room] -= 1
-            if in_line[self.room] <= 0:
-                del in_line[self.room]
+            queued_by_name = self.client.queued_by_name
+            queued_by_name[self.record] -= 1
+            if queued_by_name[self.record] <= 0:
+                del queued_by_name[self.record]
 
-    def let_go(self) -> None:
+    def mark_ended(self) -> None:
         """Note, in whatever thread, that it holds nothing any more."""
-        holding = self.seat.holding.get(self.room)
+        holding = self.client.holding.get(self.record)
         if holding is not None:
             holding.discard(self._acquisition_id)
             if not holding:
-                self.seat.holding.pop(self.room, None)
+                self.client.holding.pop(self.record, None)
 
     def _fail(self, error: BaseException) -> None:
-        self._leave_line()
-        self.process.waiters.pop(self._acquisition_id, None)
+        self._mark_unqueued()
+        self.shared.waiters.pop(self._acquisition_id, None)
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -311,9 +319,11 @@ class RedisAcquisition(AcquisitionResult):
 
     # ---------------------------------------------------------------- giving
 
-    def give(self, seat: LoopClient) -> asyncio.Future[Any]:
+    def send_release(self, client: LoopClient) -> asyncio.Future[Any]:
         """Release, or leave the line, through any seat; the reply counts who is there."""
-        return give(self.process, self.room, seat, self._acquisition_id, self.interval, count=True)
+        return send_release(
+            self.shared, self.record, client, self._acquisition_id, self.interval, count=True
+        )
 
     async def withdraw(self, seconds: float) -> Any:
         """End a wait whose outcome nobody will see: leave the line, or hand the grant on.
@@ -323,34 +333,34 @@ class RedisAcquisition(AcquisitionResult):
         goes on in the background, and at the latest the heartbeat's silence frees it. A
         cancellation that came meanwhile is raised at the end, not swallowed.
         """
-        process, call = self.process, self._call
-        process.waiters.pop(self._acquisition_id, None)
-        process.holders.pop(self._acquisition_id, None)
-        self.let_go()
-        self._leave_line()
+        shared, call = self.shared, self._call
+        shared.waiters.pop(self._acquisition_id, None)
+        shared.holders.pop(self._acquisition_id, None)
+        self.mark_ended()
+        self._mark_unqueued()
         if self._confirmation is not None:
             self._confirmation.patient = False
         if call is not None:
             call.patient = False
-            if call.script is not REQUEST_MANY and self.seat.withdraw(call):
+            if call.script is not REQUEST_MANY and self.client.withdraw(call):
                 return None
         # Through the seat that asked: over another connection it could overtake the request.
-        given = self.give(self.seat)
-        given.add_done_callback(self._withdrawn)
+        released = self.send_release(self.client)
+        released.add_done_callback(self._withdrawn)
         deadline = time.monotonic() + seconds
         interrupted: asyncio.CancelledError | None = None
-        while not given.done() and (left := deadline - time.monotonic()) > 0:
+        while not released.done() and (left := deadline - time.monotonic()) > 0:
             try:
-                await asyncio.wait([given], timeout=left)
+                await asyncio.wait([released], timeout=left)
             except asyncio.CancelledError as cancelled:
                 interrupted = cancelled
         if interrupted is not None:
             raise interrupted
-        return given.result() if given.done() else None
+        return released.result() if released.done() else None
 
-    def _withdrawn(self, given: asyncio.Future[Any]) -> None:
-        if not given.cancelled() and isinstance(given.exception(), Unreachable):
-            self.process.keeper.deliver(self.give, self.room, self.interval)
+    def _withdrawn(self, released: asyncio.Future[Any]) -> None:
+        if not released.cancelled() and isinstance(released.exception(), Unreachable):
+            self.shared.heartbeat_thread.deliver(self.send_release, self.record, self.interval)
 
     def close(self) -> bool:
         """Fail since its instance was closed, in its loop's thread; whether the server may know it.
@@ -366,12 +376,12 @@ class RedisAcquisition(AcquisitionResult):
         call = self._call
         if call is None:  # it lingered, and was not sent yet
             return False
-        return call.script is REQUEST_MANY or not self.seat.withdraw(call)
+        return call.script is REQUEST_MANY or not self.client.withdraw(call)
 
-    async def give_back(self) -> None:
+    async def release_quietly(self) -> None:
         """Give it back for somebody who can't; a failure is left to the heartbeat's silence."""
         try:
-            await self.give(self.process.seat())
+            await self.send_release(self.shared.client())
         except BackendError:
             pass
 
@@ -380,7 +390,7 @@ class RedisAcquisition(AcquisitionResult):
     @property
     def title(self) -> str:
         """What it was asked of, as messages name it."""
-        return repr(self.room.name)
+        return repr(self.record.name)
 
     def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
         return closed_error(f"{self.title} is", closure)
@@ -389,19 +399,19 @@ class RedisAcquisition(AcquisitionResult):
         """Whether give.lua found it among the holders."""
         return bool(reply[0])
 
-    def vain_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
+    def timeout_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
         """Why a wait was in vain, by what give.lua counted."""
         value, held, waiting = reply[2:5]
-        return self.timeout_error(waited, value or self.semaphore.value, held, waiting)
+        return self._full_error(waited, value or self.semaphore.value, held, waiting)
 
-    def timeout_error(self, waited: float, value: int, held: int, waiting: int) -> AcquireTimeout:
+    def _full_error(self, waited: float, value: int, held: int, waiting: int) -> AcquireTimeout:
         return AcquireTimeout(
-            f"no slot of {self.room.name!r} in {waited:g} s: {held} of {value} held,"
+            f"no slot of {self.record.name!r} in {waited:g} s: {held} of {value} held,"
             f" {waiting} others waiting"
         )
 
     def _refusal(self, word: bytes, *counts: int) -> Exception:
-        name = self.room.name
+        name = self.record.name
         if word == b"conflict":
             value, held, waiting = counts
             return value_conflict(

@@ -34,44 +34,46 @@ def has_open_instances(endpoint: Endpoint) -> bool:
     return any(isinstance(key, tuple) and key[0] == endpoint for key in generations.open_names())
 
 
-async def close_here(process: SharedClient, room: NameRecord, key: Key, at_most: float) -> None:
+async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most: float) -> None:
     """Close all instances of a name that this process made so far.
 
     Returns when their waiters have left the queue, or after ``at_most`` seconds; then
     it goes on in the background.
     """
-    generations.close(key, [each.acquisition_id for each in _members(process, room)])
-    by_seat: dict[LoopClient, list[RedisAcquisition]] = {}
-    for waiter in _members(process, room):
+    generations.close(key, [each.acquisition_id for each in _members(shared, record)])
+    by_client: dict[LoopClient, list[RedisAcquisition]] = {}
+    for waiter in _members(shared, record):
         if waiter.semaphore._generation.closed:
-            by_seat.setdefault(waiter.seat, []).append(waiter)
+            by_client.setdefault(waiter.client, []).append(waiter)
     here = asyncio.get_running_loop()
     failing: list[asyncio.Future[None]] = []
-    for seat, waiters in by_seat.items():
-        if seat.loop is here:
-            failing.append(here.create_task(_fail(room, seat, waiters)))
-        elif not seat.loop.is_closed():
-            elsewhere = asyncio.run_coroutine_threadsafe(_fail(room, seat, waiters), seat.loop)
+    for client, waiters in by_client.items():
+        if client.loop is here:
+            failing.append(here.create_task(_fail(record, client, waiters)))
+        elif not client.loop.is_closed():
+            elsewhere = asyncio.run_coroutine_threadsafe(
+                _fail(record, client, waiters), client.loop
+            )
             failing.append(asyncio.wrap_future(elsewhere))
     if failing:
         await asyncio.wait(failing, timeout=at_most)
     if not has_open_instances(key[0]):
-        for each in process.siblings():
-            each.keeper.dismiss()
+        for each in shared.siblings():
+            each.heartbeat_thread.stop_when_idle()
 
 
-def _members(process: SharedClient, room: NameRecord) -> list[RedisAcquisition]:
+def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]:
     """Who of this process holds or waits for what the room is of."""
     everybody = [
         each
-        for sibling in process.siblings()
+        for sibling in shared.siblings()
         for each in (*list(sibling.waiters.values()), *list(sibling.holders.values()))
     ]
-    return [each for each in everybody if each.room.keys.all == room.keys.all]
+    return [each for each in everybody if each.record.keys.all == record.keys.all]
 
 
-async def _fail(room: NameRecord, seat: LoopClient, waiters: list[RedisAcquisition]) -> None:
+async def _fail(record: NameRecord, client: LoopClient, waiters: list[RedisAcquisition]) -> None:
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then
-        await room.give_all(waiters[0].process, seat, ids, waiters[0].interval)
+        await record.release_all(waiters[0].shared, client, ids, waiters[0].interval)

@@ -34,9 +34,9 @@ class NotificationLists:
     """The blocking call of one process. Everything but `seen` is for the keeper's loop."""
 
     def __init__(
-        self, process: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
+        self, shared: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
-        self._process = process
+        self._shared = shared
         self._spawn = spawn
         self._until: dict[NameRecord, float] = {}  # rooms where foreigners hold something
         self._listening: set[bytes] = set()  # the lists that the call under way waits on
@@ -44,47 +44,47 @@ class NotificationLists:
         self._running = False
         self._refused = False  # this user may not do that
 
-    def seen(self, room: NameRecord) -> None:
+    def seen(self, record: NameRecord) -> None:
         """Note, in any thread, that foreigners hold something."""
-        self._until[room] = time.monotonic() + _REMEMBERED
+        self._until[record] = time.monotonic() + _REMEMBERED
 
     def refresh(self) -> None:
         """Wait on the lists of all who wait beside foreigners, from now on."""
-        if not self._until or self._refused or self._process.cluster is not None:
+        if not self._until or self._refused or self._shared.cluster is not None:
             return
         if not self._running:
             self._running = True
             self._spawn(self._run())
         elif self._listening and not self._listening.issuperset(self._lists()):
             self._listening = set()  # until it is made anew
-            self._process.seat().submit(Call(_PUSH, [self._own_list], [], lambda *_: None))
+            self._shared.client().submit(Call(_PUSH, [self._own_list], [], lambda *_: None))
 
     def _lists(self) -> dict[bytes, str]:
         now = time.monotonic()
-        for room, until in list(self._until.items()):
+        for record, until in list(self._until.items()):
             if now > until:
-                self._until.pop(room, None)
+                self._until.pop(record, None)
         return {
-            room.keys.notification_of(acquisition_id): acquisition_id
-            for acquisition_id, waiter in list(self._process.waiters.items())
-            if (room := waiter.room) in self._until and waiter.queued
+            record.keys.notification_of(acquisition_id): acquisition_id
+            for acquisition_id, waiter in list(self._shared.waiters.items())
+            if (record := waiter.record) in self._until and waiter.queued
         }
 
     async def _run(self) -> None:
         """Pop from the lists for as long as foreigners were seen lately."""
-        seat = self._process.seat()
-        seconds = min(_BLOCKED, self._process.config.reply_timeout / 2)
+        client = self._shared.client()
+        seconds = min(_BLOCKED, self._shared.config.reply_timeout / 2)
         try:
             while True:
                 lists = self._lists()
                 if not self._until:
                     return
-                self._own_list = next(iter(self._until)).keys.notification_of(self._process.token)
+                self._own_list = next(iter(self._until)).keys.notification_of(self._shared.token)
                 keys = [self._own_list, *lists]
                 self._listening = set(keys)
-                popped = await seat.blocking_line().command("BLPOP", *keys, f"{seconds:g}")
+                popped = await client.blocking_reconnector().command("BLPOP", *keys, f"{seconds:g}")
                 if popped is not None and popped[0] in lists:
-                    self._process.hear(b"look " + lists[popped[0]].encode())
+                    self._shared.dispatch(b"look " + lists[popped[0]].encode())
         except Refused:
             self._refused = True
         except BackendError:
@@ -92,4 +92,4 @@ class NotificationLists:
         finally:
             self._running = False
             self._listening = set()
-            seat.close_blocking_line()
+            client.close_blocking_reconnector()

@@ -48,35 +48,35 @@ _GRAIN = 0.02
 
 # What a script says when a client holds something that wakes nobody when it releases; and how
 # often those who wait look for themselves then.
-_FOREIGNERS = -2
-_FOREIGN_LOOKS = 0.25
+_FOREIGN_HOLDERS = -2
+_FOREIGN_CHECK_INTERVAL = 0.25
 
 # How many who ask for several slots are named in a look: the first ones are served first.
-_WIDE_AT_A_LOOK = 100
+_WIDE_PER_CHECK = 100
 
 
 class HeartbeatThread:
     """The thread, its loop, and its timetable."""
 
-    def __init__(self, process: SharedClient) -> None:
-        self._process = process
+    def __init__(self, shared: SharedClient) -> None:
+        self._shared = shared
         self._starting = fork.new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._nudged: asyncio.Event | None = None
+        self._woken: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beating: asyncio.Task[None] | None = None
-        self._heart = HeartbeatSender(process, self._hear, self.watch, self._spawn)
+        self._sending: asyncio.Task[None] | None = None
+        self._sender = HeartbeatSender(shared, self._on_outcome, self.schedule_check, self._spawn)
         self.interval = math.inf  # between heartbeats; inf while resting
-        self.alarm = math.inf  # when the next ttl ends
-        self._next_beat = math.inf
+        self.next_ttl = math.inf  # when the next ttl ends
+        self._next_heartbeat = math.inf
         self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
         self._posted = self._done = 0  # callbacks, to tell whether all have run
-        self._dismissed = False  # by the last close
+        self._stops_when_idle = False  # by the last close
         self._began_at = 0.0
-        self._lists = NotificationLists(process, self._spawn)
-        self._primary = PrimaryWatch(process)
-        self._dues: dict[NameRecord, float] = {}  # when to look at a semaphore that is waited for
+        self._lists = NotificationLists(shared, self._spawn)
+        self._primary = PrimaryWatch(shared)
+        self._checks: dict[NameRecord, float] = {}  # when to look at a semaphore that is waited for
 
     # ----------------------------------------------------- from other threads
 
@@ -98,7 +98,7 @@ class HeartbeatThread:
         finally:
             self._callers.discard(caller)
 
-    def run_through(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Like `run`, for what has to happen even if the calling thread is interrupted.
 
         It may be cut short before its first step, so it is started anew then: it must
@@ -109,86 +109,86 @@ class HeartbeatThread:
         except Exception:
             raise
         except BaseException:
-            self._soon(start())
+            self._run_soon(start())
             raise
 
-    def hurry(self, interval: float) -> None:
+    def heartbeat_every(self, interval: float) -> None:
         """Beat at least every ``interval`` seconds from now on."""
         self.interval = min(self.interval, interval)
-        self._next_beat = min(self._next_beat, time.monotonic() + interval)
-        self._nudge()
+        self._next_heartbeat = min(self._next_heartbeat, time.monotonic() + interval)
+        self._wake()
 
-    def watch_ttl(self, when: float) -> None:
+    def schedule_ttl(self, when: float) -> None:
         """Look at ttls at ``when`` or earlier."""
-        if when < self.alarm:
-            self.alarm = when
-            self._nudge()
+        if when < self.next_ttl:
+            self.next_ttl = when
+            self._wake()
 
-    def watch(self, room: NameRecord, ms: int) -> None:
+    def schedule_check(self, record: NameRecord, ms: int) -> None:
         """Look at a semaphore that is waited for when somebody's time is up there.
 
         Negative times are those of next_end in common.lua.
         """
-        if ms == _FOREIGNERS:
-            self._lists.seen(room)
-            self._dues[room] = min(
-                self._dues.get(room, math.inf), time.monotonic() + _FOREIGN_LOOKS
+        if ms == _FOREIGN_HOLDERS:
+            self._lists.seen(record)
+            self._checks[record] = min(
+                self._checks.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
             )
-            self._nudge()
+            self._wake()
         if ms < 0:
             return
         when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
-        if when < self._dues.get(room, math.inf) - _GRAIN:
-            self._dues[room] = when
-            self._nudge()
+        if when < self._checks.get(record, math.inf) - _GRAIN:
+            self._checks[record] = when
+            self._wake()
 
-    def watches(self, room: NameRecord) -> bool:
+    def has_check(self, record: NameRecord) -> bool:
         """Whether the time of the next look at a semaphore is set."""
-        return room in self._dues
+        return record in self._checks
 
-    def beat_soon(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Ask at once what became of all acquisitions: messages may have been missed."""
-        self._heart.again = True
-        self._next_beat = 0.0
-        self._nudge()
+        self._sender.again = True
+        self._next_heartbeat = 0.0
+        self._wake()
 
-    def give_later(self, waiter: RedisAcquisition) -> None:
+    def release_later(self, waiter: RedisAcquisition) -> None:
         """Give back what somebody waited for in a loop that is closed."""
-        self._soon(waiter.give_back())
+        self._run_soon(waiter.release_quietly())
 
-    def give_back_soon(self, taken: list[RedisAcquisition]) -> None:
+    def release_soon(self, acquired: list[RedisAcquisition]) -> None:
         """Give back what a thread took that was interrupted, whatever it is by then."""
 
-        def give_back() -> None:
-            for each in taken:
-                self._process.holders.pop(each.acquisition_id, None)
-                each.let_go()
-                self._spawn(each.give_back())
+        def release_quietly() -> None:
+            for each in acquired:
+                self._shared.holders.pop(each.acquisition_id, None)
+                each.mark_ended()
+                self._spawn(each.release_quietly())
 
-        self._post(give_back)
+        self._post(release_quietly)
 
-    def deliver(self, send: Send, room: NameRecord, seconds: float) -> None:
+    def deliver(self, send: Send, record: NameRecord, seconds: float) -> None:
         """Go on with a release that was not confirmed, from any thread, at most so long.
 
         By then this process's silence has freed the slots.
         """
-        delivering = self._deliver(send, room, time.monotonic() + seconds)
+        delivering = self._deliver(send, record, time.monotonic() + seconds)
         try:
-            self._soon(delivering)
+            self._run_soon(delivering)
         except RuntimeError:  # this process ends
             delivering.close()
 
-    async def _deliver(self, send: Send, room: NameRecord, until: float) -> None:
+    async def _deliver(self, send: Send, record: NameRecord, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
-            seat = self._process.seat()
+            client = self._shared.client()
             try:
-                await reply_within(left, send(seat), seat, room.keys.slot)
+                await reply_within(left, send(client), client, record.keys.slot)
             except Unreachable:
-                await asyncio.sleep(min(self._process.config.max_backoff, left))
+                await asyncio.sleep(min(self._shared.config.max_backoff, left))
             else:
                 return
 
-    def _soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
+    def _run_soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the keeper's loop; a failure is left to the heartbeat's silence."""
 
         async def run() -> None:
@@ -203,28 +203,28 @@ class HeartbeatThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(1)
 
-    def abandon(self) -> None:
+    def close_sockets(self) -> None:
         """Close the sockets that are not a seat's, in a forked child."""
-        self._primary.abandon()
+        self._primary.close_sockets()
 
-    def attend(self) -> None:
+    def ensure_running(self) -> None:
         """See to it that the thread runs: somebody makes a call."""
         if self._loop is None:
-            self._nudge()
+            self._wake()
 
-    def dismiss(self) -> None:
+    def stop_when_idle(self) -> None:
         """Leave as soon as nobody holds or waits, if there are no open instances then."""
-        self._dismissed = True
+        self._stops_when_idle = True
         if self._loop is not None:
-            self._nudge()
+            self._wake()
 
-    def _nudge(self) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):
-            self._post(self._set_nudged)
+            self._post(self._set_woken)
 
-    def _set_nudged(self) -> None:
-        assert self._nudged is not None
-        self._nudged.set()
+    def _set_woken(self) -> None:
+        assert self._woken is not None
+        self._woken.set()
 
     def _post(self, callback: Callable[[], object]) -> None:
         """Have something done by the thread, which does not leave before."""
@@ -241,26 +241,26 @@ class HeartbeatThread:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._nudged = asyncio.Event()
+                self._woken = asyncio.Event()
                 self._began_at = time.monotonic()
                 self._thread = threading.Thread(
-                    target=self._live, name="slotwise-keeper", daemon=True
+                    target=self._main, name="slotwise-heartbeat", daemon=True
                 )
                 self._thread.start()
             return self._loop
 
     # -------------------------------------------------------------- the thread
 
-    def _live(self) -> None:
+    def _main(self) -> None:
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
-        keeping = loop.create_task(self._keep())
+        running = loop.create_task(self._run())
         try:
             loop.run_forever()
         finally:
             # Another thread may have begun meanwhile, with a loop and tasks of its own.
-            tasks = [keeping, *(task for task in list(self._tasks) if task.get_loop() is loop)]
+            tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
             for task in tasks:
@@ -268,67 +268,69 @@ class HeartbeatThread:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             loop.close()
 
-    async def _keep(self) -> None:
-        nudged = self._nudged
-        assert nudged is not None
+    async def _run(self) -> None:
+        woken = self._woken
+        assert woken is not None
         while True:
-            nudged.clear()
+            woken.clear()
             try:
-                delay = self._look_around(time.monotonic())
+                delay = self._run_due(time.monotonic())
             except Exception:  # whatever it is, heartbeats must go on
-                logger.exception("the keeper stumbled, and goes on")
+                logger.exception("the heartbeat thread failed, and goes on")
                 delay = 1.0
             try:
                 async with asyncio.timeout(delay):
-                    await nudged.wait()
+                    await woken.wait()
             except TimeoutError:
                 pass
 
-    def _look_around(self, now: float) -> float | None:
+    def _run_due(self, now: float) -> float | None:
         """Do what is due; for how long there is nothing to do then."""
-        self._process.leave_closed_loops()
-        self._end_ttls(now)
-        silence_ends = self._end_silent(now)
-        if now >= self._next_beat:
-            self._start_beat()
-            self._plan(now)
-        for room, when in list(self._dues.items()):
+        self._shared.forget_closed_loops()
+        self._expire_ttls(now)
+        silence_ends = self._lose_silent(now)
+        if now >= self._next_heartbeat:
+            self._start_heartbeat()
+            self._schedule_next(now)
+        for record, when in list(self._checks.items()):
             if now >= when:
-                del self._dues[room]
-                self._spawn(self._look_at(room))
+                del self._checks[record]
+                self._spawn(self._check(record))
         self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)
-        soonest = min(self._next_beat, self.alarm, silence_ends, *list(self._dues.values()))
-        soonest = min(soonest, self._leave_if_idle(now))
+        soonest = min(
+            self._next_heartbeat, self.next_ttl, silence_ends, *list(self._checks.values())
+        )
+        soonest = min(soonest, self._stop_if_idle(now))
         return max(soonest - now, 0.0) if soonest < math.inf else None
 
-    def _leave_if_idle(self, now: float) -> float:
+    def _stop_if_idle(self, now: float) -> float:
         """End the thread, and close the connections, when nobody has had a use for them for long.
 
         Gives the time to look at it again. The next call begins anew.
         """
-        idle_since = self._process.idle_since()
+        idle_since = self._shared.idle_since()
         if idle_since == math.inf:
             # The last to leave does not wake this thread, which would cost every release.
-            return now + (10 * _SOON if self._dismissed else IDLE / 4)
-        endpoint = self._process.config.endpoint
-        wanted = not self._dismissed or has_open_instances(endpoint)
+            return now + (10 * _SOON if self._stops_when_idle else IDLE / 4)
+        endpoint = self._shared.config.endpoint
+        wanted = not self._stops_when_idle or has_open_instances(endpoint)
         leave_at = max(idle_since, self._began_at) + (IDLE if wanted else 0.0)
         if now < leave_at:
             return leave_at
-        if not self._tasks and self._process.hang_up() and self._leave():
+        if not self._tasks and self._shared.close_idle() and self._stop():
             return math.inf
         return now + (_SOON if not wanted else 10 * _SOON)
 
-    def _leave(self) -> bool:
+    def _stop(self) -> bool:
         loop = asyncio.get_running_loop()
         with self._starting:
             if self._callers or self._posted != self._done:
                 return False
-            self._loop = self._thread = self._nudged = None
-            self._dues.clear()
+            self._loop = self._thread = self._woken = None
+            self._checks.clear()
             self._primary.close()
-            self._process.leave_loop(loop)
+            self._shared.forget_loop(loop)
         loop.stop()
         return True
 
@@ -338,43 +340,43 @@ class HeartbeatThread:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _plan(self, now: float) -> None:
+    def _schedule_next(self, now: float) -> None:
         """Set the time of the next heartbeat, or rest."""
-        everyone = self._everyone()
-        if everyone:
-            self.interval = min(each.ping_interval for each in everyone)
-            self._rested = False
-        elif not self._rested and self.interval < math.inf:
+        acquisitions = self._acquisitions()
+        if acquisitions:
+            self.interval = min(each.ping_interval for each in acquisitions)
+            self._was_idle = False
+        elif not self._was_idle and self.interval < math.inf:
             # Stay awake for one more round: a busy process would otherwise
             # wake this thread for every acquisition.
-            self._rested = True
+            self._was_idle = True
         else:
-            self.interval = self._next_beat = math.inf
-            newcomers = self._everyone()
+            self.interval = self._next_heartbeat = math.inf
+            newcomers = self._acquisitions()
             if newcomers:  # just now, and they may have seen us awake
-                self.hurry(min(each.ping_interval for each in newcomers))
+                self.heartbeat_every(min(each.ping_interval for each in newcomers))
             return
-        self._next_beat = now + self.interval * _jitter.uniform(0.9, 1.0)
+        self._next_heartbeat = now + self.interval * _jitter.uniform(0.9, 1.0)
 
-    def _everyone(self) -> list[RedisAcquisition]:
-        process = self._process
-        return [*list(process.holders.values()), *list(process.waiters.values())]
+    def _acquisitions(self) -> list[RedisAcquisition]:
+        shared = self._shared
+        return [*list(shared.holders.values()), *list(shared.waiters.values())]
 
-    _rested = False
+    _was_idle = False
 
     # -------------------------------------------------------------- heartbeats
 
-    def _start_beat(self) -> None:
-        if self._beating is not None and not self._beating.done():
+    def _start_heartbeat(self) -> None:
+        if self._sending is not None and not self._sending.done():
             return  # it asks again when it is done, if it has to
-        self._beating = self._spawn(self._heart.beat())
+        self._sending = self._spawn(self._sender.heartbeat())
 
-    def _hear(self, outcome: bytes) -> None:
+    def _on_outcome(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")
         if word != b"lost":
-            self._process.hear(outcome)
+            self._shared.dispatch(outcome)
             return
-        holder = self._process.holders.get(rest.decode())
+        holder = self._shared.holders.get(rest.decode())
         if holder is None:
             return
         # The server's ttl began a little earlier than what we know of it.
@@ -384,66 +386,68 @@ class HeartbeatThread:
         else:
             self.lose(holder, "the server does not know it any more, or it was kicked")
 
-    async def _look_at(self, room: NameRecord) -> None:
+    async def _check(self, record: NameRecord) -> None:
         """End what is over on a semaphore that we wait for; its next ones are told."""
-        waiters = [each for each in list(self._process.waiters.values()) if each.room is room]
+        waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
         if not waiters:
             return
         interval = waiters[0].interval
         # A foreign client may have granted one of several slots: those who ask for several are
         # named, so that they get back into line before anybody behind them is served.
         wide = [each for each in waiters if each.slots > 1 and each.queued]
-        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_AT_A_LOOK]
-        args = [b"", b"", interval, room.keys.notification, 0, len(ids), *ids]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
+        args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
         try:
-            seat = self._process.seat()
-            [[due, *outcomes]] = await seat.run(room.beat, room.keys.all, args, room.keys.slot)
+            client = self._shared.client()
+            [[due, *outcomes]] = await client.run(
+                record.heartbeat, record.keys.all, args, record.keys.slot
+            )
         except BackendError:
             return  # the next heartbeat looks again
         for outcome in outcomes:
             if not outcome.startswith((b"failed ", b"full")):  # what heartbeats tell anyway
-                self._hear(outcome)
-        self.watch(room, due)
+                self._on_outcome(outcome)
+        self.schedule_check(record, due)
 
     # -------------------------------------------------------------------- ends
 
-    def _end_ttls(self, now: float) -> None:
-        if now < self.alarm:
+    def _expire_ttls(self, now: float) -> None:
+        if now < self.next_ttl:
             return
-        self.alarm = math.inf
+        self.next_ttl = math.inf
         soonest = math.inf
-        for holder in list(self._process.holders.values()):
+        for holder in list(self._shared.holders.values()):
             if holder.expires_at <= now:
                 self._expire(holder)
-                self._spawn(holder.give_back())
+                self._spawn(holder.release_quietly())
             else:
                 soonest = min(soonest, holder.expires_at)
         if soonest < math.inf:
-            self.watch_ttl(max(soonest, now + _GRAIN))
+            self.schedule_ttl(max(soonest, now + _GRAIN))
 
-    def _end_silent(self, now: float) -> float:
+    def _lose_silent(self, now: float) -> float:
         """Give up what the server must think is dead: no heartbeat got through for too long.
 
         Counted from when it stood in line and not from the grant, which is no sign of life.
         Gives the time when the next one has to be given up if it stays silent.
         """
         soonest = math.inf
-        for holder in list(self._process.holders.values()):
-            heard_at = max(holder.alive_at, holder.room.heard_at)
-            if now - heard_at >= holder.interval:
-                self.lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
-                self._spawn(holder.give_back())
+        for holder in list(self._shared.holders.values()):
+            heartbeat_at = max(holder.alive_at, holder.record.heartbeat_at)
+            if now - heartbeat_at >= holder.interval:
+                self.lose(holder, f"no heartbeat got through for {now - heartbeat_at:.1f} s")
+                self._spawn(holder.release_quietly())
             else:
-                soonest = min(soonest, heard_at + holder.interval)
+                soonest = min(soonest, heartbeat_at + holder.interval)
         return soonest
 
     def _expire(self, holder: RedisAcquisition) -> None:
         reason = f"the ttl of {holder.acquisition_id} ended after {holder.ttl:g} s"
         _log.ended(holder, reason)
-        self._process.lose(holder, reason, cancel=holder.cancel_after_ttl)
+        self._shared.lose(holder, reason, cancel=holder.cancel_after_ttl)
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
         """Tell a holder, from any thread, that the server has it no more."""
         reason = f"{holder.acquisition_id} was lost: {why}"
         _log.ended(holder, reason)
-        self._process.lose(holder, reason, cancel=holder.cancel_on_loss)
+        self._shared.lose(holder, reason, cancel=holder.cancel_on_loss)

@@ -31,9 +31,9 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
     slots = int(several[1]) if several else 1
     if not claim:
         return Claimant(acquisition_id, slots, _time(since))
-    _, _, ticket, granted, number, _, who = claim.split(" ", 6)
+    _, _, ticket, granted, number, _, owner = claim.split(" ", 6)
     # lua/proof.lua says what the secret in front is for; it is nobody's to see.
-    host, pid, label = re.sub("^!\\S* ", "", who).split(" ", 2)
+    host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
     holds = granted != "0"
     return Claimant(
         acquisition_id,

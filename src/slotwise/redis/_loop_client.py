@@ -20,7 +20,7 @@ from slotwise.redis._net.cluster import ClusterMap, parse_redirection
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.handshake import Address
 from slotwise.redis._net.reconnector import Reconnector
-from slotwise.redis._reply_limits import LOOK, reply_within
+from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import Script
 
 
@@ -46,17 +46,17 @@ class LoopClient:
         self._on_reopened = on_reopened
         self._on_silence = on_silence
         self._listens = listens
-        self._lines: dict[Address | None, Reconnector] = {}
+        self._reconnectors: dict[Address | None, Reconnector] = {}
         self._cluster = cluster
         # How many stand in line from here, by room; see `RedisAcquisition.ask`.
-        self.in_line: Counter[Any] = Counter()
+        self.queued_by_name: Counter[Any] = Counter()
         # Who was granted slots here and has not ended, by room: a hint, see there too.
         self.holding: dict[Any, set[str]] = {}
         # Requests that wait a moment for company; see `RedisAcquisition.ask`.
-        self.lingering: dict[Any, list[Any]] = {}
+        self.pending_requests: dict[Any, list[Any]] = {}
         # Releases that wait for the end of this tick; see `giving`.
-        self.batches: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
-        self.hanging_up = False  # whether its loop was asked to do that
+        self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
+        self.closing_idle = False  # whether its loop was asked to do that
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots
         # By hash slot: calls that were refused while it changes hands, and those made since,
@@ -64,7 +64,7 @@ class LoopClient:
         self._unsettled: dict[int | None, list[Call]] = {}
         self._next_number = itertools.count(1).__next__
         self._blocking: Reconnector | None = None
-        self._only = self.line_to(None) if cluster is None else None
+        self._only = self.reconnector_to(None) if cluster is None else None
 
     def submit(self, call: Call) -> None:
         if self._only is not None:
@@ -83,7 +83,7 @@ class LoopClient:
             self._parked.append(call)
             self._learn()
         else:
-            self.line_to(address).submit(call)
+            self.reconnector_to(address).submit(call)
 
     def run(
         self, script: Script, keys: Sequence[bytes], args: list[Any], slot: int | None
@@ -95,22 +95,22 @@ class LoopClient:
 
     async def command(self, *words: object, address: Address | None = None) -> Any:
         """A plain command, to one node if this is a cluster."""
-        return await reply_within(LOOK, self.line_to(address).command(*words), self, None)
+        return await reply_within(INSPECT, self.reconnector_to(address).command(*words), self, None)
 
-    def link_for(self, slot: int | None) -> Connection | None:
+    def connection_for(self, slot: int | None) -> Connection | None:
         """The open connection that a call would travel by, if there is one."""
         if self._only is not None:
             return self._only.link
         assert self._cluster is not None
         address = self._cluster.address_of(slot or 0)
-        line = None if address is None else self._lines.get(address)
-        return None if line is None else line.link
+        reconnector = None if address is None else self._reconnectors.get(address)
+        return None if reconnector is None else reconnector.link
 
-    def doubt(self, slot: int | None) -> None:
+    def drop_connection(self, slot: int | None) -> None:
         """Give up the connection that a call travels by; what it owes is asked over a new one."""
-        link = self.link_for(slot)
-        if link is not None:
-            link.lose(TimeoutError())
+        connection = self.connection_for(slot)
+        if connection is not None:
+            connection.lose(TimeoutError())
 
     @property
     def silent_at(self) -> float:
@@ -129,16 +129,16 @@ class LoopClient:
             if not call.sent and call in calls:
                 calls.remove(call)
                 return True
-        return any(line.withdraw(call) for line in self._lines.values())
+        return any(reconnector.withdraw(call) for reconnector in self._reconnectors.values())
 
     def trouble(self, slot: int | None) -> BackendError | None:
         """Why calls do not get through at the moment; None if they do."""
         if self._only is not None:
-            line: Reconnector | None = self._only
+            reconnector: Reconnector | None = self._only
         else:
             assert self._cluster is not None
-            line = self._lines.get(self._cluster.address_of(slot or 0))
-        return None if line is None or line.link is not None else line.trouble
+            reconnector = self._reconnectors.get(self._cluster.address_of(slot or 0))
+        return None if reconnector is None or reconnector.link is not None else reconnector.trouble
 
     def server(self, slot: int | None) -> str:
         """The server that a call goes to, as messages name it."""
@@ -147,10 +147,10 @@ class LoopClient:
 
     # ----------------------------------------------------------------- lines
 
-    def line_to(self, address: Address | None) -> Reconnector:
-        line = self._lines.get(address)
-        if line is None:
-            line = self._lines[address] = Reconnector(
+    def reconnector_to(self, address: Address | None) -> Reconnector:
+        reconnector = self._reconnectors.get(address)
+        if reconnector is None:
+            reconnector = self._reconnectors[address] = Reconnector(
                 self.config,
                 self.loop,
                 address,
@@ -164,9 +164,9 @@ class LoopClient:
                 on_silence=self._on_silence if self._cluster is None else None,
                 listens=lambda: self._listens() and self._serves(address),
             )
-        return line
+        return reconnector
 
-    def blocking_line(self) -> Reconnector:
+    def blocking_reconnector(self) -> Reconnector:
         """A line of its own to the one server, for calls that would hold others up."""
         if self._blocking is None:
             self._blocking = Reconnector(
@@ -183,7 +183,7 @@ class LoopClient:
             )
         return self._blocking
 
-    def close_blocking_line(self) -> None:
+    def close_blocking_reconnector(self) -> None:
         if self._blocking is not None:
             self._blocking.end(Unreachable("the blocking connection was closed by us"))
             self._blocking = None
@@ -197,9 +197,9 @@ class LoopClient:
 
     def follow(self, primary: Address) -> None:
         """Leave a server that is not the primary any more."""
-        for line in (self._only, self._blocking):
-            if line is not None:
-                line.follow(primary)
+        for reconnector in (self._only, self._blocking):
+            if reconnector is not None:
+                reconnector.follow(primary)
 
     # --------------------------------------------------------------- cluster
 
@@ -210,7 +210,7 @@ class LoopClient:
         if not self._cluster.primaries():
             learned: asyncio.Future[Any] = self.loop.create_future()
             self._cluster.learn(self.loop, lambda error: IntoFuture(learned)(None, error))
-            await reply_within(LOOK, learned, self, None)
+            await reply_within(INSPECT, learned, self, None)
         return [*self._cluster.primaries()]
 
     def _moved(self, call: Call, text: str, more_to_come: bool) -> bool:
@@ -227,10 +227,10 @@ class LoopClient:
         if call.slot in self._unsettled:
             self._unsettled[call.slot].append(call)
             return True
-        line = self.line_to(address)
+        reconnector = self.reconnector_to(address)
         if only_once:
-            line.submit(Call(None, (), ["ASKING"], lambda *_: None))
-        line.submit(call)
+            reconnector.submit(Call(None, (), ["ASKING"], lambda *_: None))
+        reconnector.submit(call)
         return True
 
     def _wait_until_settled(self, call: Call, delay: float) -> None:
@@ -241,7 +241,7 @@ class LoopClient:
         self._unsettled[call.slot].append(call)
 
     def _settled(self, slot: int | None, delay: float) -> None:
-        if any(line.owes(slot) for line in self._lines.values()):
+        if any(reconnector.owes(slot) for reconnector in self._reconnectors.values()):
             # What is still under way will be refused, and belongs in between.
             self.loop.call_later(delay, self._settled, slot, delay)
             return
@@ -261,12 +261,12 @@ class LoopClient:
 
     def _learned(self, error: BackendError | None) -> None:
         assert self._cluster is not None
-        self.hanging_up = False  # whether its loop was asked to do that
+        self.closing_idle = False  # whether its loop was asked to do that
         self._learning = False
         parked, self._parked = self._parked, []
-        for line in self._lines.values():
-            if line.link is None:
-                parked += line.take_backlog()
+        for reconnector in self._reconnectors.values():
+            if reconnector.link is None:
+                parked += reconnector.take_backlog()
         for call in parked:
             if error is not None:
                 call.tries += 1
@@ -284,32 +284,35 @@ class LoopClient:
     @property
     def used_at(self) -> float:
         """When the last call was made; may be asked in any thread, as the next one."""
-        return max((line.used_at for line in list(self._lines.values())), default=-math.inf)
+        return max(
+            (reconnector.used_at for reconnector in list(self._reconnectors.values())),
+            default=-math.inf,
+        )
 
     @property
     def is_connected(self) -> bool:
-        return any(line.is_connected for line in list(self._lines.values()))
+        return any(reconnector.is_connected for reconnector in list(self._reconnectors.values()))
 
-    def hang_up(self) -> None:
+    def close_idle(self) -> None:
         """Close the connections that nothing is under way on; the next call opens others."""
-        self.hanging_up = False
-        for line in self._lines.values():
-            line.hang_up()
+        self.closing_idle = False
+        for reconnector in self._reconnectors.values():
+            reconnector.hang_up()
 
     def end(self, error: BackendError) -> None:
-        self.close_blocking_line()
-        for line in self._lines.values():
-            line.end(error)
+        self.close_blocking_reconnector()
+        for reconnector in self._reconnectors.values():
+            reconnector.end(error)
         left = [*self._parked, *itertools.chain(*self._unsettled.values())]
         self._parked.clear()
         self._unsettled.clear()
         for call in left:
             call.on_done(call, error)
 
-    def abandon(self) -> None:
+    def close_sockets(self) -> None:
         """Close the sockets only, from any thread."""
-        for line in list(self._lines.values()):
-            line.abandon()
+        for reconnector in list(self._reconnectors.values()):
+            reconnector.abandon()
         if self._blocking is not None:
             self._blocking.abandon()
 

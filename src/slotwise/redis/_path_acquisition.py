@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
 _REQUEST = load("path_request")
-_GIVE = load("path_give")
+_RELEASE = load("path_give")
 _AGAIN_AT = 8  # which argument of path_request.lua says "again"
-_AT_ONCE = 500  # ids in one call
+_MOST_AT_ONCE = 500  # ids in one call
 
 
 class PathRecord(NameRecord):
@@ -34,45 +34,45 @@ class PathRecord(NameRecord):
 
     __slots__ = ()
 
-    beat = load("path_beat")
+    heartbeat = load("path_beat")
 
     def __init__(self, keys: PathKeys) -> None:
         super().__init__(keys)
 
-    async def give_all(
+    async def release_all(
         self,
-        process: SharedClient,
-        seat: LoopClient,
+        shared: SharedClient,
+        client: LoopClient,
         ids: list[str],
         interval: float,  # noqa: ARG002 - there are no foreign waiters here
     ) -> None:
-        some = (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
-        await asyncio.gather(*(give(process, self, seat, each) for each in some))
+        some = (ids[at : at + _MOST_AT_ONCE] for at in range(0, len(ids), _MOST_AT_ONCE))
+        await asyncio.gather(*(send_release(shared, self, client, each) for each in some))
 
-    def go_on(self, process: SharedClient, seat: LoopClient) -> None:
+    def continue_serving(self, shared: SharedClient, client: LoopClient) -> None:
         """Have the server look at those for whom one call was not enough."""
 
         def answered(_: Call, reply: Any) -> None:
             if isinstance(reply, BaseException):
                 return  # those who wait will look again
-            [[due, *told]] = reply
-            for message in told:
-                process.hear(message)
+            [[due, *messages]] = reply
+            for message in messages:
+                shared.dispatch(message)
             if due == 0:
-                self.go_on(process, seat)
+                self.continue_serving(shared, client)
 
-        args = [b"", seat.token, 0, b"", 0, 0]
-        seat.submit(Call(self.beat, self.keys.all, args, answered, self.keys.slot))
+        args = [b"", client.token, 0, b"", 0, 0]
+        client.submit(Call(self.heartbeat, self.keys.all, args, answered, self.keys.slot))
 
 
 def request_template(paths: RedisPaths) -> tuple[bytes, bytes, bytes]:
     """What stands before the id, between the path and who asks, and who asks."""
-    process, room = paths._attached()
-    keys = room.keys.all
+    shared, record = paths._attached()
+    keys = record.keys.all
     first = pack_half((b"EVALSHA", _REQUEST.sha, len(keys), *keys, b""))
     ttl = b"-" if paths._ttl is None else paths._ttl
     middle = pack_half((paths._shape, paths._declared, paths._interval, ttl, b"wait", b""))
-    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, pack_half((f"{process.who} ",))
+    return b"*%d\r\n" % (3 + len(keys) + 11) + first, middle, pack_half((f"{shared.owner} ",))
 
 
 class RedisPathAcquisition(RedisAcquisition):
@@ -80,7 +80,7 @@ class RedisPathAcquisition(RedisAcquisition):
 
     __slots__ = ("_resting", "path", "paths")
 
-    room: PathRecord
+    record: PathRecord
 
     def __init__(self, paths: RedisPaths, path: Path, label: str) -> None:
         super().__init__(paths, 1, label)
@@ -90,10 +90,10 @@ class RedisPathAcquisition(RedisAcquisition):
 
     # ---------------------------------------------------------------- asking
 
-    def ask(self, *, wait: bool, again: bool = False) -> None:
+    def send_request(self, *, wait: bool, again: bool = False) -> None:
         """Send the request; `future` has the outcome."""
         paths, path = self.paths, write_path(self.path)
-        due = b"" if self.process.keeper.watches(self.room) else b"due"
+        due = b"" if self.shared.heartbeat_thread.has_check(self.record) else b"due"
         args = [
             b"",
             self._acquisition_id,
@@ -104,13 +104,13 @@ class RedisPathAcquisition(RedisAcquisition):
             b"-" if self.ttl is None else self.ttl,
             b"wait" if wait else b"try",
             b"again" if again else b"",
-            f"{self.process.who} {self.label}",
+            f"{self.shared.owner} {self.label}",
             due,
         ]
-        call = Call(_REQUEST, self.room.keys.all, args, self._answered, self.room.keys.slot)
+        call = Call(_REQUEST, self.record.keys.all, args, self._answered, self.record.keys.slot)
         call.again_at = _AGAIN_AT
         call.alone = True
-        call.eager = not self.seat.in_line
+        call.eager = not self.client.queued_by_name
         call.patient = again and wait
         if wait and not again and not self.label:
             # Most of a request is always the same.
@@ -119,49 +119,49 @@ class RedisPathAcquisition(RedisAcquisition):
             call.packed = first + own + middle + last + _bulk(due)
         self._call = call
         self._begin(wait)
-        self.seat.submit(call)
+        self.client.submit(call)
 
-    def _take(self, reply: list[Any]) -> None:
+    def _on_reply(self, reply: list[Any]) -> None:
         """Act on a reply of path_request.lua."""
         word = reply[0]
-        unfinished, told = 0, []
+        unfinished, messages = 0, []
         if word == b"granted":
             self._granted(reply[1], reply[2])
-            unfinished, told = reply[3], reply[4:]
+            unfinished, messages = reply[3], reply[4:]
         elif word == b"queued":
             self._queued(self.paths.value, reply[1])
-            unfinished, told = reply[2], reply[3:]
+            unfinished, messages = reply[2], reply[3:]
         elif word == b"busy":
             self._fail(self._full(0.0, *reply[1:5]))
-            told = reply[5:]
+            messages = reply[5:]
         elif word == b"closed":
             self._fail(self.closed_error(read_closure(reply[1:])))
         else:
             self._fail(self.paths._conflict(*reply[1:3]))
-        for message in told:
-            self.process.hear(message)
+        for message in messages:
+            self.shared.dispatch(message)
         if unfinished:
-            self.room.go_on(self.process, self.seat)
+            self.record.continue_serving(self.shared, self.client)
 
     def _fail(self, error: BaseException) -> None:
         super()._fail(error)
-        self.let_go()
+        self.mark_ended()
 
-    def let_go(self) -> None:
-        super().let_go()
+    def mark_ended(self) -> None:
+        super().mark_ended()
         if not self._resting:
             self._resting = True
             self.paths._idle.leave(self.path)
 
     # ---------------------------------------------------------------- giving
 
-    def give(self, seat: LoopClient) -> asyncio.Future[Any]:
+    def send_release(self, client: LoopClient) -> asyncio.Future[Any]:
         """Release, or leave the line, through any seat."""
-        return give(self.process, self.room, seat, [self._acquisition_id])
+        return send_release(self.shared, self.record, client, [self._acquisition_id])
 
-    async def give_back(self) -> None:
-        self.let_go()
-        await super().give_back()
+    async def release_quietly(self) -> None:
+        self.mark_ended()
+        await super().release_quietly()
 
     # ---------------------------------------------------------------- errors
 
@@ -175,7 +175,7 @@ class RedisPathAcquisition(RedisAcquisition):
     def was_granted(self, reply: list[Any]) -> bool:
         return bool(reply[0] == b"1")
 
-    def vain_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
+    def timeout_error(self, waited: float, reply: list[Any]) -> AcquireTimeout:
         return self._full(waited, *reply[2:6])
 
     def _full(
@@ -188,17 +188,17 @@ class RedisPathAcquisition(RedisAcquisition):
         return AcquireTimeout(f"no slot of {self.title} in {waited:g} s; {where}")
 
 
-def give(
-    process: SharedClient, room: PathRecord, seat: LoopClient, ids: list[str]
+def send_release(
+    shared: SharedClient, record: PathRecord, client: LoopClient, ids: list[str]
 ) -> asyncio.Future[list[Any]]:
     """Have acquisitions ended: the reply of path_give.lua.
 
     What the reply tells others is passed on when it comes. Who stops waiting
     does not stop the call.
     """
-    future: asyncio.Future[list[Any]] = seat.loop.create_future()
+    future: asyncio.Future[list[Any]] = client.loop.create_future()
 
-    def given(call: Call, reply: Any) -> None:
+    def released(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             if not future.done():
                 future.set_exception(reply)
@@ -206,16 +206,16 @@ def give(
         if call.doubtful:  # sent twice: the first may have been the one that freed it
             reply[0] = reply[0].replace(b"0", b"1")
         if reply[1]:
-            room.go_on(process, seat)
+            record.continue_serving(shared, client)
         for message in reply[6:]:
-            process.hear(message)
+            shared.dispatch(message)
         if not future.done():
             future.set_result(reply)
 
-    call = Call(_GIVE, room.keys.all, [b"", seat.token, *ids], given, room.keys.slot)
+    call = Call(_RELEASE, record.keys.all, [b"", client.token, *ids], released, record.keys.slot)
     call.alone = len(ids) == 1
-    call.eager = not seat.in_line
-    seat.submit(call)
+    call.eager = not client.queued_by_name
+    client.submit(call)
     return future
 
 

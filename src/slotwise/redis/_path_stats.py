@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise.redis._path_idle import Idle
 from slotwise.redis._path_keys import read_node
-from slotwise.redis._reply_limits import LOOK, reply_within
+from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
     from slotwise.redis._path_acquisition import PathRecord
     from slotwise.redis._shared_client import SharedClient
 
-_LOOK = load("path_look")
+_INSPECT = load("path_look")
 
 
 async def collect(
-    process: SharedClient, room: PathRecord, tiers: tuple[TierSpec, ...], idle: Idle
+    shared: SharedClient, record: PathRecord, tiers: tuple[TierSpec, ...], idle: Idle
 ) -> dict[str, TierStats]:
     """Statistics by tier, in one look, or in several if there are thousands of keys."""
-    seat = process.seat()
+    client = shared.client()
     records: dict[bytes, bytes] = {}
     cursor = b"0"
     while True:
-        looking = seat.run(_LOOK, room.keys.all, [b"", cursor], room.keys.slot)
-        reply = await reply_within(LOOK, looking, seat, room.keys.slot)
+        looking = client.run(_INSPECT, record.keys.all, [b"", cursor], record.keys.slot)
+        reply = await reply_within(INSPECT, looking, client, record.keys.slot)
         cursor, active, waiting, unfinished, texts, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
-            room.go_on(process, seat)
+            record.continue_serving(shared, client)
         if cursor == b"0":
             break
     values = [tier.value for tier in tiers]

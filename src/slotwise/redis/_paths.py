@@ -19,20 +19,20 @@ from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _closing, _log, _path_stats
-from slotwise.redis import _shared_client as processes
+from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition, read_closure
 from slotwise.redis._config import RedisConfig, check_heartbeat
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._path_acquisition import (
     PathRecord,
     RedisPathAcquisition,
-    give,
     request_template,
+    send_release,
 )
 from slotwise.redis._path_idle import Idle
 from slotwise.redis._path_keys import PathKeys, write_node
 from slotwise.redis._reply_limits import (
-    LOOK,
+    INSPECT,
     Release,
     release_on_exit,
     release_within,
@@ -40,7 +40,7 @@ from slotwise.redis._reply_limits import (
 )
 from slotwise.redis._scripts import Script, load
 from slotwise.redis._shared_client import SharedClient, shared_client_for
-from slotwise.redis._wait_for_grant import outcome
+from slotwise.redis._wait_for_grant import wait_for_grant
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 _REMEMBERED = 12 * 3600
 
 # Lua counts in doubles: above this it would miscount.
-_MOST = 2**53
+_MAX_VALUE = 2**53
 
 _RESIZE = load("path_resize")
 _CLOSE = load("path_close")
@@ -113,24 +113,24 @@ class RedisPaths:
         self._attach()
 
     def _attach(self) -> None:
-        process = self._process = shared_client_for(self._config)
-        cluster = process.cluster is not None
-        self._room = PathRecord(PathKeys(self._config.namespace, self._name, cluster=cluster))
+        shared = self._shared = shared_client_for(self._config)
+        cluster = shared.cluster is not None
+        self._record = PathRecord(PathKeys(self._config.namespace, self._name, cluster=cluster))
         self._idle = Idle(self._tiers)
-        self._sent_as: tuple[bytes, bytes, bytes] | None = None
-        self._era: object = processes.era
+        self._request_template: tuple[bytes, bytes, bytes] | None = None
+        self._fork_epoch: object = shared_clients.fork_epoch
 
     def _attached(self) -> tuple[SharedClient, PathRecord]:
         """What this process shares; made anew in a forked child."""
-        if self._era is not processes.era:
+        if self._fork_epoch is not shared_clients.fork_epoch:
             self._attach()
-        return self._process, self._room
+        return self._shared, self._record
 
     def _template(self) -> tuple[bytes, bytes, bytes]:
         """A request as it travels, but for what differs each time."""
-        if self._sent_as is None:
-            self._sent_as = request_template(self)
-        return self._sent_as
+        if self._request_template is None:
+            self._request_template = request_template(self)
+        return self._request_template
 
     def __repr__(self) -> str:
         return f"<RedisPaths {self._name!r} of {self._shape}, {self._config.endpoint}>"
@@ -165,8 +165,8 @@ class RedisPaths:
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         self._idle.enter(path)
-        acquisition.ask(wait=timeout != 0)
-        await outcome(acquisition, timeout)
+        acquisition.send_request(wait=timeout != 0)
+        await wait_for_grant(acquisition, timeout)
         return acquisition
 
     def acquire_sync(
@@ -183,10 +183,10 @@ class RedisPaths:
             return acquired
 
         try:
-            return self._in_keeper(acquire())
+            return self._run_blocking(acquire())
         except BaseException:
             # What came as the thread was interrupted goes back, and what still comes.
-            self._attached()[0].keeper.give_back_soon(taken)
+            self._attached()[0].heartbeat_thread.release_soon(taken)
             raise
 
     # ---------------------------------------------------------------- giving
@@ -199,21 +199,21 @@ class RedisPaths:
         await self._release(acquisition_id, release_on_exit, EXIT_LIMIT)
 
     async def _release(self, acquisition_id: str, how: Release, seconds: float) -> bool:
-        process, room = self._attached()
-        if acquisition_id in processes.inherited:
+        shared, record = self._attached()
+        if acquisition_id in shared_clients.inherited:
             return False  # its parent process has it
-        holder = process.holders.get(acquisition_id)
-        if isinstance(holder, RedisPathAcquisition) and holder.room.name == room.name:
-            process.holders.pop(acquisition_id, None)
-            holder.let_go()
+        holder = shared.holders.get(acquisition_id)
+        if isinstance(holder, RedisPathAcquisition) and holder.record.name == record.name:
+            shared.holders.pop(acquisition_id, None)
+            holder.mark_ended()
         else:
             holder = None
-        process.condemned.pop(acquisition_id, None)
+        shared.pending_cancels.pop(acquisition_id, None)
 
-        def send(seat: LoopClient) -> asyncio.Future[Any]:
-            return give(process, room, seat, [acquisition_id])
+        def send(client: LoopClient) -> asyncio.Future[Any]:
+            return send_release(shared, record, client, [acquisition_id])
 
-        reply = await how(seconds, process, room, self._interval, send)
+        reply = await how(seconds, shared, record, self._interval, send)
         if reply is None:
             return False
         if holder is not None:
@@ -222,14 +222,14 @@ class RedisPaths:
 
     def release_sync(self, acquisition_id: str) -> bool:
         """Like `release`; a thread that is interrupted meanwhile has released all the same."""
-        process = self._attached()[0]
-        process.condemned.pop(acquisition_id, None)
-        return process.keeper.run_through(lambda: self.release(acquisition_id))
+        shared = self._attached()[0]
+        shared.pending_cancels.pop(acquisition_id, None)
+        return shared.heartbeat_thread.run_to_completion(lambda: self.release(acquisition_id))
 
     def release_on_exit_sync(self, acquisition_id: str) -> None:
-        process = self._attached()[0]
-        process.condemned.pop(acquisition_id, None)
-        process.keeper.run_through(lambda: self.release_on_exit(acquisition_id))
+        shared = self._attached()[0]
+        shared.pending_cancels.pop(acquisition_id, None)
+        shared.heartbeat_thread.run_to_completion(lambda: self.release_on_exit(acquisition_id))
 
     # ------------------------------------------------------ looking, steering
 
@@ -237,7 +237,7 @@ class RedisPaths:
         return await _path_stats.collect(*self._attached(), self._tiers, self._idle)
 
     def stats_sync(self) -> dict[str, TierStats]:
-        return self._in_keeper(self.stats())
+        return self._run_blocking(self.stats())
 
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there.
@@ -246,25 +246,25 @@ class RedisPaths:
             ValueConflict: the name is in use with other tiers or values.
         """
         _check_value(value)
-        process, room = self._attached()
-        seat, index = process.seat(), self._indexes[tier]
+        shared, record = self._attached()
+        client, index = shared.client(), self._indexes[tier]
         node = "" if key is None else write_node(index, key)
-        args = [b"", seat.token, self._interval, self._shape, self._declared]
+        args = [b"", client.token, self._interval, self._shape, self._declared]
         args += [index, node, value, _REMEMBERED]
         if self._generation.closed:
             raise self._closed_error()
-        word, *more = await self._ask(_RESIZE, args)
+        word, *more = await self._run_script(_RESIZE, args)
         if word == b"closed":
             raise self._closed_error(read_closure(more))
         if word == b"conflict":
             raise self._conflict(*more)
         for message in more[1:]:
-            process.hear(message)
+            shared.dispatch(message)
         if more[0]:
-            room.go_on(process, seat)
+            record.continue_serving(shared, client)
 
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
-        self._in_keeper(self.resize(tier, value, key))
+        self._run_blocking(self.resize(tier, value, key))
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -290,28 +290,28 @@ class RedisPaths:
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
 
     def close_sync(self) -> None:
-        self._in_keeper(self.close())
+        self._run_blocking(self.close())
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        process, _ = self._attached()
-        args = [b"", process.seat().token, *([] if reason is None else [reason])]
-        for message in await self._ask(_CLOSE, args):
-            process.hear(message)
+        shared, _ = self._attached()
+        args = [b"", shared.client().token, *([] if reason is None else [reason])]
+        for message in await self._run_script(_CLOSE, args):
+            shared.dispatch(message)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        self._in_keeper(self.close_everywhere(reason))
+        self._run_blocking(self.close_everywhere(reason))
 
     async def reopen(self) -> None:
-        await self._ask(_REOPEN, [b""])
+        await self._run_script(_REOPEN, [b""])
 
     def reopen_sync(self) -> None:
-        self._in_keeper(self.reopen())
+        self._run_blocking(self.reopen())
 
-    async def _ask(self, script: Script, args: list[Any]) -> Any:
-        process, room = self._attached()
-        seat = process.seat()
-        reply = seat.run(script, room.keys.all, args, room.keys.slot)
-        return await reply_within(LOOK, reply, seat, room.keys.slot)
+    async def _run_script(self, script: Script, args: list[Any]) -> Any:
+        shared, record = self._attached()
+        client = shared.client()
+        reply = client.run(script, record.keys.all, args, record.keys.slot)
+        return await reply_within(INSPECT, reply, client, record.keys.slot)
 
     # ------------------------------------------------------------------ words
 
@@ -335,10 +335,10 @@ class RedisPaths:
             f" slots, not {own or 'any number'}; resize() changes the value of a tier in use"
         )
 
-    def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._attached()[0].keeper.run(coroutine)
+    def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._attached()[0].heartbeat_thread.run(coroutine)
 
 
 def _check_value(value: int) -> None:
-    if value > _MOST:
-        raise ValueError(f"value must be at most {_MOST} on Redis, not {value}")
+    if value > _MAX_VALUE:
+        raise ValueError(f"value must be at most {_MAX_VALUE} on Redis, not {value}")

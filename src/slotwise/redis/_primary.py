@@ -36,12 +36,12 @@ _ANSWER = 1.0
 class PrimaryWatch:
     """Follows the primary of one service. All methods are for the keeper's loop."""
 
-    def __init__(self, process: SharedClient) -> None:
-        self._process = process
-        self._endpoint = process.config.endpoint
+    def __init__(self, shared: SharedClient) -> None:
+        self._shared = shared
+        self._endpoint = shared.config.endpoint
         self._wanted = False
         self._opening = False  # or waiting to do so
-        self._link: Connection | None = None
+        self._connection: Connection | None = None
 
     def refresh(self, *, wanted: bool) -> None:
         """Watch from now on, or no longer."""
@@ -50,67 +50,69 @@ class PrimaryWatch:
         self._wanted = wanted
         if not wanted:
             self.close()
-        elif self._link is None and not self._opening:
+        elif self._connection is None and not self._opening:
             self._opening = True
             self._open(asyncio.get_running_loop())
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def abandon(self) -> None:
+    def close_sockets(self) -> None:
         """Close the socket only, in a forked child."""
-        if self._link is not None:
-            self._link.abandon()
+        if self._connection is not None:
+            self._connection.abandon()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         name = "slotwise-sentinel"
         threading.Thread(target=self._open_in_thread, args=(loop,), name=name, daemon=True).start()
 
     def _open_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        talk, primary = None, None
+        handshake, primary = None, None
         try:
-            talk, primary = listen_to_sentinel(self._process.config)
+            handshake, primary = listen_to_sentinel(self._shared.config)
         except (BackendError, OSError, ReplyError, ValueError):
             pass  # it is tried again; and replies that come late are verified anyway
         try:
-            loop.call_soon_threadsafe(self._opened, loop, talk, primary)
+            loop.call_soon_threadsafe(self._opened, loop, handshake, primary)
         except RuntimeError:  # the loop was closed meanwhile
-            if talk is not None:
-                talk.sock.close()
+            if handshake is not None:
+                handshake.sock.close()
 
     def _opened(
-        self, loop: asyncio.AbstractEventLoop, talk: Handshake | None, primary: Address | None
+        self, loop: asyncio.AbstractEventLoop, handshake: Handshake | None, primary: Address | None
     ) -> None:
         if not self._wanted:
             self._opening = False
-            if talk is not None:
-                talk.sock.close()
-        elif talk is None or primary is None:
+            if handshake is not None:
+                handshake.sock.close()
+        elif handshake is None or primary is None:
             loop.call_later(_ANSWER, self._open, loop)
         else:
             self._opening = False
-            self._link = Connection(talk, loop, _ANSWER, _pass_on, self._switched, self._lost)
-            self._process.follow(primary)
-            self._ask(loop, self._link)
+            self._connection = Connection(
+                handshake, loop, _ANSWER, _pass_on, self._switched, self._lost
+            )
+            self._shared.follow(primary)
+            self._run_script(loop, self._connection)
 
-    def _lost(self, link: Connection, *_: object) -> None:
-        if link is self._link:
-            self._link = None
+    def _lost(self, connection: Connection, *_: object) -> None:
+        if connection is self._connection:
+            self._connection = None
             self._opening = True
             loop = asyncio.get_running_loop()
             loop.call_later(_ANSWER, self._open, loop)
 
-    def _ask(self, loop: asyncio.AbstractEventLoop, link: Connection) -> None:
-        if link is self._link:
-            link.send(Call(None, (), where_is_primary(self._endpoint), self._asked))
-            loop.call_later(_ASK_EVERY, self._ask, loop, link)
+    def _run_script(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        if connection is self._connection:
+            connection.send(Call(None, (), where_is_primary(self._endpoint), self._asked))
+            loop.call_later(_ASK_EVERY, self._run_script, loop, connection)
 
     def _asked(self, _: Call, reply: Any) -> None:
         primary = read_primary(reply)
         if primary is not None:
-            self._process.follow(primary)
+            self._shared.follow(primary)
 
     def _switched(self, message: bytes) -> None:
         """Act on a message: service, old host and port, new host and port."""
@@ -118,7 +120,7 @@ class PrimaryWatch:
         if service == self._endpoint.service and len(old_and_new) == 4:
             host, port = old_and_new[2:]
             if port.isdecimal():
-                self._process.follow((host, int(port)))
+                self._shared.follow((host, int(port)))
 
 
 def _pass_on(call: Call, reply: Any) -> None:

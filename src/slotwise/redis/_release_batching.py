@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-_GIVE = load("give")
-_GIVE_MANY = load("give_many")
+_RELEASE = load("give")
+_RELEASE_MANY = load("give_many")
 _KICK = load("kick")
-_AT_ONCE = 200  # releases in one call
+_MOST_AT_ONCE = 200  # releases in one call
 
 _Batch = list[tuple[str, "asyncio.Future[Any]"]]
 
 
-def give(
-    process: SharedClient,
-    room: NameRecord,
-    seat: LoopClient,
+def send_release(
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
     acquisition_id: str,
     interval: float,
     *,
@@ -39,40 +39,42 @@ def give(
     What the reply tells others is passed on when it comes. Who stops waiting
     does not stop the call.
     """
-    future: asyncio.Future[Any] = seat.loop.create_future()
-    link = seat.link_for(room.keys.slot)
-    if count or link is None or "*" in acquisition_id or link.is_lonely():
-        _send_one(process, room, seat, acquisition_id, interval, future, count=count)
+    future: asyncio.Future[Any] = client.loop.create_future()
+    connection = client.connection_for(record.keys.slot)
+    if count or connection is None or "*" in acquisition_id or connection.is_lonely():
+        _send_one(shared, record, client, acquisition_id, interval, future, count=count)
         return future
-    batch: _Batch | None = seat.batches.get((room, interval))
+    batch: _Batch | None = client.pending_releases.get((record, interval))
     if batch is None:
-        seat.batches[room, interval] = batch = []
-        link.before_flush(lambda: _send_batch(process, room, seat, interval))
+        client.pending_releases[record, interval] = batch = []
+        connection.before_flush(lambda: _send_batch(shared, record, client, interval))
     batch.append((acquisition_id, future))
     return future
 
 
-def _send_batch(process: SharedClient, room: NameRecord, seat: LoopClient, interval: float) -> None:
-    batch: _Batch = seat.batches.pop((room, interval))
+def _send_batch(
+    shared: SharedClient, record: NameRecord, client: LoopClient, interval: float
+) -> None:
+    batch: _Batch = client.pending_releases.pop((record, interval))
     if len(batch) == 1:
         [(acquisition_id, future)] = batch
-        _send_one(process, room, seat, acquisition_id, interval, future)
+        _send_one(shared, record, client, acquisition_id, interval, future)
         return
-    for at in range(0, len(batch), _AT_ONCE):
-        _send_many(process, room, seat, interval, batch[at : at + _AT_ONCE])
+    for at in range(0, len(batch), _MOST_AT_ONCE):
+        _send_many(shared, record, client, interval, batch[at : at + _MOST_AT_ONCE])
 
 
 def _send_one(
-    process: SharedClient,
-    room: NameRecord,
-    seat: LoopClient,
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
     acquisition_id: str,
     interval: float,
     future: asyncio.Future[Any],
     *,
     count: bool = False,
 ) -> None:
-    def given(call: Call, reply: Any) -> None:
+    def released(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             if not future.done():
                 future.set_exception(reply)
@@ -81,47 +83,51 @@ def _send_one(
             reply[0] = 1  # sent twice: the first may have been the one that freed it
         if len(reply) > 5:
             for message in reply[5:]:
-                process.hear(message)
+                shared.dispatch(message)
             # Whoever was granted the slot goes first: its hold begins, and ours is over.
-            seat.loop.call_soon(_finish, future, reply)
+            client.loop.call_soon(_finish, future, reply)
         else:
             _finish(future, reply)
 
-    told = b"count" if count else b""
-    args = [b"", acquisition_id, seat.token, interval, room.keys.notification, told]
-    call = Call(_GIVE, room.keys.all, args, given, room.keys.slot)
+    messages = b"count" if count else b""
+    args = [b"", acquisition_id, client.token, interval, record.keys.notification, messages]
+    call = Call(_RELEASE, record.keys.all, args, released, record.keys.slot)
     call.alone = True
-    call.eager = not seat.in_line
+    call.eager = not client.queued_by_name
     if not count:
-        first, last = room.give_template(_GIVE.sha, seat.token, interval)
+        first, last = record.release_template(_RELEASE.sha, client.token, interval)
         own = acquisition_id.encode()
         call.packed = b"%b$%d\r\n%b\r\n%b" % (first, len(own), own, last)
-    seat.submit(call)
+    client.submit(call)
 
 
 def _send_many(
-    process: SharedClient, room: NameRecord, seat: LoopClient, interval: float, batch: _Batch
+    shared: SharedClient, record: NameRecord, client: LoopClient, interval: float, batch: _Batch
 ) -> None:
-    def given(call: Call, reply: Any) -> None:
+    def released(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             for _, future in batch:
                 if not future.done():
                     future.set_exception(reply)
             return
         for message in reply[1:]:
-            process.hear(message)
-        seat.loop.call_soon(_finish_all, batch, reply[0], call.doubtful)
+            shared.dispatch(message)
+        client.loop.call_soon(_finish_all, batch, reply[0], call.doubtful)
 
-    args = [b"", seat.token, interval, room.keys.notification]
+    args = [b"", client.token, interval, record.keys.notification]
     args += [acquisition_id for acquisition_id, _ in batch]
-    seat.submit(Call(_GIVE_MANY, room.keys.all, args, given, room.keys.slot))
+    client.submit(Call(_RELEASE_MANY, record.keys.all, args, released, record.keys.slot))
 
 
 def kick(
-    process: SharedClient, room: NameRecord, seat: LoopClient, acquisition_id: str, interval: float
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
+    acquisition_id: str,
+    interval: float,
 ) -> asyncio.Future[bool]:
     """Have somebody's acquisition ended: whether it held anything."""
-    future: asyncio.Future[bool] = seat.loop.create_future()
+    future: asyncio.Future[bool] = client.loop.create_future()
 
     def kicked(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
@@ -129,12 +135,12 @@ def kick(
                 future.set_exception(reply)
             return
         for message in reply[1:]:
-            process.hear(message)
+            shared.dispatch(message)
         # Sent twice: the first may have been the one that ended it.
         _finish(future, bool(reply[0]) or call.doubtful)
 
-    args = [b"", acquisition_id, seat.token, interval, room.keys.notification]
-    seat.submit(Call(_KICK, room.keys.all, args, kicked, room.keys.slot))
+    args = [b"", acquisition_id, client.token, interval, record.keys.notification]
+    client.submit(Call(_KICK, record.keys.all, args, kicked, record.keys.slot))
     return future
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # In seconds. What is promised to callers is a little longer, so that it holds on a
 # machine that is busy.
 TRY = 0.9  # try_acquire: within a second
-LOOK = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
+INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
 LEAVE_QUEUE = 0.15  # after a timeout, which is kept to within 0.2 s
 
 # The shortest silence that is called an outage: a caller with a short timeout proves nothing.
@@ -40,7 +40,7 @@ class _NoReply(Exception):
 
 
 async def reply_within(
-    seconds: float, reply: asyncio.Future[T], seat: LoopClient, slot: int | None
+    seconds: float, reply: asyncio.Future[T], client: LoopClient, slot: int | None
 ) -> T:
     """Wait for a reply, at most so long.
 
@@ -49,16 +49,16 @@ async def reply_within(
         BackendError: the server can't be used.
     """
     # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
-    timer = seat.loop.call_later(max(seconds - _GRACE, 0.0), _look, reply, seat.loop)
+    timer = client.loop.call_later(max(seconds - _GRACE, 0.0), _inspect, reply, client.loop)
     try:
         return await reply
     except _NoReply:
-        raise no_reply(seconds, seat, slot) from None
+        raise no_reply(seconds, client, slot) from None
     finally:
         timer.cancel()
 
 
-def _look(reply: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+def _inspect(reply: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
     if not reply.done():
         loop.call_later(_GRACE, _stop_waiting, reply)
 
@@ -68,13 +68,13 @@ def _stop_waiting(reply: asyncio.Future[Any]) -> None:
         reply.set_exception(_NoReply())
 
 
-def no_reply(seconds: float, seat: LoopClient, slot: int | None) -> BackendError:
+def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:
     """Why there was no reply for so long; noted as an outage if it was long enough."""
-    error = seat.trouble(slot) or Unreachable(
-        f"{seat.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
+    error = client.trouble(slot) or Unreachable(
+        f"{client.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
     )
     if seconds >= _OUTAGE and isinstance(error, Unreachable):
-        _outages.begin(seat.server(slot), error, broken=False)
+        _outages.begin(client.server(slot), error, broken=False)
     return error
 
 
@@ -88,37 +88,37 @@ Release = Callable[[float, "SharedClient", "NameRecord", float, Send], Awaitable
 
 
 async def release_within(
-    seconds: float, process: SharedClient, room: NameRecord, interval: float, send: Send
+    seconds: float, shared: SharedClient, record: NameRecord, interval: float, send: Send
 ) -> Any:
     """The reply to a release. One that does not come in time is awaited in the background.
 
     Raises:
         BackendError: nobody knows yet whether the server has it.
     """
-    seat = process.seat()
+    client = shared.client()
     try:
-        return await reply_within(seconds, send(seat), seat, room.keys.slot)
+        return await reply_within(seconds, send(client), client, record.keys.slot)
     except Unreachable:
-        process.keeper.deliver(send, room, interval)
+        shared.heartbeat_thread.deliver(send, record, interval)
         raise
 
 
 async def release_on_exit(
-    seconds: float, process: SharedClient, room: NameRecord, interval: float, send: Send
+    seconds: float, shared: SharedClient, record: NameRecord, interval: float, send: Send
 ) -> Any:
     """`release_within` for a block that is left: the work is done, so nothing is raised.
 
     Returns None if the server has not confirmed it.
     """
     try:
-        return await release_within(seconds, process, room, interval, send)
+        return await release_within(seconds, shared, record, interval, send)
     except Unreachable:
         # The outage was logged when it began; a thousand blocks would say no more.
-        logger.debug("the release of a slot of %r continues in the background", room.name)
+        logger.debug("the release of a slot of %r continues in the background", record.name)
         return None
     except BackendError as error:
         logger.warning(
             "a slot of %r could not be released, and is free after %g s of silence: %s",
-            *(room.name, interval, error),
+            *(record.name, interval, error),
         )
         return None

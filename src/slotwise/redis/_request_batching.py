@@ -21,7 +21,7 @@ REQUEST = load("request")
 REQUEST_MANY = load("request_many")
 AGAIN_AT = 6  # which argument of request.lua says "again"
 _MANY_AGAIN_AT = 4  # and which of request_many.lua
-_AT_ONCE = 200  # requests in one call
+_MOST_AT_ONCE = 200  # requests in one call
 
 
 class Source(Protocol):
@@ -49,28 +49,28 @@ class Source(Protocol):
 
 def request_template(semaphore: Source) -> tuple[bytes, bytes]:
     """What stands before the id, and between the id and the last word."""
-    process, room = semaphore._attached()
-    keys = room.keys.all
+    shared, record = semaphore._attached()
+    keys = record.keys.all
     first = pack_half((b"EVALSHA", REQUEST.sha, len(keys), *keys, b""))
     ttl = b"" if semaphore._ttl is None else semaphore._ttl
-    words = (semaphore._value, semaphore._interval, ttl, b"wait", b"", f"{process.who} ")
-    middle = pack_half((*words, room.keys.notification))
+    words = (semaphore._value, semaphore._interval, ttl, b"wait", b"", f"{shared.owner} ")
+    middle = pack_half((*words, record.keys.notification))
     return b"*%d\r\n" % (3 + len(keys) + 10) + first, middle
 
 
-def ask_together(seat: LoopClient, room: NameRecord) -> None:
+def send_requests(client: LoopClient, record: NameRecord) -> None:
     """Send the requests that lingered: one call for all of them."""
-    lingering: list[RedisAcquisition] = seat.lingering.pop(room, [])
-    waiting = [each for each in lingering if not each.future.done()]
+    pending_requests: list[RedisAcquisition] = client.pending_requests.pop(record, [])
+    waiting = [each for each in pending_requests if not each.future.done()]
     if len(waiting) == 1:
-        waiting[0]._ask_alone(wait=True)
+        waiting[0]._send_alone(wait=True)
         return
-    for at in range(0, len(waiting), _AT_ONCE):
-        _ask_at_once(seat, room, waiting[at : at + _AT_ONCE])
+    for at in range(0, len(waiting), _MOST_AT_ONCE):
+        _send_together(client, record, waiting[at : at + _MOST_AT_ONCE])
 
 
-def _ask_at_once(seat: LoopClient, room: NameRecord, batch: list[RedisAcquisition]) -> None:
-    process, semaphore = batch[0].process, batch[0].semaphore
+def _send_together(client: LoopClient, record: NameRecord, batch: list[RedisAcquisition]) -> None:
+    shared, semaphore = batch[0].shared, batch[0].semaphore
 
     def answered(_: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
@@ -81,7 +81,7 @@ def _ask_at_once(seat: LoopClient, room: NameRecord, batch: list[RedisAcquisitio
                 each._queued(reply[1], reply[2])
         else:
             for each, own in zip(batch, reply[1:], strict=True):
-                each._take(own)
+                each._on_reply(own)
 
     args = [
         b"",
@@ -89,13 +89,13 @@ def _ask_at_once(seat: LoopClient, room: NameRecord, batch: list[RedisAcquisitio
         semaphore._interval,
         b"" if semaphore._ttl is None else semaphore._ttl,
         b"",
-        f"{process.who} ",
-        b"" if process.keeper.watches(room) else b"due",
-        room.keys.notification,
+        f"{shared.owner} ",
+        b"" if shared.heartbeat_thread.has_check(record) else b"due",
+        record.keys.notification,
         *(each._acquisition_id for each in batch),
     ]
-    call = Call(REQUEST_MANY, room.keys.all, args, answered, room.keys.slot)
+    call = Call(REQUEST_MANY, record.keys.all, args, answered, record.keys.slot)
     call.again_at = _MANY_AGAIN_AT
     for each in batch:
         each._call = call
-    seat.submit(call)
+    client.submit(call)

@@ -28,15 +28,15 @@ from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import _closing, _log, _statistics
-from slotwise.redis import _shared_client as processes
+from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition, read_closure
 from slotwise.redis._config import RedisConfig, check_heartbeat
 from slotwise.redis._diagnosis import logger
 from slotwise.redis._inspect import read_claimants
 from slotwise.redis._loop_client import LoopClient
-from slotwise.redis._release_batching import give, kick
+from slotwise.redis._release_batching import kick, send_release
 from slotwise.redis._reply_limits import (
-    LOOK,
+    INSPECT,
     Release,
     release_on_exit,
     release_within,
@@ -46,25 +46,25 @@ from slotwise.redis._request_batching import request_template
 from slotwise.redis._scripts import Script, load
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
 from slotwise.redis._statistics import read_stats
-from slotwise.redis._sync import ForThreads
-from slotwise.redis._wait_for_grant import outcome
+from slotwise.redis._sync import BlockingTwins
+from slotwise.redis._wait_for_grant import wait_for_grant
 
 # For how long a resize is remembered when nobody is there.
 _REMEMBERED = 24 * 3600
 
 # Lua counts in doubles: above this it would miscount.
-_MOST = 2**53
+_MAX_VALUE = 2**53
 
 # Each slot is a member of a sorted set, as documented, and the server does nothing else while it
 # adds them: this is some 20 ms of its time.
-_MOST_SLOTS_AT_ONCE = 10_000
+_MAX_SLOTS = 10_000
 
-_LOOK = load("look")
+_INSPECT = load("look")
 _CLOSE = load("close")
 _REOPEN = load("reopen")
 
 
-class RedisSemaphore(ForThreads):
+class RedisSemaphore(BlockingTwins):
     """A semaphore for all processes that use one Redis server.
 
     Instances of one name, namespace and server are one semaphore, in whatever
@@ -87,13 +87,13 @@ class RedisSemaphore(ForThreads):
     __slots__ = (
         "_cancel_task_on_loss",
         "_config",
-        "_era",
+        "_fork_epoch",
         "_generation",
         "_interval",
         "_ping_interval",
-        "_process",
-        "_room",
-        "_sent_as",
+        "_record",
+        "_request_template",
+        "_shared",
         "_value",
         "_written_name",
     )
@@ -124,7 +124,7 @@ class RedisSemaphore(ForThreads):
             raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
         self._config = RedisConfig() if config is None else config
         self._generation = _closing.generations.current(self._closing_key)
-        self._era: object = None
+        self._fork_epoch: object = None
         self._attach()
 
     @property
@@ -132,23 +132,23 @@ class RedisSemaphore(ForThreads):
         return _closing.key_of(self._config, "semaphore", self._written_name)
 
     def _attach(self) -> None:
-        process = shared_client_for(self._config)
-        self._process = process
-        self._room = process.room(self._config.namespace, self._written_name)
-        self._sent_as: tuple[bytes, bytes] | None = None
-        self._era = processes.era
+        shared = shared_client_for(self._config)
+        self._shared = shared
+        self._record = shared.record(self._config.namespace, self._written_name)
+        self._request_template: tuple[bytes, bytes] | None = None
+        self._fork_epoch = shared_clients.fork_epoch
 
     def _attached(self) -> tuple[SharedClient, NameRecord]:
         """What this process shares; made anew in a forked child."""
-        if self._era is not processes.era:
+        if self._fork_epoch is not shared_clients.fork_epoch:
             self._attach()
-        return self._process, self._room
+        return self._shared, self._record
 
     def _template(self) -> tuple[bytes, bytes]:
         """A request as it travels, but for what differs each time."""
-        if self._sent_as is None:
-            self._sent_as = request_template(self)
-        return self._sent_as
+        if self._request_template is None:
+            self._request_template = request_template(self)
+        return self._request_template
 
     def __repr__(self) -> str:
         return (
@@ -191,8 +191,8 @@ class RedisSemaphore(ForThreads):
     @property
     def value(self) -> int:
         """How many slots there are, as the server last told this process."""
-        room = self._room
-        return room.value if self._value in room.values else self._value
+        record = self._record
+        return record.value if self._value in record.values else self._value
 
     # ---------------------------------------------------------------- taking
 
@@ -220,8 +220,8 @@ class RedisSemaphore(ForThreads):
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
         acquisition = self._new_acquisition(slots, label)
-        acquisition.ask(wait=timeout != 0)
-        await outcome(acquisition, timeout)
+        acquisition.send_request(wait=timeout != 0)
+        await wait_for_grant(acquisition, timeout)
         return acquisition
 
     async def try_acquire(
@@ -233,9 +233,9 @@ class RedisSemaphore(ForThreads):
             BackendError: the server can't be used, or did not answer within a second.
         """
         acquisition = self._new_acquisition(slots, label)
-        acquisition.ask(wait=False)
+        acquisition.send_request(wait=False)
         try:
-            await outcome(acquisition, 0.0)
+            await wait_for_grant(acquisition, 0.0)
         except BackendError:
             raise  # also when it is a time-out as well: nobody knows whether there was a slot
         except TimeoutError:
@@ -244,10 +244,8 @@ class RedisSemaphore(ForThreads):
 
     def _check_slots(self, slots: object) -> int:
         count = check_count("slots", slots)
-        if count > _MOST_SLOTS_AT_ONCE:
-            raise ValueError(
-                f"slots must be at most {_MOST_SLOTS_AT_ONCE} at once on Redis, not {slots}"
-            )
+        if count > _MAX_SLOTS:
+            raise ValueError(f"slots must be at most {_MAX_SLOTS} at once on Redis, not {slots}")
         return count
 
     def _new_acquisition(self, slots: int, label: str | None) -> RedisAcquisition:
@@ -282,18 +280,18 @@ class RedisSemaphore(ForThreads):
         self, acquisition_id: str | AcquisitionResult, how: Release, seconds: float
     ) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
-        process, room = self._attached()
-        if acquisition_id in processes.inherited:
+        shared, record = self._attached()
+        if acquisition_id in shared_clients.inherited:
             return False  # its parent process has it
-        holder = process.holders.pop(acquisition_id, None)
+        holder = shared.holders.pop(acquisition_id, None)
         if holder is not None:
-            holder.let_go()
-        process.condemned.pop(acquisition_id, None)
+            holder.mark_ended()
+        shared.pending_cancels.pop(acquisition_id, None)
 
-        def send(seat: LoopClient) -> asyncio.Future[Any]:
-            return give(process, room, seat, acquisition_id, self._interval)
+        def send(client: LoopClient) -> asyncio.Future[Any]:
+            return send_release(shared, record, client, acquisition_id, self._interval)
 
-        reply = await how(seconds, process, room, self._interval, send)
+        reply = await how(seconds, shared, record, self._interval, send)
         if reply is None:
             return False
         if holder is not None:
@@ -308,10 +306,10 @@ class RedisSemaphore(ForThreads):
         ``cancel_task_on_loss`` applies. Until then two may be at work: that is what
         fencing tokens are for. One who still waits is not kicked out of line.
         """
-        process, room = self._attached()
-        seat = process.seat()
-        kicked = kick(process, room, seat, acquisition_id_of(acquisition_id), self._interval)
-        return await reply_within(LOOK, kicked, seat, room.keys.slot)
+        shared, record = self._attached()
+        client = shared.client()
+        kicked = kick(shared, record, client, acquisition_id_of(acquisition_id), self._interval)
+        return await reply_within(INSPECT, kicked, client, record.keys.slot)
 
     # ------------------------------------------------------ looking, steering
 
@@ -322,25 +320,25 @@ class RedisSemaphore(ForThreads):
         return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
 
     async def stats(self) -> SemaphoreStats:
-        return read_stats(await self._look("counts"), self._value)
+        return read_stats(await self._inspect("counts"), self._value)
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, in the whole fleet."""
-        return read_claimants((await self._look("holders"))[5:])
+        return read_claimants((await self._inspect("holders"))[5:])
 
     async def waiters(self) -> list[Claimant]:
         """Who waits now, in the whole fleet, first come first."""
-        return read_claimants((await self._look("waiters"))[5:])
+        return read_claimants((await self._inspect("waiters"))[5:])
 
-    async def _look(self, what: str) -> list[Any]:
+    async def _inspect(self, what: str) -> list[Any]:
         args = [b"", what, self._attached()[1].keys.notification, self._interval]
-        return await self._ask(_LOOK, args)
+        return await self._run_script(_INSPECT, args)
 
-    async def _ask(self, script: Script, args: list[Any]) -> list[Any]:
-        process, room = self._attached()
-        seat = process.seat()
-        reply = seat.run(script, room.keys.all, args, room.keys.slot)
-        return await reply_within(LOOK, reply, seat, room.keys.slot)
+    async def _run_script(self, script: Script, args: list[Any]) -> list[Any]:
+        shared, record = self._attached()
+        client = shared.client()
+        reply = client.run(script, record.keys.all, args, record.keys.slot)
+        return await reply_within(INSPECT, reply, client, record.keys.slot)
 
     @classmethod
     async def get_acquired_stats(
@@ -362,8 +360,8 @@ class RedisSemaphore(ForThreads):
             raise TypeError(f"names must be several names, not the str {names!r}")
         check_count("limit", limit)
         config = RedisConfig() if config is None else config
-        process = shared_client_for(config)
-        found, troubles = await _statistics.collect(process, config.namespace, names, limit)
+        shared = shared_client_for(config)
+        found, troubles = await _statistics.collect(shared, config.namespace, names, limit)
         for trouble in troubles:
             logger.warning("%s", trouble)
         return found
@@ -376,31 +374,33 @@ class RedisSemaphore(ForThreads):
         config: RedisConfig | None = None,
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
-        process = shared_client_for(RedisConfig() if config is None else config)
-        return process.keeper.run(cls.get_acquired_stats(names, limit, config))
+        shared = shared_client_for(RedisConfig() if config is None else config)
+        return shared.heartbeat_thread.run(cls.get_acquired_stats(names, limit, config))
 
     @classmethod
     def _survey_sync(
         cls, names: Iterable[str] | None, limit: int, config: RedisConfig
     ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
         """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
-        process = shared_client_for(config)
-        return process.keeper.run(_statistics.collect(process, config.namespace, names, limit))
+        shared = shared_client_for(config)
+        return shared.heartbeat_thread.run(
+            _statistics.collect(shared, config.namespace, names, limit)
+        )
 
     async def resize(self, value: int) -> None:
         _check_value(value)
         if self._generation.closed:
             raise self._closed_error()
-        process, room = self._attached()
-        seat = process.seat()
-        args = [b"", seat.token, self._interval, room.keys.notification]
+        shared, record = self._attached()
+        client = shared.client()
+        args = [b"", client.token, self._interval, record.keys.notification]
         args += [self._value, value, _REMEMBERED]
-        word, *told = await self._ask(load("resize"), args)
+        word, *messages = await self._run_script(load("resize"), args)
         if word == b"closed":
-            raise self._closed_error(read_closure(told))
-        room.learn(value, self._value, value)
-        for message in told[1:]:
-            process.hear(message)
+            raise self._closed_error(read_closure(messages))
+        record.learn(value, self._value, value)
+        for message in messages[1:]:
+            shared.dispatch(message)
 
     # --------------------------------------------------------------- closing
 
@@ -417,16 +417,16 @@ class RedisSemaphore(ForThreads):
         30 days after the last call that met it.
         """
         reason = check_reason(reason)
-        process, _ = self._attached()
-        args = [b"", process.seat().token, self._value, *([] if reason is None else [reason])]
-        for message in await self._ask(_CLOSE, args):
-            process.hear(message)
+        shared, _ = self._attached()
+        args = [b"", shared.client().token, self._value, *([] if reason is None else [reason])]
+        for message in await self._run_script(_CLOSE, args):
+            shared.dispatch(message)
 
     async def reopen(self) -> None:
-        process, room = self._attached()
-        args = [b"", process.seat().token, self._interval, room.keys.notification]
-        for message in await self._ask(_REOPEN, args):
-            process.hear(message)
+        shared, record = self._attached()
+        args = [b"", shared.client().token, self._interval, record.keys.notification]
+        for message in await self._run_script(_REOPEN, args):
+            shared.dispatch(message)
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
         return closed_error(f"{self._written_name!r} is", closure)
@@ -434,6 +434,6 @@ class RedisSemaphore(ForThreads):
 
 def _check_value(value: object) -> int:
     count = check_count("value", value)
-    if count > _MOST:
-        raise ValueError(f"value must be at most {_MOST} on Redis, not {count}")
+    if count > _MAX_VALUE:
+        raise ValueError(f"value must be at most {_MAX_VALUE} on Redis, not {count}")
     return count

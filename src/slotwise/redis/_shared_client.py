@@ -31,7 +31,7 @@ from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import pack_half
 from slotwise.redis._net.handshake import Address
-from slotwise.redis._release_batching import give
+from slotwise.redis._release_batching import send_release
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
@@ -44,45 +44,45 @@ class NameRecord:
     __slots__ = (
         "__weakref__",
         "_templates",
-        "heard_at",
+        "heartbeat_at",
         "keys",
         "name",
         "value",
         "values",
     )
 
-    beat = load("beat")  # the script that takes the heartbeats of this room
+    heartbeat = load("beat")  # the script that takes the heartbeats of this room
 
     def __init__(self, keys: KeySet) -> None:
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
         self.values: frozenset[int] = frozenset()  # those that instances may be made with
-        self.heard_at = -math.inf  # when the last heartbeat was sent that was answered
+        self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
-    async def give_all(
-        self, process: SharedClient, seat: LoopClient, ids: list[str], interval: float
+    async def release_all(
+        self, shared: SharedClient, client: LoopClient, ids: list[str], interval: float
     ) -> None:
         """Have many acquisitions ended, in calls of bounded size."""
-        await asyncio.gather(*(give(process, self, seat, each, interval) for each in ids))
+        await asyncio.gather(*(send_release(shared, self, client, each, interval) for each in ids))
 
     def learn(self, value: int, *declared: int) -> None:
         if value != self.value or not self.values.issuperset(declared):
             self.values = self.values | {value, *declared} if self.value else frozenset(declared)
             self.value = value
 
-    def give_template(self, sha: bytes, seat: str, interval: float) -> tuple[bytes, bytes]:
+    def release_template(self, sha: bytes, client: str, interval: float) -> tuple[bytes, bytes]:
         """A give.lua call as it travels, but for the id in its middle."""
-        template = self._templates.get((seat, interval))
+        template = self._templates.get((client, interval))
         if template is None:
             keys = self.keys.all
             first = pack_half((b"EVALSHA", sha, len(keys), *keys, b""))
-            last = pack_half((seat, interval, self.keys.notification, b""))
+            last = pack_half((client, interval, self.keys.notification, b""))
             template = (b"*%d\r\n" % (3 + len(keys) + 6) + first, last)
             if len(self._templates) > 16:  # loops come and go
                 self._templates.clear()
-            self._templates[seat, interval] = template
+            self._templates[client, interval] = template
         return template
 
 
@@ -99,27 +99,27 @@ class SharedClient:
         self.token = secrets.token_hex(6)
         # With this, in every claim, the scripts prove that a message is theirs (lua/proof.lua).
         secret = secrets.token_hex(8)
-        self.who = f"!{secret} {socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
+        self.owner = f"!{secret} {socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
         self._secret = secret.encode()
         self._warned_of_message = False
         self.next_number = itertools.count(1).__next__
         self.holders: dict[str, RedisAcquisition] = {}
         self.waiters: dict[str, RedisAcquisition] = {}
         # Lost or expired, with a task that is about to be cancelled for it.
-        self.condemned: dict[str, RedisAcquisition] = {}
+        self.pending_cancels: dict[str, RedisAcquisition] = {}
         self.cluster = ClusterMap(config) if config.endpoint.cluster else None
-        self.keeper = HeartbeatThread(self)
-        self._rooms: WeakValueDictionary[tuple[str, str], NameRecord] = WeakValueDictionary()
-        self._seats: dict[asyncio.AbstractEventLoop, LoopClient] = {}
-        self._seat_numbers = itertools.count()
+        self.heartbeat_thread = HeartbeatThread(self)
+        self._records: WeakValueDictionary[tuple[str, str], NameRecord] = WeakValueDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
+        self._client_numbers = itertools.count()
 
-    def room(self, namespace: str, name: str) -> NameRecord:
+    def record(self, namespace: str, name: str) -> NameRecord:
         with _lock:
-            room = self._rooms.get((namespace, name))
-            if room is None:
+            record = self._records.get((namespace, name))
+            if record is None:
                 keys = Keys(namespace, name, cluster=self.cluster is not None)
-                room = self._rooms[namespace, name] = NameRecord(keys)
-            return room
+                record = self._records[namespace, name] = NameRecord(keys)
+            return record
 
     def has(self, acquisition_id: str) -> bool:
         """Whether this process holds it, or waits for it."""
@@ -131,63 +131,63 @@ class SharedClient:
     def siblings(self) -> list[SharedClient]:
         """Those of the same server, this one too: their configurations are not equally patient."""
         endpoint = self.config.endpoint
-        return [each for each in list(_processes.values()) if each.config.endpoint == endpoint]
+        return [each for each in list(_shared_clients.values()) if each.config.endpoint == endpoint]
 
     # ----------------------------------------------------------------- seats
 
-    def seat(self) -> LoopClient:
+    def client(self) -> LoopClient:
         """The seat of the running loop."""
         loop = asyncio.get_running_loop()
-        self.keeper.attend()
-        return self._seats.get(loop) or self._new_seat(loop)
+        self.heartbeat_thread.ensure_running()
+        return self._clients.get(loop) or self._new_client(loop)
 
-    def _new_seat(self, loop: asyncio.AbstractEventLoop) -> LoopClient:
-        self.leave_closed_loops()
-        token = f"{self.token}x{next(self._seat_numbers)}"
+    def _new_client(self, loop: asyncio.AbstractEventLoop) -> LoopClient:
+        self.forget_closed_loops()
+        token = f"{self.token}x{next(self._client_numbers)}"
 
         def listens() -> bool:
-            return any(waiter.seat.token == token for waiter in list(self.waiters.values()))
+            return any(waiter.client.token == token for waiter in list(self.waiters.values()))
 
-        seat = LoopClient(
+        client = LoopClient(
             self.config,
             loop,
             token,
             self.cluster,
-            on_message=self.hear_published,
-            on_reopened=self.keeper.beat_soon,
-            on_silence=self.keeper.beat_soon,
+            on_message=self.dispatch_published,
+            on_reopened=self.heartbeat_thread.heartbeat_soon,
+            on_silence=self.heartbeat_thread.heartbeat_soon,
             listens=listens,
         )
         with _lock:
-            self._seats[loop] = seat
-        return seat
+            self._clients[loop] = client
+        return client
 
-    def leave_closed_loops(self) -> None:
+    def forget_closed_loops(self) -> None:
         """Close what closed loops left open, and give back what was waited for there."""
-        for loop, seat in list(self._seats.items()):
-            if loop.is_closed() and self._seats.pop(loop, None) is not None:
-                seat.abandon()
+        for loop, client in list(self._clients.items()):
+            if loop.is_closed() and self._clients.pop(loop, None) is not None:
+                client.close_sockets()
                 for waiter in list(self.waiters.values()):
-                    if waiter.seat is seat:
+                    if waiter.client is client:
                         self.waiters.pop(waiter.acquisition_id, None)
-                        self.keeper.give_later(waiter)
+                        self.heartbeat_thread.release_later(waiter)
 
     def follow(self, primary: Address) -> None:
         """Leave every server but the one that the sentinels call primary; from any thread."""
-        for loop, seat in list(self._seats.items()):
+        for loop, client in list(self._clients.items()):
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(seat.follow, primary)
+                loop.call_soon_threadsafe(client.follow, primary)
 
     def server_answered(self, asked_at: float) -> None:
         """Have connections given up that were silent before, in the heartbeat thread."""
-        for loop, seat in list(self._seats.items()):
-            if seat.silent_at < asked_at:
+        for loop, client in list(self._clients.items()):
+            if client.silent_at < asked_at:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(seat.doubt_if_silent, asked_at)
+                    loop.call_soon_threadsafe(client.doubt_if_silent, asked_at)
 
     # -------------------------------------------------------------- messages
 
-    def hear_published(self, message: bytes) -> None:
+    def dispatch_published(self, message: bytes) -> None:
         """Act on a message of the channel, if a script of ours proves that it wrote it.
 
         Anybody may publish anything. A message without a proof, as those of the documented
@@ -196,7 +196,7 @@ class SharedClient:
         body, _, proof = message.rpartition(b" ")
         proved = sha1(body + b" " + self._secret, usedforsecurity=False).hexdigest().encode()
         if compare_digest(proof, proved):
-            self.hear(body)
+            self.dispatch(body)
             return
         word, _, acquisition_id = message.partition(b" ")
         if word != b"look" and not self._warned_of_message:
@@ -207,9 +207,9 @@ class SharedClient:
                 self.config.endpoint,
                 message,
             )
-        self.hear(b"look " + acquisition_id.partition(b" ")[0])
+        self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
 
-    def hear(self, message: bytes) -> None:
+    def dispatch(self, message: bytes) -> None:
         """Pass on what a script told a waiter or holder of ours, in whatever loop it is."""
         try:
             word, acquisition_id, *more = message.decode().split(" ")
@@ -218,26 +218,26 @@ class SharedClient:
         if word == "kicked":
             holder = self.holders.get(acquisition_id)
             if holder is not None:
-                self.keeper.lose(holder, "it was kicked")
+                self.heartbeat_thread.lose(holder, "it was kicked")
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
             # Delivered before, or given up: who gave it up also gives it back.
             return
         if word == "more":  # one call was not enough to serve all who fit
-            self.keeper.watch(waiter.room, 0)
+            self.heartbeat_thread.schedule_check(waiter.record, 0)
             return
         if word in ("gone", "kicked"):
             # In this thread, at once: its loop may be about to read a grant of before.
-            waiter.doubtful = True
+            waiter.unconfirmed = True
         try:
-            if asyncio._get_running_loop() is waiter.seat.loop:
-                waiter.hear(word, more)
+            if asyncio._get_running_loop() is waiter.client.loop:
+                waiter.dispatch(word, more)
             else:
-                waiter.seat.loop.call_soon_threadsafe(waiter.hear, word, more)
+                waiter.client.loop.call_soon_threadsafe(waiter.dispatch, word, more)
         except RuntimeError:  # its loop is closed
             if self.waiters.pop(acquisition_id, None) is not None:
-                self.keeper.give_later(waiter)
+                self.heartbeat_thread.release_later(waiter)
 
     # ---------------------------------------------------------------- losing
 
@@ -246,23 +246,23 @@ class SharedClient:
         acquisition_id = holder.acquisition_id
         if self.holders.pop(acquisition_id, None) is None:
             return
-        holder.let_go()
+        holder.mark_ended()
         task = holder.task if cancel else None
         if task is not None:
-            self.condemned[acquisition_id] = holder
+            self.pending_cancels[acquisition_id] = holder
         holder.lost.set(reason)
         if task is not None:
             loop = task.get_loop()
 
             def cancel_task() -> None:
                 # Not there any more if it was released before the loop came to this.
-                if self.condemned.pop(acquisition_id, None) is not None:
+                if self.pending_cancels.pop(acquisition_id, None) is not None:
                     task.cancel(reason)
 
             try:
                 loop.call_soon_threadsafe(cancel_task)
             except RuntimeError:  # the loop is closed, and the task with it
-                self.condemned.pop(acquisition_id, None)
+                self.pending_cancels.pop(acquisition_id, None)
 
     # ---------------------------------------------------------------- resting
 
@@ -270,85 +270,85 @@ class SharedClient:
         """When the last call was made; inf while somebody holds or waits."""
         if self.holders or self.waiters:
             return math.inf
-        return max((seat.used_at for seat in list(self._seats.values())), default=-math.inf)
+        return max((client.used_at for client in list(self._clients.values())), default=-math.inf)
 
-    def hang_up(self) -> bool:
+    def close_idle(self) -> bool:
         """Have all connections closed that are not in use, in the keeper's thread; whether all are.
 
         That of a loop which does not run stays as it is, until that is closed.
         """
         here = asyncio.get_running_loop()
         connected = False
-        for loop, seat in list(self._seats.items()):
+        for loop, client in list(self._clients.items()):
             if loop is here:
-                seat.hang_up()
+                client.close_idle()
             elif not loop.is_running():
                 continue
-            elif seat.is_connected and not seat.hanging_up:
-                seat.hanging_up = True
+            elif client.is_connected and not client.closing_idle:
+                client.closing_idle = True
                 with contextlib.suppress(RuntimeError):  # it was closed just now
-                    loop.call_soon_threadsafe(seat.hang_up)
-            connected = connected or seat.is_connected
+                    loop.call_soon_threadsafe(client.close_idle)
+            connected = connected or client.is_connected
         return not connected
 
-    def leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+    def forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Forget the seat of a loop that ends, and has hung up."""
-        self._seats.pop(loop, None)
+        self._clients.pop(loop, None)
 
     # ---------------------------------------------------------------- ending
 
     def end(self) -> None:
-        self.keeper.end()
-        for loop, seat in list(self._seats.items()):
+        self.heartbeat_thread.end()
+        for loop, client in list(self._clients.items()):
             if loop.is_running():
                 error = Unreachable(f"the connection to {self.config.endpoint} was closed by us")
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(seat.end, error)
+                    loop.call_soon_threadsafe(client.end, error)
             else:
-                seat.abandon()
+                client.close_sockets()
 
-    def abandon(self) -> None:
+    def close_sockets(self) -> None:
         """Close the inherited sockets in a forked child; the parent keeps its own."""
-        for seat in self._seats.values():
-            seat.abandon()
-        self.keeper.abandon()
+        for client in self._clients.values():
+            client.close_sockets()
+        self.heartbeat_thread.close_sockets()
 
 
 # ------------------------------------------------------------------ all of them
 
 _lock = fork.new_lock()
-_processes: dict[RedisConfig, SharedClient] = {}
+_shared_clients: dict[RedisConfig, SharedClient] = {}
 # What the parent of a forked process held: not ours to release.
 inherited: set[str] = set()
 
 
-class Era:
+class ForkEpoch:
     """The time between two forks; what was cached in an earlier one is void."""
 
 
-era = Era()
+fork_epoch = ForkEpoch()
 
 
 def shared_client_for(config: RedisConfig) -> SharedClient:
     with _lock:
-        shared = config.connection
-        process = _processes.get(shared)
-        if process is None:
-            process = _processes[shared] = SharedClient(config)
-        return process
+        key = config.connection
+        shared = _shared_clients.get(key)
+        if shared is None:
+            shared = _shared_clients[key] = SharedClient(config)
+        return shared
 
 
 def _after_fork_in_child() -> None:
-    global _processes, era
-    abandoned, _processes, era = _processes, {}, Era()
-    for process in abandoned.values():
-        inherited.update(process.holders)
-        process.abandon()
+    global _shared_clients, fork_epoch
+    inherited_clients, _shared_clients, fork_epoch = _shared_clients, {}, ForkEpoch()
+    for shared in inherited_clients.values():
+        inherited.update(shared.holders)
+        shared.close_sockets()
 
 
 def _at_exit() -> None:
-    for process in list(_processes.values()):
-        process.end()
+    for shared in list(_shared_clients.values()):
+        shared.end()
 
 
 atexit.register(_at_exit)

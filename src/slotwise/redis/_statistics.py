@@ -10,7 +10,7 @@ from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Refused, Unusable
 from slotwise.redis._keys import Keys
-from slotwise.redis._reply_limits import LOOK, reply_within
+from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from slotwise.redis._net.handshake import Address
     from slotwise.redis._shared_client import SharedClient
 
-_AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write
+_MOST_AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write
 _WITH_REASON = 2  # what look.lua says of one that is closed for a reason
 _INTERVAL = 15  # what foreign waiters are given if this look grants them something
 
 
 async def collect(
-    process: SharedClient, namespace: str, names: Iterable[str] | None, limit: int
+    shared: SharedClient, namespace: str, names: Iterable[str] | None, limit: int
 ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
     """Statistics by name, fullest first, and what is wrong with those that can't be read."""
     troubles: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await _scan(process, namespace)
+        wanted, unnamed = await _scan(shared, namespace)
         troubles += [
-            Refused(f"{process.config.endpoint} has a semaphore whose name is not text: {key!r}")
+            Refused(f"{shared.config.endpoint} has a semaphore whose name is not text: {key!r}")
             for key in unnamed
         ]
     else:
         wanted = list(dict.fromkeys(names))
     shown: list[tuple[str, SemaphoreStats]] = []
-    seat, on_cluster = process.seat(), bool(process.cluster)
-    for at in range(0, len(wanted), _AT_ONCE):
+    client, on_cluster = shared.client(), bool(shared.cluster)
+    for at in range(0, len(wanted), _MOST_AT_ONCE):
         replies = []
-        for name in wanted[at : at + _AT_ONCE]:
+        for name in wanted[at : at + _MOST_AT_ONCE]:
             keys = Keys(namespace, name, cluster=on_cluster)
             args = [b"", b"counts", keys.notification, _INTERVAL]
-            reply = seat.run(load("look"), keys.all, args, keys.slot)
-            replies.append(reply_within(LOOK, reply, seat, keys.slot))
+            reply = client.run(load("look"), keys.all, args, keys.slot)
+            replies.append(reply_within(INSPECT, reply, client, keys.slot))
         found = await asyncio.gather(*replies, return_exceptions=True)
-        for name, outcome in zip(wanted[at : at + _AT_ONCE], found, strict=True):
+        for name, outcome in zip(wanted[at : at + _MOST_AT_ONCE], found, strict=True):
             if isinstance(outcome, BaseException):
                 if not isinstance(outcome, Refused) or isinstance(outcome, Unusable):
                     raise outcome
@@ -66,26 +66,26 @@ def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
 
 
-async def _scan(process: SharedClient, namespace: str) -> tuple[list[str], list[bytes]]:
+async def _scan(shared: SharedClient, namespace: str) -> tuple[list[str], list[bytes]]:
     """The names of all semaphores that are held, waited for, or closed; and those not in UTF-8."""
-    seat = process.seat()
+    client = shared.client()
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
     for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
         prefix = f"{namespace}:semaphore_{kind}:"
         pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
-        for address in await seat.primaries():
+        for address in await client.primaries():
             cursor = b"0"
             while True:
-                cursor, keys = await seat.command(
-                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, "TYPE", its_type),
+                cursor, keys = await client.command(
+                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _MOST_AT_ONCE, "TYPE", its_type),
                     address=address,
                 )
                 if kind == "state":  # those of idle semaphores stay for a while
-                    keys = await _closed_of(seat, keys, address)
+                    keys = await _closed_of(client, keys, address)
                 for key in keys:
                     written = key.removeprefix(prefix.encode())
-                    written = written[1:-1] if process.cluster is not None else written
+                    written = written[1:-1] if shared.cluster is not None else written
                     try:
                         names[written.decode()] = None
                     except UnicodeDecodeError:
@@ -95,9 +95,9 @@ async def _scan(process: SharedClient, namespace: str) -> tuple[list[str], list[
     return list(names), list(unnamed)
 
 
-async def _closed_of(seat: LoopClient, keys: list[bytes], address: Address | None) -> list[bytes]:
+async def _closed_of(client: LoopClient, keys: list[bytes], address: Address | None) -> list[bytes]:
     """Those of the states that say that the semaphore is closed."""
-    asked = (seat.command("HEXISTS", key, ".closed", address=address) for key in keys)
+    asked = (client.command("HEXISTS", key, ".closed", address=address) for key in keys)
     # One that moved to another node meanwhile is asked for there.
     replies = await asyncio.gather(*asked, return_exceptions=True)
     return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]

@@ -20,7 +20,7 @@ from slotwise.redis._shared_client import NameRecord, SharedClient
 T = TypeVar("T")
 
 
-class ForThreads(Semaphore):
+class BlockingTwins(Semaphore):
     """What a semaphore of one server offers to threads that run no event loop."""
 
     __slots__ = ()
@@ -72,9 +72,9 @@ class ForThreads(Semaphore):
         taken: list[RedisAcquisition] = []
 
         async def take() -> AcquisitionResult:
-            return _nobodys_task(await self.acquire(slots, timeout=timeout, label=label), taken)
+            return _without_task(await self.acquire(slots, timeout=timeout, label=label), taken)
 
-        return self._take_in_keeper(take(), taken)
+        return self._acquire_blocking(take(), taken)
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None
@@ -84,17 +84,17 @@ class ForThreads(Semaphore):
 
         async def take() -> AcquisitionResult | None:
             acquired = await self.try_acquire(slots, label=label)
-            return None if acquired is None else _nobodys_task(acquired, taken)
+            return None if acquired is None else _without_task(acquired, taken)
 
-        return self._take_in_keeper(take(), taken)
+        return self._acquire_blocking(take(), taken)
 
-    def _take_in_keeper(self, taking: Coroutine[Any, Any, T], taken: list[RedisAcquisition]) -> T:
+    def _acquire_blocking(self, taking: Coroutine[Any, Any, T], taken: list[RedisAcquisition]) -> T:
         """Like `_in_keeper`; a slot that came as the thread was interrupted goes back."""
         try:
-            return self._in_keeper(taking)
+            return self._run_blocking(taking)
         except BaseException:
-            process, _ = self._attached()
-            process.keeper.give_back_soon(taken)
+            shared, _ = self._attached()
+            shared.heartbeat_thread.release_soon(taken)
             raise
 
     # ---------------------------------------------------------------- giving
@@ -104,56 +104,56 @@ class ForThreads(Semaphore):
 
         A thread that is interrupted meanwhile has released all the same.
         """
-        process, _ = self._attached()
+        shared, _ = self._attached()
         released = acquisition_id_of(acquisition_id)
-        process.condemned.pop(released, None)
-        return process.keeper.run_through(lambda: self.release(released))
+        shared.pending_cancels.pop(released, None)
+        return shared.heartbeat_thread.run_to_completion(lambda: self.release(released))
 
     def _release_on_exit_sync(
         self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
     ) -> None:
-        process, _ = self._attached()
-        process.condemned.pop(acquired.acquisition_id, None)
-        process.keeper.run_through(lambda: self._release_on_exit(acquired, at_most))
+        shared, _ = self._attached()
+        shared.pending_cancels.pop(acquired.acquisition_id, None)
+        shared.heartbeat_thread.run_to_completion(lambda: self._release_on_exit(acquired, at_most))
 
     def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `kick`; blocks for one round trip to the server."""
-        return self._in_keeper(self.kick(acquisition_id))
+        return self._run_blocking(self.kick(acquisition_id))
 
     # ------------------------------------------------------ looking, steering
 
     def locked_sync(self) -> bool:
-        return self._in_keeper(self._locked())
+        return self._run_blocking(self._locked())
 
     def stats_sync(self) -> SemaphoreStats:
-        return self._in_keeper(self.stats())
+        return self._run_blocking(self.stats())
 
     def holders_sync(self) -> list[Claimant]:
         """Like `holders`."""
-        return self._in_keeper(self.holders())
+        return self._run_blocking(self.holders())
 
     def waiters_sync(self) -> list[Claimant]:
         """Like `waiters`."""
-        return self._in_keeper(self.waiters())
+        return self._run_blocking(self.waiters())
 
     def resize_sync(self, value: int) -> None:
-        self._in_keeper(self.resize(value))
+        self._run_blocking(self.resize(value))
 
     def close_sync(self) -> None:
-        self._in_keeper(self.close())
+        self._run_blocking(self.close())
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        self._in_keeper(self.close_everywhere(reason))
+        self._run_blocking(self.close_everywhere(reason))
 
     def reopen_sync(self) -> None:
-        self._in_keeper(self.reopen())
+        self._run_blocking(self.reopen())
 
-    def _in_keeper(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        process, _ = self._attached()
-        return process.keeper.run(coroutine)
+    def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        shared, _ = self._attached()
+        return shared.heartbeat_thread.run(coroutine)
 
 
-def _nobodys_task(acquired: AcquisitionResult, taken: list[RedisAcquisition]) -> AcquisitionResult:
+def _without_task(acquired: AcquisitionResult, taken: list[RedisAcquisition]) -> AcquisitionResult:
     """Note what was taken for a thread: the task that took it is nobody's work."""
     assert isinstance(acquired, RedisAcquisition)
     acquired.task = None

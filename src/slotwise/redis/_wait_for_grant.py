@@ -29,7 +29,7 @@ class NotReached(AcquireTimeout, Unreachable):
     """
 
 
-async def outcome(acquisition: RedisAcquisition, timeout: float | None) -> None:
+async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -> None:
     """Wait until a request is granted, or clean up after it.
 
     ``timeout`` 0 waits for nobody but the server, which has a second to answer.
@@ -37,13 +37,13 @@ async def outcome(acquisition: RedisAcquisition, timeout: float | None) -> None:
     future, timer = acquisition.future, None
     # By another thread, which may not have seen it among the waiters.
     if acquisition.semaphore._generation.closed and acquisition.close():
-        acquisition.give(acquisition.seat).add_done_callback(acquisition._withdrawn)
+        acquisition.send_release(acquisition.client).add_done_callback(acquisition._withdrawn)
     if timeout is not None:
-        timer = acquisition.seat.loop.call_later(timeout or TRY, acquisition.time_out)
+        timer = acquisition.client.loop.call_later(timeout or TRY, acquisition.time_out)
     try:
         await future
     except TimedOut:
-        await _give_up(acquisition, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
+        await _time_out(acquisition, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
@@ -53,7 +53,7 @@ async def outcome(acquisition: RedisAcquisition, timeout: float | None) -> None:
             pass
         raise
     except GeneratorExit:  # collected together with its event loop
-        acquisition.process.leave_closed_loops()
+        acquisition.shared.forget_closed_loops()
         raise
     else:
         _log.acquired(acquisition)
@@ -62,9 +62,9 @@ async def outcome(acquisition: RedisAcquisition, timeout: float | None) -> None:
             timer.cancel()
 
 
-async def _give_up(acquisition: RedisAcquisition, waited: float, patience: float) -> None:
+async def _time_out(acquisition: RedisAcquisition, waited: float, patience: float) -> None:
     """Say why a wait was in vain: full, or out of reach."""
-    trouble = acquisition.seat.trouble(acquisition.room.keys.slot)
+    trouble = acquisition.client.trouble(acquisition.record.keys.slot)
     queued = acquisition.queued
     reply = await acquisition.withdraw(patience)
     if trouble is not None and not queued:
@@ -73,8 +73,8 @@ async def _give_up(acquisition: RedisAcquisition, waited: float, patience: float
     granted = reply is not None and acquisition.was_granted(reply)
     if reply is None or (granted and not queued):
         silence = patience if queued else waited  # perhaps an outage
-        no_reply(silence, acquisition.seat, acquisition.room.keys.slot)
-        raise NotReached(f"{in_vain}: {acquisition.process.config.endpoint} did not answer")
+        no_reply(silence, acquisition.client, acquisition.record.keys.slot)
+        raise NotReached(f"{in_vain}: {acquisition.shared.config.endpoint} did not answer")
     if granted:
         raise AcquireTimeout(f"{in_vain}: it came just too late")
-    raise acquisition.vain_error(waited, reply)
+    raise acquisition.timeout_error(waited, reply)

@@ -223,14 +223,14 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
     with Freezes(server.port) as proxy:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         await semaphore.release(await semaphore.acquire())
-        link = semaphore._process.seat().link_for(None)
+        link = semaphore._shared.client().connection_for(None)
         assert link is not None
         proxy.freeze()
         asking = asyncio.create_task(semaphore.acquire())
         await until(lambda: link.silent_at < math.inf, "silence that is noticed")
         proxy.thaw()
         assert await semaphore.release(await asyncio.wait_for(asking, 30))
-        assert semaphore._process.seat().link_for(None) is link, "over the same connection"
+        assert semaphore._shared.client().connection_for(None) is link, "over the same connection"
         assert_nothing_left(client)
 
 
@@ -240,6 +240,6 @@ async def test_a_loop_stays_awake_for_replies_only_while_they_come_quickly(serve
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         for _ in range(20):
             await semaphore.release(await semaphore.acquire())
-        link = semaphore._process.seat().link_for(None)
+        link = semaphore._shared.client().connection_for(None)
         assert link is not None
         assert 1 <= link._misses <= 6

@@ -84,10 +84,10 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def heartbeat_is_late(semaphore: RedisSemaphore, first: Address) -> bool:
     """Whether one has been under way for longer than replies take, or over a new connection."""
-    process = semaphore._process
-    loop = process.keeper._loop
+    process = semaphore._shared
+    loop = process.heartbeat_thread._loop
     assert loop is not None
-    line = process._seats[loop]._only
+    line = process._clients[loop]._only
     assert line is not None
     link = line.link
     silent = link is not None and link._pending and time.monotonic() - link._waits_since > LATE
@@ -154,7 +154,7 @@ async def test_a_grant_of_the_old_primary_is_not_believed(fleet: Fleet) -> None:
             lambda: fleet.at_replica.zcard(WAITING) == 1, "both are at the new primary", within=40
         )
         [holder] = fleet.at_replica.zrange(MAIN, 0, -1)
-        if semaphore._process.token in holder:
+        if semaphore._shared.token in holder:
             acquired = await asyncio.wait_for(asking, 30)
             assert newcomer.says_nothing()
             await semaphore.release(acquired)
@@ -176,7 +176,7 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
     asking = asyncio.create_task(semaphore.acquire())
-    line = semaphore._process.seat()._only
+    line = semaphore._shared.client()._only
     assert line is not None
     await until(lambda: line.link is None, "doubt")
     assert not asking.done()
@@ -187,7 +187,7 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
 async def test_a_slow_primary_is_verified_and_believed(fleet: Fleet) -> None:
     semaphore = fleet.semaphore()
     await semaphore.release(await semaphore.acquire())  # connected
-    line = semaphore._process.seat()._only
+    line = semaphore._shared.client()._only
     assert line is not None
     link = line.link
     with fleet.primary.client() as client:

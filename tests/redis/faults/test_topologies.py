@@ -216,14 +216,14 @@ async def test_a_slot_that_moves_is_followed(cluster: list[Server]) -> None:
     semaphore = RedisSemaphore(name="m", value=1, config=config)
     async with semaphore:
         pass
-    slot = semaphore._room.keys.slot
+    slot = semaphore._record.keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
         # Told to ASK the new one, which says TRYAGAIN until it has the slot for good.
         early = asyncio.create_task(semaphore.acquire())
-        await until(lambda: semaphore._process.seat()._unsettled, "a refusal")
+        await until(lambda: semaphore._shared.client()._unsettled, "a refusal")
         move.finish()
         await semaphore.release(await asyncio.wait_for(early, 20))
         async with semaphore:  # told that it MOVED
@@ -236,16 +236,16 @@ async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
     config = RedisConfig(cluster_url(cluster), namespace="order", attempts=60)
     semaphore = RedisSemaphore(name="o", value=1, config=config)
     held = await semaphore.acquire()
-    slot = semaphore._room.keys.slot
+    slot = semaphore._record.keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
-        seat = semaphore._process.seat()
+        client_of_loop = semaphore._shared.client()
         tasks = []
         for n in range(4):
             tasks.append(asyncio.create_task(semaphore.acquire(label=str(n))))
-            await until(lambda n=n: len(seat._unsettled.get(slot, ())) > n, "a refusal")
+            await until(lambda n=n: len(client_of_loop._unsettled.get(slot, ())) > n, "a refusal")
         move.finish()
         tasks += [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(4, 8)]
         await in_line(semaphore, 8)
@@ -277,7 +277,7 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
                 break
         _, lost = held[0]
         semaphore, kept = held[1]
-        main = semaphore._room.keys.all[0]
+        main = semaphore._record.keys.all[0]
 
         def deadline() -> float:
             return clients[1].zscore(main, kept.acquisition_id) or 0.0
@@ -298,15 +298,15 @@ async def test_a_time_out_holds_while_a_slot_is_in_nobodys_hands(cluster: list[S
     semaphore = RedisSemaphore(name="l", value=1, config=config)
     async with semaphore:
         pass
-    slot = semaphore._room.keys.slot
+    slot = semaphore._record.keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
         stack.callback(move.finish)
-        seat = semaphore._process.seat()
+        client_of_loop = semaphore._shared.client()
         first = asyncio.create_task(semaphore.acquire())
-        await until(lambda: seat._unsettled, "a refusal")
+        await until(lambda: client_of_loop._unsettled, "a refusal")
         with pytest.raises(BackendError, match="did not answer"):
             await asyncio.wait_for(semaphore.acquire(timeout=0.05), 30)
     await semaphore.release(await asyncio.wait_for(first, 30))
@@ -374,7 +374,7 @@ async def test_a_replica_that_takes_over_is_followed(tmp_path: Path) -> None:
         for n in range(5):
             tasks.append(asyncio.create_task(work(n)))
             await in_line(semaphore, n + 1)
-        slot = semaphore._room.keys.slot or 0
+        slot = semaphore._record.keys.slot or 0
         primary = next(n for n in range(3) if slot < (n + 1) * SLOTS // 3)
         with nodes[primary + 3].client() as replica:
             replica.execute_command("READONLY")
