@@ -55,7 +55,9 @@ class Report:
     late: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # filled by who looks at what is left behind
-    # Figures: losses and errors that a fault explains, and the longest until a grant after a fault.
+    # Figures: grants whose order was checked, losses and errors that a fault explains, and the
+    # longest until a grant after a fault.
+    in_order: int = 0
     explained_losses: int = 0
     explained_errors: int = 0
     back: float = 0.0
@@ -75,6 +77,7 @@ class _History:
         self.errors: list[tuple[float, Hold, str]] = []
         self.last_seen: dict[int, float] = {}
         self.ended: set[int] = set()
+        self.deaf: list[tuple[float, float]] = []
         arrivals: dict[str, int] = {}
         ids: dict[str, Hold] = {}
         for event in events:
@@ -88,6 +91,8 @@ class _History:
             elif kind == "arrival":
                 for claim_id in event["ids"]:
                     arrivals.setdefault(claim_id, len(arrivals))
+            elif kind == "deaf":
+                self.deaf.append((event["since"], event["at"]))
             elif kind == "end":
                 self.ended.add(event["pid"])
             else:
@@ -95,7 +100,8 @@ class _History:
                 if kind == "grant":
                     ids[event["id"]] = hold
         for claim_id, hold in ids.items():
-            hold.arrival = arrivals.get(claim_id)
+            if not any(hold.asked < at and hold.granted > since for since, at in self.deaf):
+                hold.arrival = arrivals.get(claim_id)
         self.faults.sort(key=lambda fault: fault.at)
         self.granted = sorted(
             (hold for hold in self.holds.values() if hold.granted < math.inf),
@@ -285,6 +291,7 @@ def _check_order(history: _History, report: Report) -> None:
         elif hold.arrival is not None:
             line.append((float(hold.arrival), 0.0, hold))
     for holds in lines.values():
+        report.in_order += len(holds)
         holds.sort(key=lambda entry: entry[2].token)
         latest, passer = -math.inf, None
         for arrived, apart, hold in holds:

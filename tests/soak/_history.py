@@ -16,6 +16,7 @@ killed leaves at most one incomplete line, its last.
     end       at, pid                              an orderly end of a process
     arrival   at, ids                              the server ran a script for these requests; at is
                                                    the server's time, and lines are in its order
+    deaf      at, since                            arrivals between these were not recorded
     fault     see `Fault`
 """
 

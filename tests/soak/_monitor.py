@@ -26,6 +26,7 @@ class Monitor:
         self._enough = threading.Event()
         self.listens = threading.Event()
         self._seen: set[bytes] = set()
+        self._deaf_since: float | None = None
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Monitor:
@@ -40,6 +41,7 @@ class Monitor:
 
     def _run(self) -> None:
         while not self._enough.is_set():
+            self._deaf_since = time.monotonic()
             try:
                 with socket.create_connection(("127.0.0.1", self._port), 1) as sock:
                     sock.sendall(b"MONITOR\r\n")
@@ -59,7 +61,10 @@ class Monitor:
                 continue
             if not data:
                 return
-            self.listens.set()
+            if self._deaf_since is not None:
+                self._recorder.write("deaf", since=self._deaf_since)
+                self._deaf_since = None
+                self.listens.set()
             *lines, rest = (rest + data).split(b"\r\n")
             for line in lines:
                 command = line[:60]

@@ -12,6 +12,7 @@ from tests.soak._stage import Stage
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(10 * SECONDS + 120)
 @pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.__name__)
 def test_nothing_is_broken_by(
     kind: type[NamedFault], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -29,9 +30,11 @@ def test_nothing_is_broken_by(
     with capsys.disabled():
         print(  # noqa: T201
             f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
+            f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
             f" back within {report.back:.2f} s",
             *(f"{kind}: {line}" for kind, lines in report.broken.items() for line in lines),
             sep="\n    ",
         )
     assert report.broken == {}
+    assert report.in_order > 0.2 * report.grants, "the order was hardly looked at"

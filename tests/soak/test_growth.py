@@ -16,6 +16,7 @@ IDLE = 60  # after which a name is forgotten, files and keys too
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(10 * SECONDS + 120)
 def test_nothing_grows_while_names_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
