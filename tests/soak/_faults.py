@@ -101,6 +101,7 @@ class ServerLosesItsData(NamedFault):
     """Killed, and started with nothing."""
 
     def strike(self, stage: Stage) -> None:
+        time.sleep(1)  # the last one has an end only if this one does not come before it
         with stage.fault(self.name, "amnesia", objects=ON_SERVER):
             stage.server.kill()
             time.sleep(stage.dice.choice((0.0, SHORT)))
