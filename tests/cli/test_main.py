@@ -94,7 +94,9 @@ def test_a_folder_that_takes_no_files_is_told_from_one_that_is_missing(shell: Sh
     where = {"SLOTWISE_URL": "process://", "SLOTWISE_DIR": folder}
     ran = shell.run("run", "api", "--limit", 1, "--", "true", **where)
     assert ran.returncode == 125
-    remedy = "set SLOTWISE_DIR to a folder" if folder == "/proc" else "make its parent folder first"
+    remedy = (
+        "set SLOTWISE_DIR to a directory" if folder == "/proc" else "create its parent directory"
+    )
     assert remedy in ran.stderr
 
 
@@ -103,7 +105,7 @@ def test_a_folder_that_takes_no_files_is_not_taken_for_an_empty_one(shell: Shell
     ran = shell.here(*words, SLOTWISE_URL="process://", SLOTWISE_DIR="/proc")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"slotwise {words[0]}: /proc: ")
-    assert "set SLOTWISE_DIR to a folder" in ran.stderr
+    assert "set SLOTWISE_DIR to a directory" in ran.stderr
 
 
 def test_a_folder_that_is_a_file_is_named_in_full(shell: Shell):

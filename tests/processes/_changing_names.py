@@ -1,6 +1,6 @@
 """Uses ever new names, and looks whether anything grows.
 
-python -m tests.processes._changing_names FOLDER SECONDS IDLE
+python -m tests.processes._changing_names DIRECTORY SECONDS IDLE
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from pathlib import Path
 from slotwise.processes import ProcessSemaphore, _sweeping
 
 
-def measure(folder: Path) -> dict[str, int]:
+def measure(directory: Path) -> dict[str, int]:
     statm = Path("/proc/self/statm").read_text().split()
     return {
-        "files": len([*folder.iterdir()]),
+        "files": len([*directory.iterdir()]),
         "descriptors": len([*Path("/proc/self/fd").iterdir()]),
         "threads": threading.active_count(),
         "pages": int(statm[1]),
     }
 
 
-def main(folder: Path, seconds: float, idle: float) -> None:
-    _sweeping.IDLE = idle
+def main(directory: Path, seconds: float, idle: float) -> None:
+    _sweeping.IDLE_TIME = idle
     begun = time.monotonic()
     settled: dict[str, int] | None = None
     number = 0
     while time.monotonic() - begun < seconds:
-        with ProcessSemaphore(1, name=f"name {number}", directory=folder).cm():
+        with ProcessSemaphore(1, name=f"name {number}", directory=directory).cm():
             number += 1
         if settled is None and time.monotonic() - begun > 4 * idle:
-            settled = measure(folder)
+            settled = measure(directory)
     assert settled is not None
-    ended = measure(folder)
+    ended = measure(directory)
     print(number, settled, ended)  # noqa: T201
     grown = {what: count for what, count in ended.items() if count > 1.3 * settled[what] + 20}
     assert not grown, (settled, ended)

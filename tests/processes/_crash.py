@@ -1,6 +1,6 @@
 """Kills children at every step of a change, and tells what the file said after each.
 
-    python -m tests.processes._crash FOLDER VERB
+    python -m tests.processes._crash DIRECTORY VERB
 
 For each system call of the change, in turn, a forked child makes the change and
 is killed (SIGKILL) right before the call, right after it, and, if it writes, in
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotwise.processes import ProcessSemaphore, _locked_file
+from slotwise.processes import ProcessSemaphore, _lock_queue, _locked_file
 from slotwise.processes import _journal as journals
 
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -51,7 +51,7 @@ class Killer:
     def arm(self) -> None:
         for name in ("pwrite", "pread", "fstat", "posix_fallocate", "ftruncate"):
             armed = self.armed(getattr(os, name), name)
-            for where in (os, journals, _locked_file):
+            for where in (os, journals, _lock_queue, _locked_file):
                 if hasattr(where, name):
                     setattr(where, name, armed)
         fcntl.lockf = self.armed(fcntl.lockf, "lockf")
@@ -65,23 +65,23 @@ def change(semaphore: ProcessSemaphore, verb: str, holder: str) -> None:
     elif verb == "resize":
         semaphore.resize_sync(5)
     elif verb == "compact":
-        journals._LONG = 0  # this very change makes a snapshot
+        journals._COMPACT_AFTER = 0  # this very change makes a snapshot
         semaphore.kick_sync(holder)
     elif verb == "create":
         semaphore.acquire_sync()
 
 
-def main(folder: Path, verb: str) -> None:
+def main(directory: Path, verb: str) -> None:
     step = 0
     while True:
         step += 1
         for how in ("before", "amid", "after"):
             name = f"{verb}-{step}-{how}"
-            own = ProcessSemaphore(name=name, value=3, directory=folder)
+            own = ProcessSemaphore(name=name, value=3, directory=directory)
             holder = "" if verb == "create" else own.acquire_sync().acquisition_id
             child = os.fork()
             if not child:
-                semaphore = ProcessSemaphore(name=name, value=3, directory=folder)
+                semaphore = ProcessSemaphore(name=name, value=3, directory=directory)
                 if verb != "create":
                     semaphore.locked_sync()  # opened, and read
                 Killer(step, how).arm()

@@ -1,6 +1,6 @@
 """Forks while other threads are in the middle of changes; each child uses the semaphore too.
 
-python -m tests.processes._forks FOLDER
+python -m tests.processes._forks DIRECTORY
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ warnings.simplefilter("ignore", DeprecationWarning)
 CHILDREN = 40
 
 
-def main(folder: Path) -> None:
-    semaphore = ProcessSemaphore(name="s", value=3, directory=folder)
+def main(directory: Path) -> None:
+    semaphore = ProcessSemaphore(name="s", value=3, directory=directory)
     enough = threading.Event()
 
     def hammer() -> None:
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
         child = os.fork()
         if not child:
             signal.alarm(60)  # a child that hangs is one that fails
-            with semaphore.cm(), ProcessSemaphore(name="other", value=40, directory=folder).cm():
+            with semaphore.cm(), ProcessSemaphore(name="other", value=40, directory=directory).cm():
                 pass
             os._exit(0)
         children.append(child)

@@ -1,6 +1,6 @@
-"""What happens on a file system without room: run in a folder on a tiny one.
+"""What happens on a file system without file: run in a directory on a tiny one.
 
-python -m tests.processes._full_disk FOLDER
+python -m tests.processes._full_disk DIRECTORY
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def refusal(semaphore: ProcessSemaphore, label: str | None = None) -> str:
         semaphore.acquire_sync(label=label)
     except BackendError as error:
         return str(error)
-    raise AssertionError("there was room")
+    raise AssertionError("there was file")
 
 
-def main(folder: Path) -> None:
-    old = ProcessSemaphore(name="old", value=2, directory=folder)
+def main(directory: Path) -> None:
+    old = ProcessSemaphore(name="old", value=2, directory=directory)
     held = old.acquire_sync()
-    fill(folder / "filler")
+    fill(directory / "filler")
 
     # What was made before goes on, for as many changes as anybody likes.
     for _ in range(500):
@@ -47,11 +47,11 @@ def main(folder: Path) -> None:
     assert old.stats_sync() == SemaphoreStats(0, 2)
 
     # A new one can't be made.
-    new = ProcessSemaphore(name="new", value=1, directory=folder)
+    new = ProcessSemaphore(name="new", value=1, directory=directory)
     assert "disk is full" in refusal(new)
 
-    # With room again all is well.
-    (folder / "filler").unlink()
+    # With file again all is well.
+    (directory / "filler").unlink()
     assert new.release_sync(new.acquire_sync()) is True
     print("ok")  # noqa: T201
 

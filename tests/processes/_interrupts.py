@@ -1,6 +1,6 @@
 """Takes and gives in the main thread, and is interrupted again and again, wherever it is.
 
-    python -m tests.processes._interrupts FOLDER ROUNDS
+    python -m tests.processes._interrupts DIRECTORY ROUNDS
 
 Prints how many slots stayed taken, and how many losses were told.
 """
@@ -33,11 +33,11 @@ def take_and_give(semaphore: ProcessSemaphore) -> None:
                 semaphore.release_sync(acquired)
 
 
-def main(folder: Path, rounds: int) -> None:
+def main(directory: Path, rounds: int) -> None:
     losses = Losses()
     logging.getLogger("slotwise.processes").addHandler(losses)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    semaphore = ProcessSemaphore(name="s", value=1000, directory=folder)
+    semaphore = ProcessSemaphore(name="s", value=1000, directory=directory)
     for _ in range(rounds):
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.003))

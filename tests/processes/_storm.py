@@ -1,6 +1,6 @@
 """Many processes that all want a slot, for the storm: forked from one, before anything is open.
 
-    python -m tests.processes._storm FOLDER PROCESSES ROUNDS VALUE
+    python -m tests.processes._storm DIRECTORY PROCESSES ROUNDS VALUE
 
 Each acquisition is a line of JSON: when it was called for, when it was had, when
 it was about to be given back, all by the clock that all processes share, and its
@@ -61,7 +61,7 @@ async def with_tasks(semaphore: ProcessSemaphore, rounds: int) -> list[list[int]
     return log
 
 
-def main(folder: Path, processes: int, rounds: int, value: int) -> int:
+def main(directory: Path, processes: int, rounds: int, value: int) -> int:
     gate, opener = os.pipe()
     children = []
     for number in range(processes):
@@ -69,12 +69,12 @@ def main(folder: Path, processes: int, rounds: int, value: int) -> int:
         if not child:
             os.close(opener)
             os.read(gate, 1)  # until all are there
-            semaphore = ProcessSemaphore(name="s", value=value, directory=folder)
+            semaphore = ProcessSemaphore(name="s", value=value, directory=directory)
             if number % 2:
                 log = with_threads(semaphore, rounds)
             else:
                 log = asyncio.run(with_tasks(semaphore, rounds))
-            (folder.parent / f"log-{number}").write_text("\n".join(map(json.dumps, log)))
+            (directory.parent / f"log-{number}").write_text("\n".join(map(json.dumps, log)))
             os._exit(0)
         children.append(child)
     os.close(opener)

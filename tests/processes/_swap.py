@@ -1,6 +1,6 @@
-"""Puts other folders in the place of one, as whoever may write to its parent can do.
+"""Puts other directories in the place of one, as whoever may write to its parent can do.
 
-python -m tests.processes._swap FOLDER DECOY...    # until its input ends
+python -m tests.processes._swap DIRECTORY DECOY...    # until its input ends
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import time
 from pathlib import Path
 
 
-def swap(folder: Path, decoy: Path) -> None:
-    """Show ``decoy`` in the place of ``folder`` for an instant."""
-    aside = folder.with_suffix(".aside")
-    folder.rename(aside)
-    show_instead(decoy, folder)
+def swap(directory: Path, decoy: Path) -> None:
+    """Show ``decoy`` in the place of ``directory`` for an instant."""
+    aside = directory.with_suffix(".aside")
+    directory.rename(aside)
+    show_instead(decoy, directory)
     os.sched_yield()
-    folder.rename(decoy)
-    show_instead(aside, folder)
+    directory.rename(decoy)
+    show_instead(aside, directory)
 
 
-def show_instead(other: Path, folder: Path) -> None:
+def show_instead(other: Path, directory: Path) -> None:
     while True:
         try:
-            other.rename(folder)
+            other.rename(directory)
         except OSError:  # whom this is done to has made one in the gap
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
         else:
             return
 
 
-def main(folder: Path, decoys: list[Path]) -> None:
+def main(directory: Path, decoys: list[Path]) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     print("begun", flush=True)  # noqa: T201
     count = 0
     while not ended.is_set():
-        swap(folder, decoys[count % len(decoys)])
+        swap(directory, decoys[count % len(decoys)])
         count += 1
         time.sleep(0.001)  # or nobody would ever get beyond the check
     print(count)  # noqa: T201

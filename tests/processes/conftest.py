@@ -1,4 +1,4 @@
-"""A folder for each test, and workers that use it."""
+"""A directory for each test, and workers that use it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from slotwise.processes import _process as process_module
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "slots"
-    yield folder
-    process = process_module._processes.get(folder)
+def directory(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "slots"
+    yield directory
+    process = process_module._processes.get(directory)
     if process is not None:  # or hundreds of tests would have their files open
-        for room in list(process.rooms.values()):
-            process.retire(room)
+        for file in list(process.files.values()):
+            process.retire(file)
 
 
 @pytest.fixture
-def make(folder: Path) -> Callable[..., ProcessSemaphore]:
+def make(directory: Path) -> Callable[..., ProcessSemaphore]:
     def make(value: int = 1, **options: Any) -> ProcessSemaphore:
-        return ProcessSemaphore(value=value, directory=folder, **{"name": "s", **options})
+        return ProcessSemaphore(value=value, directory=directory, **{"name": "s", **options})
 
     return make
 
 
 @pytest.fixture
-def worker(folder: Path) -> Iterator[Callable[..., Worker]]:
+def worker(directory: Path) -> Iterator[Callable[..., Worker]]:
     """Starts processes that do what they are told, and ends them after the test."""
     with ExitStack() as running:
 
         def start(value: int = 1, **options: Any) -> Worker:
-            options = {"name": "s", "value": value, "directory": str(folder), **options}
+            options = {"name": "s", "value": value, "directory": str(directory), **options}
             return running.enter_context(Worker(module="tests.processes._worker", **options))
 
         yield start

@@ -13,10 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def crashes(folder: Path, verb: str) -> list[dict[str, Any]]:
-    folder.mkdir(mode=0o700)
+def crashes(directory: Path, verb: str) -> list[dict[str, Any]]:
+    directory.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.processes._crash", str(folder), verb],
+        [sys.executable, "-m", "tests.processes._crash", str(directory), verb],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,15 +36,15 @@ def in_order(outcomes: list[bool]) -> bool:
 
 
 @pytest.mark.parametrize("verb", ["acquire", "create"])
-def test_killed_while_acquiring_takes_nothing(folder: Path, verb: str) -> None:
-    for each in crashes(folder, verb):
+def test_killed_while_acquiring_takes_nothing(directory: Path, verb: str) -> None:
+    for each in crashes(directory, verb):
         # What the dead child held, if anything, is free again; the rest is as before.
         assert (each["held"], each["value"]) == ((0 if verb == "create" else 1), 3), each
 
 
 @pytest.mark.parametrize("verb", ["kick", "compact"])
-def test_killed_while_freeing_a_slot_has_freed_it_or_not(folder: Path, verb: str) -> None:
-    seen = crashes(folder, verb)
+def test_killed_while_freeing_a_slot_has_freed_it_or_not(directory: Path, verb: str) -> None:
+    seen = crashes(directory, verb)
     for each in seen:
         assert each["held"] == (1 if each["mine"] else 0), each
     freed = [not each["mine"] for each in seen if each["how"] == "after"]
@@ -53,8 +53,8 @@ def test_killed_while_freeing_a_slot_has_freed_it_or_not(folder: Path, verb: str
     assert seen[-1]["mine"] is False
 
 
-def test_killed_while_resizing_has_resized_or_not(folder: Path) -> None:
-    seen = crashes(folder, "resize")
+def test_killed_while_resizing_has_resized_or_not(directory: Path) -> None:
+    seen = crashes(directory, "resize")
     assert {(each["mine"], each["held"]) for each in seen} == {(True, 1)}
     resized = [each["value"] == 5 for each in seen if each["how"] == "after"]
     assert {each["value"] for each in seen} == {3, 5}

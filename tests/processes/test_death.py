@@ -180,9 +180,9 @@ async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> 
     assert await make(2).stats() == SemaphoreStats(1, 2)
 
 
-def test_a_fork_in_the_middle_of_other_threads_changes_harms_nobody(folder: Path) -> None:
+def test_a_fork_in_the_middle_of_other_threads_changes_harms_nobody(directory: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.processes._forks", str(folder)],
+        [sys.executable, "-m", "tests.processes._forks", str(directory)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -292,9 +292,9 @@ async def test_a_time_out_in_another_process_leaves_the_others_in_order(
     await semaphore.release(held)
 
 
-def test_fifos_of_killed_processes_are_swept(worker: Start, folder: Path) -> None:
+def test_fifos_of_killed_processes_are_swept(worker: Start, directory: Path) -> None:
     holding(worker()).kill()
-    [left] = folder.glob("wake/*")
+    [left] = directory.glob("wake/*")
     holding(worker())
-    assert left not in [*folder.glob("wake/*")]
-    assert len([*folder.glob("wake/*")]) == 1
+    assert left not in [*directory.glob("wake/*")]
+    assert len([*directory.glob("wake/*")]) == 1

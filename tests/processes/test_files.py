@@ -1,4 +1,4 @@
-"""The folder and the files in it: who may use them, and what is said when they can't be used."""
+"""The directory and the files in it: who may use them, and what is said when they can't be used."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import pytest
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._folder import file_name, locate, name_in, trouble
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._filenames import filename_of, locate, name_from
 from slotwise.processes._journal import Journal
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._messages import os_error
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -28,9 +30,9 @@ Make = Callable[..., ProcessSemaphore]
 ROOT = Path(__file__).parents[2]
 
 
-def file_of(semaphore: ProcessSemaphore, folder: Path) -> Path:
+def file_of(semaphore: ProcessSemaphore, directory: Path) -> Path:
     assert semaphore.name is not None
-    return folder / file_name(semaphore.name)
+    return directory / filename_of(semaphore.name)
 
 
 def used(make: Make, **options: object) -> ProcessSemaphore:
@@ -39,7 +41,7 @@ def used(make: Make, **options: object) -> ProcessSemaphore:
     return semaphore
 
 
-def in_another_process(folder: Path, code: str) -> str:
+def in_another_process(directory: Path, code: str) -> str:
     """What ``code`` prints in a process that has not seen any of our files."""
     program = (
         "import sys; from slotwise.processes import ProcessSemaphore\n"
@@ -48,7 +50,7 @@ def in_another_process(folder: Path, code: str) -> str:
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", program, str(folder)],
+        [sys.executable, "-c", program, str(directory)],
         capture_output=True,
         text=True,
         check=True,
@@ -56,10 +58,10 @@ def in_another_process(folder: Path, code: str) -> str:
     ).stdout
 
 
-# ------------------------------------------------------------------ the folder
+# ------------------------------------------------------------------ the directory
 
 
-def test_the_folder_is_the_argument_then_the_environment_then_the_systems(
+def test_the_directory_is_the_argument_then_the_environment_then_the_systems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -75,60 +77,61 @@ def test_the_folder_is_the_argument_then_the_environment_then_the_systems(
         ProcessSemaphore(name="s", value=1, directory=7)  # type: ignore[arg-type]
 
 
-def test_the_folder_is_made_for_its_owner_alone(make: Make, folder: Path) -> None:
+def test_the_directory_is_made_for_its_owner_alone(make: Make, directory: Path) -> None:
     old = os.umask(0)
     try:
         semaphore = used(make)
     finally:
         os.umask(old)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert file_of(semaphore, folder).stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert file_of(semaphore, directory).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_folder_that_others_may_write_to_is_refused(make: Make, folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o770)
-    with pytest.raises(BackendError, match=r"others may write to it \(mode 770\): chmod 700"):
+def test_a_directory_that_others_may_write_to_is_refused(make: Make, directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o770)
+    told = rf"^{directory}: others can write to it \(mode 770\): run `chmod 700 {directory}`"
+    with pytest.raises(BackendError, match=told):
         make().acquire_sync()
-    folder.chmod(0o700)
+    directory.chmod(0o700)
     make().acquire_sync()
 
 
-def test_a_symbolic_link_is_refused(make: Make, folder: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_refused(make: Make, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    folder.symlink_to(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BackendError, match="symbolic link"):
         make().acquire_sync()
 
 
-def test_a_file_in_place_of_the_folder_is_refused(make: Make, folder: Path) -> None:
-    folder.touch()
-    with pytest.raises(BackendError, match=f"{folder}: it is no folder"):
+def test_a_file_in_place_of_the_directory_is_refused(make: Make, directory: Path) -> None:
+    directory.touch()
+    with pytest.raises(BackendError, match=f"{directory}: not a directory"):
         make().acquire_sync()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_refused(make: Make, folder: Path) -> None:
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 12345, 12345)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(make: Make, directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    os.chown(directory, 12345, 12345)
     with pytest.raises(BackendError, match="it belongs to user 12345"):
         make().acquire_sync()
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_named(make: Make, folder: Path) -> None:
-    folder.mkdir(mode=0o500)
-    with pytest.raises(BackendError, match=f"{folder}.*look at its owner and mode"):
+def test_a_directory_that_cannot_be_written_is_named(make: Make, directory: Path) -> None:
+    directory.mkdir(mode=0o500)
+    with pytest.raises(BackendError, match=f"{directory}.*check its owner and mode"):
         make().acquire_sync()
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
     semaphore = ProcessSemaphore(name="s", value=1, directory=tmp_path / "no" / "such")
-    with pytest.raises(BackendError, match="make its parent folder first"):
+    with pytest.raises(BackendError, match="create its parent directory first"):
         semaphore.acquire_sync()
 
 
-def test_a_long_folder_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_long_directory_is_no_obstacle(tmp_path: Path) -> None:
     """Unix sockets would not take it."""
     deep = tmp_path / ("d" * 200)
     deep.mkdir(mode=0o700)
@@ -139,14 +142,14 @@ def test_a_long_folder_is_no_obstacle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOLCK, "no locks: set SLOTWISE_DIR to a folder on a local disk"),
-        (errno.ENOTSUP, "no locks: set SLOTWISE_DIR to a folder on a local disk"),
+        (errno.ENOLCK, "no locks: set SLOTWISE_DIR to a directory on a local disk"),
+        (errno.ENOTSUP, "no locks: set SLOTWISE_DIR to a directory on a local disk"),
         (errno.EROFS, "read-only"),
         (errno.EMFILE, "ulimit -n"),
     ],
 )
 def test_troubles_name_the_file_and_the_remedy(number: int, remedy: str) -> None:
-    told = str(trouble(OSError(number, os.strerror(number)), "/some/file"))
+    told = str(os_error(OSError(number, os.strerror(number)), "/some/file"))
     assert told.startswith("/some/file: ")
     assert remedy in told
 
@@ -158,40 +161,40 @@ def test_troubles_name_the_file_and_the_remedy(number: int, remedy: str) -> None
     "name",
     ["plain", "a/b/../c", "ümläut 名前", ".", "..", "%41", "CASE", "case", "nul\0", "x" * 3000],
 )
-def test_any_text_can_be_a_name(make: Make, folder: Path, name: str) -> None:
+def test_any_text_can_be_a_name(make: Make, directory: Path, name: str) -> None:
     used(make, name=name)
-    assert ProcessSemaphore.names(folder) == [name]
-    assert ProcessSemaphore.existing(name, directory=folder).name == name
-    assert [path.parent for path in folder.rglob("*.slots")] == [folder]
+    assert ProcessSemaphore.names(directory) == [name]
+    assert ProcessSemaphore.existing(name, directory=directory).name == name
+    assert [path.parent for path in directory.rglob("*.slots")] == [directory]
 
 
 def test_short_names_are_read_from_the_file_names() -> None:
-    assert name_in(file_name("a/b c")) == "a/b c"
-    assert name_in(file_name("ü" * 1000)) is None
+    assert name_from(filename_of("a/b c")) == "a/b c"
+    assert name_from(filename_of("ü" * 1000)) is None
 
 
-def test_names_of_a_folder_that_is_not_there_are_none(folder: Path) -> None:
-    assert ProcessSemaphore.names(folder) == []
-    assert not folder.exists()
+def test_names_of_a_directory_that_is_not_there_are_none(directory: Path) -> None:
+    assert ProcessSemaphore.names(directory) == []
+    assert not directory.exists()
 
 
-def test_what_was_never_used_does_not_exist(make: Make, folder: Path) -> None:
-    with pytest.raises(LookupError, match=f"no semaphore 'x' in {folder}"):
-        ProcessSemaphore.existing("x", directory=folder)
+def test_what_was_never_used_does_not_exist(make: Make, directory: Path) -> None:
+    with pytest.raises(LookupError, match=f"no semaphore 'x' in {directory}"):
+        ProcessSemaphore.existing("x", directory=directory)
     with pytest.raises(SlotwiseError):
-        ProcessSemaphore.existing("x", directory=folder)
+        ProcessSemaphore.existing("x", directory=directory)
     assert make(name="x").release_sync("p1-1") is False
-    assert ProcessSemaphore.names(folder) == []
+    assert ProcessSemaphore.names(directory) == []
     with pytest.raises(LookupError):
-        ProcessSemaphore.existing("x", directory=folder)
+        ProcessSemaphore.existing("x", directory=directory)
 
 
 # ------------------------------------------------------------- what is in them
 
 
-def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, folder: Path) -> None:
-    folder.mkdir(mode=0o700)
-    path = file_of(make(), folder)
+def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    path = file_of(make(), directory)
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(BackendError, match=f"{path}: its contents are damaged .*: remove it"):
         make().acquire_sync()
@@ -199,109 +202,112 @@ def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, folder: Pa
     make().acquire_sync(timeout=30)
 
 
-def test_a_truncated_file_is_an_error(make: Make, folder: Path) -> None:
-    path = file_of(used(make), folder)
+def test_a_truncated_file_is_an_error(make: Make, directory: Path) -> None:
+    path = file_of(used(make), directory)
     with path.open("r+b") as file:
         file.truncate(140)
-    assert "damaged" in in_another_process(folder, "s.acquire_sync()")
+    assert "damaged" in in_another_process(directory, "s.acquire_sync()")
 
 
-def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, folder: Path) -> None:
-    path = file_of(used(make), folder)
+def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Path) -> None:
+    path = file_of(used(make), directory)
     sound = path.read_bytes()
-    journal = Journal(OpenFolder(folder), path.name, None)
-    journal.open(create=False)
+    locked_file = LockedFile(OpenDirectory(directory), path.name)
+    locked_file.open(create=False)
+    journal = Journal(locked_file)
     journal.catch_up()
     for at in range(journal._start, journal._end, 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
-        journal.sound = False
-        with pytest.raises(Exception, match=r"checksum|ends at|half a record"):
+        journal.in_sync = False
+        with pytest.raises(Exception, match=r"checksum|truncated|incomplete record"):
             journal.catch_up()
-    journal.close()
+    locked_file.close()
 
 
-def test_one_damaged_root_is_no_damage(make: Make, folder: Path) -> None:
+def test_one_damaged_root_is_no_damage(make: Make, directory: Path) -> None:
     """It is the older one, or the last change was not completed."""
-    path = file_of(used(make), folder)
+    path = file_of(used(make), directory)
     sound = path.read_bytes()
     for at in (0, 64):
         path.write_bytes(sound[:at] + b"slotwise" + b"\0" * 56 + sound[at + 64 :])
-        assert "SemaphoreStats" in in_another_process(folder, "print(s.stats_sync())")
+        assert "SemaphoreStats" in in_another_process(directory, "print(s.stats_sync())")
 
 
-def test_a_file_of_a_newer_release_is_left_alone(make: Make, folder: Path) -> None:
-    path = file_of(used(make), folder)
+def test_a_file_of_a_newer_release_is_left_alone(make: Make, directory: Path) -> None:
+    path = file_of(used(make), directory)
     sound = path.read_bytes()
     roots = [b"slotwise\x02" + sound[at + 9 : at + 60] for at in (0, 64)]
     newer = b"".join(root + struct.pack("<I", crc32(root)) for root in roots) + sound[128:]
     path.write_bytes(newer)
-    told = in_another_process(folder, "s.acquire_sync()")
+    told = in_another_process(directory, "s.acquire_sync()")
     assert told.startswith(f"BackendError {path}: a newer release of slotwise uses it")
     assert path.read_bytes() == newer
 
 
-def test_a_deleted_file_ends_what_was_held_in_it(make: Make, folder: Path) -> None:
+def test_a_deleted_file_ends_what_was_held_in_it(make: Make, directory: Path) -> None:
     semaphore = make()
     acquired = semaphore.acquire_sync()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     assert semaphore.release_sync(acquired) is False
     assert acquired.lost.is_set()
     assert "deleted" in str(acquired.lost.reason)
     # And it goes on with a new one.
     again = semaphore.acquire_sync(timeout=30)
-    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+    assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
     assert semaphore.release_sync(again) is True
 
 
 @pytest.mark.parametrize("displace", [Path.unlink, lambda path: path.rename(path.parent / "old")])
 def test_who_makes_a_file_anew_tells_those_who_held_the_former_one(
-    make: Make, folder: Path, displace: Callable[[Path], object]
+    make: Make, directory: Path, displace: Callable[[Path], object]
 ) -> None:
     """Otherwise there would be two semaphores, and nobody would know."""
     semaphore = make()
     acquired = semaphore.acquire_sync()
-    displace(file_of(semaphore, folder))
+    displace(file_of(semaphore, directory))
     assert not acquired.lost.is_set()
-    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")
+    assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")
     assert acquired.lost.wait(30)
     # The one that is there counts.
     assert semaphore.acquire_sync(timeout=30).slot_number == 1
-    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+    assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
 
 
-def test_a_folder_that_was_moved_is_left_for_the_one_in_its_place(make: Make, folder: Path) -> None:
+def test_a_directory_that_was_moved_is_left_for_the_one_in_its_place(
+    make: Make, directory: Path
+) -> None:
     semaphore = make()
     acquired = semaphore.acquire_sync()
-    folder.rename(folder.parent / "moved")
-    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")
+    directory.rename(directory.parent / "moved")
+    assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")
     assert semaphore.try_acquire_sync() is not None
     assert acquired.lost.is_set()
-    assert in_another_process(folder, "print(s.locked_sync())") == "True\n"
+    assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
 
 
-def test_a_private_semaphore_is_in_no_list_and_leaves_nothing(make: Make, folder: Path) -> None:
+def test_a_private_semaphore_is_in_no_list_and_leaves_nothing(make: Make, directory: Path) -> None:
     semaphore = make(name=None)
     semaphore.release_sync(semaphore.acquire_sync())
     semaphore.resize_sync(3)
     public = used(make, name="private-of-mine")
-    assert ProcessSemaphore.names(folder) == ["private-of-mine"]
-    assert len([*folder.glob("*.private")]) == 1
+    assert ProcessSemaphore.names(directory) == ["private-of-mine"]
+    assert len([*directory.glob("*.private")]) == 1
     del semaphore
     gc.collect()
-    assert [*folder.glob("*.private")] == []
-    assert file_of(public, folder).exists()
+    assert [*directory.glob("*.private")] == []
+    assert file_of(public, directory).exists()
 
 
-def test_a_private_semaphore_leaves_nothing_at_the_end_of_its_process(folder: Path) -> None:
+def test_a_private_semaphore_leaves_nothing_at_the_end_of_its_process(directory: Path) -> None:
     told = in_another_process(
-        folder,
+        directory,
         "p = ProcessSemaphore(value=1, directory=sys.argv[1]); print(p.acquire_sync())",
     )
     assert "acquisition_id" in told
-    assert [*folder.iterdir()] == []
+    assert [*directory.iterdir()] == []
 
 
-def test_a_private_semaphore_is_shared_with_forked_children(folder: Path) -> None:
+def test_a_private_semaphore_is_shared_with_forked_children(directory: Path) -> None:
     """And a child that ends does not take it away."""
     child = (
         "import os; p.release_sync('x'); tried = p.try_acquire_sync(); sys.exit(tried is not None)"
@@ -315,12 +321,12 @@ def test_a_private_semaphore_is_shared_with_forked_children(folder: Path) -> Non
         "assert p.release_sync(a) is True\n"
     )
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, str(folder)], check=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", program, str(directory)], check=True, timeout=60
     )
-    assert [*folder.iterdir()] == []
+    assert [*directory.iterdir()] == []
 
 
-def test_a_folder_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
+def test_a_directory_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
     """To open its files by the other path would be to drop the locks on them."""
     here, there = tmp_path / "here", tmp_path / "there"
     for path in (here, there):
@@ -350,27 +356,29 @@ def test_a_folder_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
     subprocess.run([*inside, run], check=True, timeout=60)
 
 
-def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(make: Make, folder: Path) -> None:
+def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(
+    make: Make, directory: Path
+) -> None:
     semaphore = used(make)
     # A holder that is no more, under the pid of somebody who lives: our parent, us.
-    forged = f"s._attached().process.pid = {os.getpid()}; print(s.acquire_sync())"
-    assert "acquisition_id" in in_another_process(folder, forged)
+    forged = f"s._attachment.file().process.pid = {os.getpid()}; print(s.acquire_sync())"
+    assert "acquisition_id" in in_another_process(directory, forged)
     assert semaphore.try_acquire_sync() is not None
 
 
 def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
-    make: Make, folder: Path
+    make: Make, directory: Path
 ) -> None:
-    folder.mkdir(mode=0o700)
+    directory.mkdir(mode=0o700)
     before = State("s", 1, "the boot before")
-    before.apply(["ask", 9e9, 1, "pabc-1", 1, 5.0, None, 1, 4711, None])
-    before.apply(["ask", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
+    before.apply(["request", 9e9, 1, "pabc-1", 1, 5.0, None, 1, 4711, None])
+    before.apply(["request", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
     before.apply(["resize", 9e9, 1, 4, None])
     before.apply(["close everywhere", 9e9, 1, "night"])
-    journal = Journal(OpenFolder(folder), file_name("s"), 77)
-    journal.open(create=True)
-    journal.create(before)
-    journal.close()
+    file = LockedFile(OpenDirectory(directory), filename_of("s"), 77)
+    file.open(create=True)
+    Journal(file).create(before)
+    file.close()
     semaphore = make(1)
     assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")
     semaphore.reopen_sync()
@@ -378,7 +386,7 @@ def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
     assert semaphore.acquire_sync(timeout=0).fencing_token is not None
 
 
-def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, folder: Path) -> None:
+def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, directory: Path) -> None:
     yesterday = time.time() - 25 * 3600
     idle, resized, in_use, young = (make(name=name) for name in ("idle", "resized", "in use", "y"))
     for semaphore in (idle, resized, young):
@@ -386,23 +394,23 @@ def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, folde
     resized.resize_sync(3)
     held = in_use.acquire_sync()
     for semaphore in (idle, resized, in_use):
-        os.utime(file_of(semaphore, folder), (yesterday, yesterday))
-    in_another_process(folder, "s.acquire_sync()")
-    assert ProcessSemaphore.names(folder) == ["in use", "resized", "s", "y"]
+        os.utime(file_of(semaphore, directory), (yesterday, yesterday))
+    in_another_process(directory, "s.acquire_sync()")
+    assert ProcessSemaphore.names(directory) == ["in use", "resized", "s", "y"]
     # Who has the swept one open makes another.
     again = idle.acquire_sync(timeout=30)
-    assert ProcessSemaphore.names(folder) == ["idle", "in use", "resized", "s", "y"]
+    assert ProcessSemaphore.names(directory) == ["idle", "in use", "resized", "s", "y"]
     assert idle.release_sync(again) is True
     assert in_use.release_sync(held) is True
 
 
-def test_the_file_of_a_closed_name_is_not_swept(make: Make, folder: Path) -> None:
+def test_the_file_of_a_closed_name_is_not_swept(make: Make, directory: Path) -> None:
     long_ago = time.time() - 365 * 24 * 3600
     closed = make(name="closed")
     closed.close_everywhere_sync("for good")
-    os.utime(file_of(closed, folder), (long_ago, long_ago))
-    in_another_process(folder, "s.acquire_sync()")
-    assert "closed" in ProcessSemaphore.names(folder)
+    os.utime(file_of(closed, directory), (long_ago, long_ago))
+    in_another_process(directory, "s.acquire_sync()")
+    assert "closed" in ProcessSemaphore.names(directory)
     with pytest.raises(SemaphoreClosed, match="for good"):
         closed.acquire_sync()
 
@@ -420,7 +428,7 @@ def open_files() -> int:
     return sum(is_open(number) for number in range(1000))
 
 
-def test_many_names_do_not_keep_many_files_open(make: Make, folder: Path) -> None:
+def test_many_names_do_not_keep_many_files_open(make: Make, directory: Path) -> None:
     held = make(name="held")
     acquired = held.acquire_sync()
     before = open_files()
@@ -429,7 +437,7 @@ def test_many_names_do_not_keep_many_files_open(make: Make, folder: Path) -> Non
     assert open_files() < before + 200
     assert (
         in_another_process(
-            folder,
+            directory,
             "print(ProcessSemaphore.existing('held', directory=sys.argv[1]).locked_sync())",
         )
         == "True\n"
@@ -438,9 +446,9 @@ def test_many_names_do_not_keep_many_files_open(make: Make, folder: Path) -> Non
 
 
 def test_a_full_disk_keeps_nothing_from_being_given_back(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir(mode=0o700)
-    mount = f"mount -t tmpfs -o size=128k,mode=700 tiny '{folder}'"
+    directory = tmp_path / "tiny"
+    directory.mkdir(mode=0o700)
+    mount = f"mount -t tmpfs -o size=128k,mode=700 tiny '{directory}'"
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     if (
         shutil.which("unshare") is None
@@ -448,7 +456,10 @@ def test_a_full_disk_keeps_nothing_from_being_given_back(tmp_path: Path) -> None
     ):
         pytest.skip("no file system may be mounted here")
     done = subprocess.run(
-        [*inside, f"{mount} && exec '{sys.executable}' -m tests.processes._full_disk '{folder}'"],
+        [
+            *inside,
+            f"{mount} && exec '{sys.executable}' -m tests.processes._full_disk '{directory}'",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -458,13 +469,13 @@ def test_a_full_disk_keeps_nothing_from_being_given_back(tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_a_limit_for_file_sizes_is_named(folder: Path) -> None:
+def test_a_limit_for_file_sizes_is_named(directory: Path) -> None:
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         " resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); s.acquire_sync()"
     )
-    told = in_another_process(folder, limited)
-    assert told.startswith(f"BackendError {folder / file_name('s')}")
+    told = in_another_process(directory, limited)
+    assert told.startswith(f"BackendError {directory / filename_of('s')}")
     assert "ulimit -f" in told
     # Nothing is left of it that would be in the way.
-    assert "acquisition_id" in in_another_process(folder, "print(s.acquire_sync())")
+    assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")

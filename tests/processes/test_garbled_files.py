@@ -19,9 +19,10 @@ from tests.processes.test_stuck_lock import stuck
 
 from slotwise import BackendError, SlotwiseError
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._folder import file_name
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._filenames import filename_of
 from slotwise.processes._journal import Journal
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -39,15 +40,16 @@ def a_history(path: Path) -> None:
     """A file as dead processes leave it: holders, waiters, deadlines, a snapshot and records."""
     state = State("s", 2, "another boot")
     for number, ttl in enumerate((None, 5.0, None)):
-        state.apply(["ask", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
-    journal = Journal(OpenFolder(path.parent), path.name, 77)
-    journal.open(create=True)
+        state.apply(["request", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
+    file = LockedFile(OpenDirectory(path.parent), path.name, 77)
+    file.open(create=True)
+    journal = Journal(file)
     journal.create(state)
-    journal.write(["ask", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
+    journal.write(["request", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
     journal.write(["release", 102.0, 9, "pabc-0"])
     journal.write(["resize", 103.0, 9, 3, 2])
-    journal.write(["bury", 104.0, 9, ["pdef"]])
-    journal.close()
+    journal.write(["drop dead", 104.0, 9, ["pdef"]])
+    file.close()
 
 
 def contents(raw: bytes) -> tuple[list[Any], int, int]:
@@ -145,15 +147,15 @@ def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
 
 @pytest.mark.parametrize("garble", [garble_anywhere, garble_contents])
 def test_a_garbled_file_serves_or_is_refused(
-    make: Make, folder: Path, garble: Callable[[random.Random, bytes], bytes]
+    make: Make, directory: Path, garble: Callable[[random.Random, bytes], bytes]
 ) -> None:
-    folder.mkdir(mode=0o700)
-    a_history(folder / "template")
-    template = (folder / "template").read_bytes()
+    directory.mkdir(mode=0o700)
+    a_history(directory / "template")
+    template = (directory / "template").read_bytes()
     refused = 0
     for seed in range(200):
         name = f"n{seed}"
-        path = folder / file_name(name)
+        path = directory / filename_of(name)
         path.write_bytes(garble(random.Random(seed), template))
         try:
             sound = serves(make(2, name=name), path)
@@ -169,21 +171,20 @@ def test_a_garbled_file_serves_or_is_refused(
     assert 0 < refused < 200
 
 
-def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, folder: Path) -> None:
+def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, directory: Path) -> None:
     for seed in range(100):
         dice = random.Random(seed)
         name = f"n{seed}"
-        path = folder / file_name(name)
+        path = directory / filename_of(name)
         semaphore = make(2, name=name, ttl=60.0)
         acquired = semaphore.acquire_sync()
         for _ in range(dice.randrange(3)):
             semaphore.release_sync(semaphore.acquire_sync())
         # Not with write_bytes, which would close it and drop the lock of who holds.
-        room = semaphore._room
-        assert room is not None
+        fd = semaphore._attachment.file()._file.fd
         spoilt = garble_anywhere(dice, path.read_bytes())
-        os.pwrite(room._journal.fd, spoilt, 0)
-        os.ftruncate(room._journal.fd, len(spoilt))
+        os.pwrite(fd, spoilt, 0)
+        os.ftruncate(fd, len(spoilt))
         try:
             serves(semaphore, path)
             semaphore.release_sync(acquired)
@@ -198,10 +199,10 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, folder
 
 
 def test_an_exception_of_a_signal_handler_is_no_damage(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder.mkdir(mode=0o700)
-    a_history(folder / file_name("s"))
+    directory.mkdir(mode=0o700)
+    a_history(directory / filename_of("s"))
     apply = State.apply
 
     def strike(state: State, record: Any) -> Any:
@@ -214,11 +215,11 @@ def test_an_exception_of_a_signal_handler_is_no_damage(
     make().stats_sync()
 
 
-def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, folder: Path) -> None:
+def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, directory: Path) -> None:
     """It has no checksum; a time in the future once kept everybody waiting for ever."""
     semaphore = make()
     semaphore.release_sync(semaphore.acquire_sync())
-    path = folder / file_name("s")
+    path = directory / filename_of("s")
     inf, nan = float("inf"), float("nan")
     for since, shown_at in [(1.0, 1e300), (1.0, nan), (1.0, inf), (-0.0, 1e9), (nan, nan)]:
         with path.open("r+b") as file:
@@ -230,17 +231,19 @@ def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, folder:
 
 
 def test_who_waits_for_the_lock_of_a_file_notices_that_it_was_removed(
-    make: Make, folder: Path
+    make: Make, directory: Path
 ) -> None:
     semaphore = make()
     semaphore.release_sync(semaphore.acquire_sync())
-    with stuck(folder):
-        (folder / file_name("s")).unlink()
+    with stuck(directory):
+        (directory / filename_of("s")).unlink()
         with semaphore.cm(timeout=LONG):
             pass
 
 
-def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(make: Make, folder: Path) -> None:
+def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(
+    make: Make, directory: Path
+) -> None:
     """And not that there are too few."""
     semaphore = make(4)
     held = semaphore.acquire_sync(4)
@@ -257,9 +260,9 @@ def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(make: Make, fo
     until = time.monotonic() + LONG
     while not semaphore.stats_sync().waiting:
         assert time.monotonic() < until
-    (folder / file_name("s")).rename(folder / "elsewhere")
+    (directory / filename_of("s")).rename(directory / "elsewhere")
     thread.join(LONG)
     assert [type(error) for error in told] == [BackendError]
-    assert "the place in the queue was lost" in str(told[0])
+    assert "lost its place in the queue" in str(told[0])
     assert held.lost.wait(LONG)
     assert semaphore.acquire_sync(2, timeout=LONG).slot_number == 1

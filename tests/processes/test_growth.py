@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from slotwise.processes import ProcessSemaphore, _sweeping
-from slotwise.processes._folder import file_name
+from slotwise.processes._filenames import filename_of
+from slotwise.processes._operations import release
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -21,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 LONG = 30.0
 
 
-def files(folder: Path) -> list[Path]:
-    return [*folder.glob("*.slots"), *folder.glob("*.private")]
+def files(directory: Path) -> list[Path]:
+    return [*directory.glob("*.slots"), *directory.glob("*.private")]
 
 
 def age(path: Path, seconds: float) -> None:
@@ -35,80 +36,81 @@ def use(semaphore: ProcessSemaphore) -> None:
         pass
 
 
-def test_names_not_used_for_a_minute_go_as_others_are_made(make: Make, folder: Path) -> None:
+def test_names_not_used_for_a_minute_go_as_others_are_made(make: Make, directory: Path) -> None:
     for number in range(200):  # more than stay open
         use(make(name=f"old {number}"))
-    old = files(folder)
+    old = files(directory)
     assert len(old) == 200
     for path in old:
         age(path, 20)
     for number in range(5):
         use(make(name=f"young {number}"))
-    assert len(files(folder)) == 205, "not yet"
+    assert len(files(directory)) == 205, "not yet"
     for path in old:
         age(path, 61)
     for number in range(200):
         use(make(name=f"new {number}"))
     assert [path for path in old if path.exists()] == []
-    assert len(files(folder)) == 205, "and none of the others"
+    assert len(files(directory)) == 205, "and none of the others"
 
 
 def test_what_was_closed_for_others_goes_when_its_time_has_come(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sweeping, "MOST_IDLE", 4)
-    monkeypatch.setattr(_sweeping, "_PASS", 3600.0)  # it is not found by going through the folder
+    monkeypatch.setattr(_sweeping, "MAX_IDLE_FILES", 4)
+    monkeypatch.setattr(
+        _sweeping, "_SCAN_INTERVAL", 3600.0
+    )  # it is not found by going through the directory
     for number in range(100):
         use(make(name=f"old {number}"))
-    for path in files(folder):
+    for path in files(directory):
         age(path, 61)
     for number in range(100):
         use(make(name=f"new {number}"))
-    assert [*folder.glob("old*")] == []
+    assert [*directory.glob("old*")] == []
 
 
-def test_the_files_of_an_idle_process_go_without_a_new_name(make: Make, folder: Path) -> None:
+def test_the_files_of_an_idle_process_go_without_a_new_name(make: Make, directory: Path) -> None:
     semaphore = make()
     use(semaphore)
-    age(folder / file_name("s"), 61)
-    room = semaphore._room
-    assert room is not None
-    room.process.sweeper._next_sweep = 0.0
-    room.process.post._look(ended=False)  # as its thread does every minute
-    assert files(folder) == []
+    age(directory / filename_of("s"), 61)
+    file = semaphore._attachment.file()
+    file.process.sweeper._next_own_sweep = 0.0
+    file.process.wakeups._check_all(ended=False)  # as its thread does every minute
+    assert files(directory) == []
     use(semaphore)
-    assert len(files(folder)) == 1
+    assert len(files(directory)) == 1
 
 
-def test_what_is_held_resized_or_closed_stays(make: Make, folder: Path) -> None:
+def test_what_is_held_resized_or_closed_stays(make: Make, directory: Path) -> None:
     held, resized, closed = (make(name=name) for name in ("held", "resized", "closed"))
     acquired = held.acquire_sync()
     resized.resize_sync(3)
     use(closed)
     closed.close_everywhere_sync("for the night")
-    for path in files(folder):
+    for path in files(directory):
         age(path, 3600)
     for number in range(10):
         use(make(name=f"new {number}"))
-    assert {*ProcessSemaphore.names(folder)} >= {"held", "resized", "closed"}
+    assert {*ProcessSemaphore.names(directory)} >= {"held", "resized", "closed"}
     assert held.release_sync(acquired) is True
 
 
-def test_looking_makes_no_file(make: Make, folder: Path) -> None:
+def test_looking_makes_no_file(make: Make, directory: Path) -> None:
     semaphore = make()
     assert semaphore.release_sync("p1-1") is False
-    assert files(folder) == []
+    assert files(directory) == []
 
 
-def test_a_timer_makes_no_file_anew(make: Make, folder: Path) -> None:
+def test_a_timer_makes_no_file_anew(make: Make, directory: Path) -> None:
     semaphore = make(ttl=0.05)
     acquired = semaphore.acquire_sync()
-    (folder / file_name("s")).unlink()
+    (directory / filename_of("s")).unlink()
     assert acquired.lost.wait(LONG)
-    assert files(folder) == []
+    assert files(directory) == []
 
 
-def test_private_files_go_at_the_end_whatever_their_ttls(folder: Path) -> None:
+def test_private_files_go_at_the_end_whatever_their_ttls(directory: Path) -> None:
     program = (
         "import sys; from slotwise.processes import ProcessSemaphore\n"
         "for _ in range(200):\n"
@@ -116,43 +118,41 @@ def test_private_files_go_at_the_end_whatever_their_ttls(folder: Path) -> None:
         "    semaphore.acquire_sync()\n"
     )
     subprocess.run(
-        [sys.executable, "-c", program, str(folder)], check=True, timeout=60, capture_output=True
+        [sys.executable, "-c", program, str(directory)], check=True, timeout=60, capture_output=True
     )
-    assert [*folder.iterdir()] == []
+    assert [*directory.iterdir()] == []
 
 
 def test_the_file_of_a_private_semaphore_goes_with_its_last_holder(
-    make: Make, folder: Path
+    make: Make, directory: Path
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    room = semaphore._room
-    assert room is not None
-    process = room.process
+    file = semaphore._attachment.file()
+    process = file.process
     del semaphore
     gc.collect()
-    assert len(files(folder)) == 1, "it is held"
-    room.release(acquired.acquisition_id)
+    assert len(files(directory)) == 1, "it is held"
+    release(file, acquired.acquisition_id)
     until = time.monotonic() + LONG
-    while files(folder):
+    while files(directory):
         assert time.monotonic() < until
         process.sweeper.sweep_some()
         time.sleep(0.01)
 
 
-def test_those_who_came_to_look_for_a_fifo_meet_no_file(make: Make, folder: Path) -> None:
+def test_those_who_came_to_look_for_a_fifo_meet_no_file(make: Make, directory: Path) -> None:
     """Who makes a name tells all processes, and must not go through all files for that."""
     semaphore = make()
     use(semaphore)
-    assert [path.is_fifo() for path in (folder / "wake").iterdir()] == [True]
-    assert semaphore._room is not None
-    assert semaphore._room.process.post.neighbours() == set()
+    assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
+    assert semaphore._attachment.file().process.wakeups.other_owners() == set()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_files_descriptors_threads_and_memory_stay_as_they_are(folder: Path) -> None:
+def test_files_descriptors_threads_and_memory_stay_as_they_are(directory: Path) -> None:
     """For two minutes, with names kept for a tenth of the usual time."""
-    program = [sys.executable, "-m", "tests.processes._changing_names", str(folder), "120", "6"]
+    program = [sys.executable, "-m", "tests.processes._changing_names", str(directory), "120", "6"]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Something else than ours is in the place of the folder or of a file; or a umask spoils it."""
+"""Something else than ours is in the place of the directory or of a file; or a umask spoils it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import pytest
 
 from slotwise import BackendError
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._folder import file_name
-from slotwise.processes._journal import Journal
+from slotwise.processes._filenames import filename_of
+from slotwise.processes._locked_file import LockedFile
 
 Make = Callable[..., ProcessSemaphore]
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_nothing_goes_astray_while_folders_are_swapped(make: Make, folder: Path) -> None:
+def test_nothing_goes_astray_while_directories_are_swapped(make: Make, directory: Path) -> None:
     """What was checked is what is used, whatever is in its place an instant later."""
-    victim, loose, link = (folder.with_suffix(end) for end in (".victim", ".loose", ".link"))
-    for path in (folder, victim, loose):
+    victim, loose, link = (directory.with_suffix(end) for end in (".victim", ".loose", ".link"))
+    for path in (directory, victim, loose):
         path.mkdir(mode=0o700)
     loose.chmod(0o777)
     link.symlink_to(victim)
     make(name="known").acquire_sync()
-    program = [sys.executable, "-m", "tests.processes._swap", folder, link, loose]
+    program = [sys.executable, "-m", "tests.processes._swap", directory, link, loose]
     with subprocess.Popen(
         program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as swapping:
@@ -42,22 +42,22 @@ def test_nothing_goes_astray_while_folders_are_swapped(make: Make, folder: Path)
         for number in range(300):
             try:
                 make(name=f"name {number}").acquire_sync(timeout=30)
-                ProcessSemaphore.existing("known", directory=folder).stats_sync()
-                ProcessSemaphore.names(folder)
+                ProcessSemaphore.existing("known", directory=directory).stats_sync()
+                ProcessSemaphore.names(directory)
             except (BackendError, LookupError):
                 pass  # refused, or there was none at that instant
         swapping.stdin.close()
         assert int(swapping.stdout.read()) > 0
     assert [*victim.iterdir(), *loose.iterdir()] == []
     make(name="afterwards").acquire_sync(timeout=30)
-    assert "afterwards" in ProcessSemaphore.names(folder)
+    assert "afterwards" in ProcessSemaphore.names(directory)
 
 
 @pytest.mark.parametrize("kind", ["link", "loose"])
-def test_a_folder_that_is_swapped_right_after_it_was_checked_gets_nothing(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_a_directory_that_is_swapped_right_after_it_was_checked_gets_nothing(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    victim, decoy = folder.with_suffix(".victim"), folder.with_suffix(".decoy")
+    victim, decoy = directory.with_suffix(".victim"), directory.with_suffix(".decoy")
     victim.mkdir(mode=0o700)
     if kind == "link":
         decoy.symlink_to(victim)
@@ -66,18 +66,18 @@ def test_a_folder_that_is_swapped_right_after_it_was_checked_gets_nothing(
         decoy.chmod(0o777)
     make(name="known").acquire_sync()
 
-    open_checked = Journal.open
+    open_checked = LockedFile.open
 
-    def swap_first(journal: Journal, **options: Any) -> bool:
-        folder.rename(folder.with_suffix(".aside"))
-        decoy.rename(folder)
+    def swap_first(file: LockedFile, **options: Any) -> bool:
+        directory.rename(directory.with_suffix(".aside"))
+        decoy.rename(directory)
         monkeypatch.undo()
-        return open_checked(journal, **options)
+        return open_checked(file, **options)
 
-    monkeypatch.setattr(Journal, "open", swap_first)
-    with pytest.raises(BackendError, match=r"symbolic link|others may write to it"):
+    monkeypatch.setattr(LockedFile, "open", swap_first)
+    with pytest.raises(BackendError, match=r"symbolic link|others can write to it"):
         make(name="new").acquire_sync(timeout=30)
-    assert [*folder.iterdir()] == []
+    assert [*directory.iterdir()] == []
 
 
 def put_fifo(path: Path) -> None:
@@ -99,18 +99,18 @@ def put_link(path: Path) -> None:
 @pytest.mark.parametrize("put", [put_fifo, put_socket, put_link, Path.mkdir])
 @pytest.mark.parametrize("name", ["s", "long " * 100])
 def test_what_is_no_file_is_refused_and_the_rest_is_served(
-    make: Make, folder: Path, put: Callable[[Path], None], name: str
+    make: Make, directory: Path, put: Callable[[Path], None], name: str
 ) -> None:
     make(name="other").acquire_sync()
-    path = folder / file_name(name)
+    path = directory / filename_of(name)
     put(path)
     semaphore = make(name=name)
     for call in (semaphore.acquire_sync, semaphore.try_acquire_sync, semaphore.stats_sync):
         with pytest.raises(BackendError, match="remove it") as caught:
             call()
         assert str(caught.value).startswith(f"{path}: ")
-    assert "other" in ProcessSemaphore.names(folder)
-    assert [*ProcessSemaphore.get_acquired_stats_sync(directory=folder)] == ["other"]
+    assert "other" in ProcessSemaphore.names(directory)
+    assert [*ProcessSemaphore.get_acquired_stats_sync(directory=directory)] == ["other"]
     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     assert semaphore.acquire_sync(timeout=30).slot_number == 1
 
@@ -139,7 +139,7 @@ print(ProcessSemaphore.names(sys.argv[1]))
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that other users reach, too."""
+    """A directory that other users reach, too."""
     path = Path(tempfile.mkdtemp())
     path.chmod(0o777)
     yield path
@@ -152,14 +152,14 @@ def test_no_umask_is_in_the_way(open_to_all: Path, user: str, umask: str) -> Non
     """Not even one that takes the owner's own rights; root would not notice."""
     if user == "other" and os.getuid() != 0:
         pytest.skip("only root can become somebody else")
-    folder = open_to_all / "slots"
+    directory = open_to_all / "slots"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", USES_ALL, str(folder), user, umask],
+        [sys.executable, "-W", "ignore", "-c", USES_ALL, str(directory), user, umask],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("['s']\n", "")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / file_name("s")).stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert (directory / filename_of("s")).stat().st_mode & 0o777 == 0o600

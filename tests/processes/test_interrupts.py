@@ -17,9 +17,9 @@ ROUNDS = 300
 HARD_LUCK = ROUNDS // 6
 
 
-def test_an_interrupt_leaves_no_lock_and_hardly_ever_a_slot(folder: Path) -> None:
+def test_an_interrupt_leaves_no_lock_and_hardly_ever_a_slot(directory: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.processes._interrupts", str(folder), str(ROUNDS)],
+        [sys.executable, "-m", "tests.processes._interrupts", str(directory), str(ROUNDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -28,7 +28,7 @@ def test_an_interrupt_leaves_no_lock_and_hardly_ever_a_slot(folder: Path) -> Non
         assert interrupted.stdout is not None
         held, losses = map(int, interrupted.stdout.readline().split())
         # The other one sleeps, and has the file's lock no more.
-        semaphore = ProcessSemaphore(name="s", value=1000, directory=folder)
+        semaphore = ProcessSemaphore(name="s", value=1000, directory=directory)
         semaphore.release_sync(semaphore.acquire_sync(timeout=10))
         interrupted.communicate("")
     assert interrupted.returncode == 0

@@ -25,8 +25,8 @@ def test_a_collection_amid_the_timers_lock_waits_for_no_change_that_sets_a_timer
     changing, interrupted = threading.Event(), threading.Event()
     write = SemaphoreFile.write
 
-    def write_slowly(room: SemaphoreFile, *args: Any) -> None:
-        write(room, *args)
+    def write_slowly(file: SemaphoreFile, *args: Any) -> None:
+        write(file, *args)
         changing.set()
         assert interrupted.wait(LONG)
 
@@ -35,13 +35,12 @@ def test_a_collection_amid_the_timers_lock_waits_for_no_change_that_sets_a_timer
     change = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync()), daemon=True)
     change.start()
     assert changing.wait(LONG)
-    room = semaphore._room
-    assert room is not None
+    file = semaphore._attachment.file()
 
     def collect() -> None:
         with lock:
             interrupted.set()
-            room.withdraw("p1-1")
+            file.withdraw_id("p1-1")
 
     collection = threading.Thread(target=collect, daemon=True)
     collection.start()

@@ -19,7 +19,7 @@ import pytest
 import slotwise
 from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes import _semaphore_file as rooms
+from slotwise.processes._semaphore_file import SemaphoreFile
 from slotwise.testing import FakeClock
 
 Make = Callable[..., ProcessSemaphore]
@@ -76,53 +76,53 @@ def test_fencing_tokens_grow_and_are_about_the_time(make: Make) -> None:
     assert abs(tokens[0] / 1e6 - time.time()) < 60
 
 
-def test_the_statistics_are_those_of_the_folder(make: Make, folder: Path) -> None:
+def test_the_statistics_are_those_of_the_directory(make: Make, directory: Path) -> None:
     half, full, idle = make(2, name="half"), make(1, name="full"), make(1, name="idle")
     half.acquire_sync()
     full.acquire_sync()
     idle.release_sync(idle.acquire_sync())
-    stats = ProcessSemaphore.get_acquired_stats_sync(directory=folder)
+    stats = ProcessSemaphore.get_acquired_stats_sync(directory=directory)
     assert [*stats.items()] == [("full", SemaphoreStats(1, 1)), ("half", SemaphoreStats(1, 2))]
-    named = ProcessSemaphore.get_acquired_stats_sync(["idle", "nobody"], directory=folder)
+    named = ProcessSemaphore.get_acquired_stats_sync(["idle", "nobody"], directory=directory)
     assert named == {"idle": SemaphoreStats(0, 1)}
-    assert [*ProcessSemaphore.get_acquired_stats_sync(limit=1, directory=folder)] == ["full"]
+    assert [*ProcessSemaphore.get_acquired_stats_sync(limit=1, directory=directory)] == ["full"]
     with pytest.raises(TypeError, match="several names"):
-        ProcessSemaphore.get_acquired_stats_sync("idle", directory=folder)
+        ProcessSemaphore.get_acquired_stats_sync("idle", directory=directory)
 
 
-async def test_the_statistics_have_an_async_twin(make: Make, folder: Path) -> None:
+async def test_the_statistics_have_an_async_twin(make: Make, directory: Path) -> None:
     await make().acquire()
-    stats = await ProcessSemaphore.get_acquired_stats(directory=folder)
+    stats = await ProcessSemaphore.get_acquired_stats(directory=directory)
     assert stats == {"s": SemaphoreStats(1, 1)}
 
 
 # -------------------------------------------------------------- value, resize
 
 
-def test_an_existing_one_is_opened_without_knowing_its_value(make: Make, folder: Path) -> None:
+def test_an_existing_one_is_opened_without_knowing_its_value(make: Make, directory: Path) -> None:
     make(3).acquire_sync()
-    found = ProcessSemaphore.existing("s", directory=folder)
+    found = ProcessSemaphore.existing("s", directory=directory)
     assert (found.value, found.resized) == (3, False)
     assert found.acquire_sync().slot_number == 2
 
 
-def test_whether_it_was_resized_can_be_seen(make: Make, folder: Path) -> None:
+def test_whether_it_was_resized_can_be_seen(make: Make, directory: Path) -> None:
     held = make(3).acquire_sync()
     make(3).resize_sync(5)
-    found = ProcessSemaphore.existing("s", directory=folder)
+    found = ProcessSemaphore.existing("s", directory=directory)
     assert (found.value, found.resized) == (5, True)
     with pytest.raises(ValueConflict, match="5 slots, not 4"):
         make(4).acquire_sync()
     make(3).resize_sync(3)
-    assert ProcessSemaphore.existing("s", directory=folder).resized is False
+    assert ProcessSemaphore.existing("s", directory=directory).resized is False
     assert make(3).release_sync(held) is True
 
 
-def test_another_value_than_an_idle_one_has_remakes_it(make: Make, folder: Path) -> None:
+def test_another_value_than_an_idle_one_has_remakes_it(make: Make, directory: Path) -> None:
     first = make(3)
     first.release_sync(first.acquire_sync())
     with make(7).cm():
-        found = ProcessSemaphore.existing("s", directory=folder)
+        found = ProcessSemaphore.existing("s", directory=directory)
         assert (found.value, found.resized) == (7, False)
         with pytest.raises(ValueConflict):
             first.acquire_sync()
@@ -248,14 +248,14 @@ def test_a_release_in_a_signal_handler_that_interrupts_a_change_is_done_after_it
             semaphore.try_acquire_sync()
 
     # In the middle of a change of this thread, and of no other.
-    usual = rooms.SemaphoreFile.write
+    usual = SemaphoreFile.write
 
-    def interrupted(self: rooms.SemaphoreFile, *args: object) -> None:
+    def interrupted(self: SemaphoreFile, *args: object) -> None:
         usual(self, *args)  # type: ignore[arg-type]
         if not answers:
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(rooms.SemaphoreFile, "write", interrupted)
+    monkeypatch.setattr(SemaphoreFile, "write", interrupted)
     former = signal.signal(signal.SIGUSR1, handler)
     try:
         semaphore.acquire_sync()

@@ -20,8 +20,9 @@ from tests.ledger.model import Entry, Model
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _journal as journals
+from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._journal import Journal
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._state import State
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])
@@ -33,19 +34,25 @@ actors = st.integers(0, 2)
 SNAPSHOT_AFTER = 400  # bytes of records: a handful, so that each run sees several
 
 
-def opened(journal: Journal) -> Journal:
-    journal.open(create=True)
-    return journal
+class Process(Journal):
+    """What one process knows of the file."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
+        self.file = LockedFile(directory, "s.slots", liveness_byte)
+        self.file.open(create=True)
+        super().__init__(self.file)
 
 
 class FileAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
-        self._usual = journals._LONG
-        journals._LONG = SNAPSHOT_AFTER
-        folder = OpenFolder(Path(self._folder.name))
-        self.processes = [opened(Journal(folder, "s.slots", life)) for life in (1, 2, 3)]
+        self._directory = tempfile.TemporaryDirectory()
+        self._usual = journals._COMPACT_AFTER
+        journals._COMPACT_AFTER = SNAPSHOT_AFTER
+        directory = OpenDirectory(Path(self._directory.name))
+        self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
         self.processes[0].create(State("s", 3, "boot"))
         self.model = Model(3)
         self.now = 100.0
@@ -54,10 +61,10 @@ class FileAgainstModel(RuleBasedStateMachine):
         self.ids: list[str] = []
 
     def teardown(self) -> None:
-        journals._LONG = self._usual
+        journals._COMPACT_AFTER = self._usual
         for process in self.processes:
-            process.close()
-        self._folder.cleanup()
+            process.file.close()
+        self._directory.cleanup()
 
     # ----------------------------------------------------------- the helpers
 
@@ -87,10 +94,10 @@ class FileAgainstModel(RuleBasedStateMachine):
             granted = self.model.request(Entry(key, wanted, ttl), self.now, until)
         except (ValueError, SemaphoreClosed) as refusal:
             with pytest.raises(type(refusal)):
-                self.do(actor, "ask", *args)
+                self.do(actor, "request", *args)
         else:
             self.ids.append(key)
-            assert self.do(actor, "ask", *args) == [("granted", each) for each in granted]
+            assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
 
     @rule(actor=actors, number=which, verb=st.sampled_from(["release", "kick"]))
     def release(self, actor: int, number: int, verb: str) -> None:
@@ -114,7 +121,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         self.now += seconds
         self.wall_us += int(seconds * 1e6)
         holders, waiters, granted = self.model.expire(self.now)
-        happened = self.do(actor, "tick")
+        happened = self.do(actor, "expire")
         assert sorted(happened[: len(holders)]) == sorted(("expired", str(k)) for k in holders)
         rest = happened[len(holders) :]
         assert sorted(rest[: len(waiters)]) == sorted(("timed out", str(k)) for k in waiters)
@@ -127,14 +134,14 @@ class FileAgainstModel(RuleBasedStateMachine):
             self.model.cancel(entry.key, self.now)
         for entry in [e for e in self.model.holding if str(e.key).startswith(owner)]:
             self.model.release(entry.key, self.now)
-        happened = self.do(actor, "bury", [f"p{dead + 1:x}"])
-        assert {key.startswith(owner) for word, key in happened if word == "buried"} <= {True}
+        happened = self.do(actor, "drop dead", [f"p{dead + 1:x}"])
+        assert {key.startswith(owner) for word, key in happened if word == "owner died"} <= {True}
         assert {key.startswith(owner) for word, key in happened if word == "granted"} <= {False}
 
     @rule(actor=actors, value=values)
     def resize(self, actor: int, value: int) -> None:
         if self.model.closed:
-            return  # the room refuses that before it writes anything
+            return  # the file refuses that before it writes anything
         refused, granted = self.model.resize(value, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
         assert self.do(actor, "resize", value, None) == happened
@@ -156,26 +163,26 @@ class FileAgainstModel(RuleBasedStateMachine):
         """What stands behind the end that the root names is nothing, and is overwritten."""
         process = self.processes[actor]
         process.catch_up()
-        os.pwrite(process.fd, b"\x40\0\0\0half a record", process._end)
+        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", process._end)
 
     @rule(actor=actors)
     def start_anew(self, actor: int) -> None:
         old = self.processes[actor]
-        self.processes[actor] = opened(Journal(old.folder, old.file, old.life))
-        old.close()
+        self.processes[actor] = Process(old.file.directory, actor + 1)
+        old.file.close()
 
     # ---------------------------------------------------------- what must hold
 
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
         seen = []
-        for process in [*self.processes, opened(Journal(self.processes[0].folder, "s.slots", 4))]:
+        for process in [*self.processes, Process(self.processes[0].file.directory, 4)]:
             process.catch_up()
             state = process.state
             assert state is not None
             check(state)
             seen.append(state.snapshot())
-        process.close()
+        process.file.close()
         assert seen[0] == seen[1] == seen[2] == seen[3]
         assert State.restore(seen[0]).snapshot() == seen[0]
         assert state.fence == self.fence

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 PROCESSES, ROUNDS, VALUE = 8, 200, 3
 
 
-def test_never_over_the_value_and_tokens_in_order(folder: Path) -> None:
+def test_never_over_the_value_and_tokens_in_order(directory: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.processes._storm", str(folder)),
+            *(sys.executable, "-m", "tests.processes._storm", str(directory)),
             *map(str, (PROCESSES, ROUNDS, VALUE)),
         ],
         cwd=ROOT,
@@ -29,7 +29,7 @@ def test_never_over_the_value_and_tokens_in_order(folder: Path) -> None:
     assert done.returncode == 0
     log = [
         json.loads(line)
-        for path in folder.parent.glob("log-*")
+        for path in directory.parent.glob("log-*")
         for line in path.read_text().splitlines()
     ]
     assert len(log) == PROCESSES * ROUNDS
@@ -56,4 +56,6 @@ def test_never_over_the_value_and_tokens_in_order(folder: Path) -> None:
         assert had > latest_call, "it was had before an earlier token was called for"
         latest_call = max(latest_call, called)
 
-    assert ProcessSemaphore.existing("s", directory=folder).stats_sync() == SemaphoreStats(0, VALUE)
+    assert ProcessSemaphore.existing("s", directory=directory).stats_sync() == SemaphoreStats(
+        0, VALUE
+    )

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
-from slotwise.processes import ProcessSemaphore, _inspecting
-from slotwise.processes._folder import file_name
+from slotwise.processes import ProcessSemaphore, _semaphore_file
+from slotwise.processes._filenames import filename_of
 from slotwise.processes._messages import is_stopped
 
 Make = Callable[..., ProcessSemaphore]
@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def stuck(folder: Path) -> Iterator[int]:
+def stuck(directory: Path) -> Iterator[int]:
     """Somebody has the lock: the pid."""
     hog = subprocess.Popen(
-        [sys.executable, "-m", "tests.processes._lock_hog", str(folder / file_name("s"))],
+        [sys.executable, "-m", "tests.processes._lock_hog", str(directory / filename_of("s"))],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def stuck(folder: Path) -> Iterator[int]:
         yield hog.pid
 
 
-async def test_the_event_loop_goes_on_meanwhile(make: Make, folder: Path) -> None:
+async def test_the_event_loop_goes_on_meanwhile(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     longest = 0.0
@@ -53,7 +53,7 @@ async def test_the_event_loop_goes_on_meanwhile(make: Make, folder: Path) -> Non
             longest = max(longest, time.monotonic() - before)
 
     watching = asyncio.create_task(watch())
-    with stuck(folder):
+    with stuck(directory):
         calls = [
             asyncio.create_task(semaphore.release(held)),
             asyncio.create_task(semaphore.acquire()),
@@ -68,11 +68,11 @@ async def test_the_event_loop_goes_on_meanwhile(make: Make, folder: Path) -> Non
 
 
 async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
-    make: Make, folder: Path
+    make: Make, directory: Path
 ) -> None:
     semaphore = make()
     await semaphore.release(await semaphore.acquire())
-    with stuck(folder):
+    with stuck(directory):
         asking = asyncio.create_task(semaphore.acquire())
         await asyncio.wait([asking], timeout=0.1)
         asking.cancel()
@@ -82,13 +82,11 @@ async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
         await semaphore.acquire()
 
 
-async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
+async def test_a_time_out_is_kept(make: Make, directory: Path) -> None:
     semaphore = make()
     await semaphore.release(await semaphore.acquire())
-    with stuck(folder) as pid:
-        told = (
-            rf"in 0\.1 s: .* process {pid} has had its lock .* is that stopped\? `kill -CONT {pid}`"
-        )
+    with stuck(directory) as pid:
+        told = rf"in 0\.1 s: .* process {pid} kept its lock .*; it may be stopped: .*`kill -CONT"
         with pytest.raises(AcquireTimeout, match=told):
             await semaphore.acquire(timeout=0.1)
         with pytest.raises(AcquireTimeout, match=told):
@@ -97,25 +95,25 @@ async def test_a_time_out_is_kept(make: Make, folder: Path) -> None:
 
 
 def test_who_only_looks_gives_up_with_a_hint(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inspecting, "PATIENCE", 0.1)
+    monkeypatch.setattr(_semaphore_file, "LOCK_TIMEOUT", 0.1)
     semaphore = make()
     held = semaphore.acquire_sync()
-    with stuck(folder) as pid, pytest.raises(BackendError, match=f"kill -CONT {pid}"):
+    with stuck(directory) as pid, pytest.raises(BackendError, match=f"kill -CONT {pid}"):
         semaphore.stats_sync()
     assert semaphore.release_sync(held) is True
 
 
-async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, folder: Path) -> None:
+async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire(timeout=2))
     async with asyncio.timeout(30):
         while not (await semaphore.stats()).waiting:
             await asyncio.sleep(0.001)
-        with stuck(folder) as pid:
-            told = f"in 2 s: 1 of 1 held, .* process {pid} has had the lock of its file"
+        with stuck(directory) as pid:
+            told = f"in 2 s: 1 of 1 held, .* process {pid} kept the lock of its file"
             with pytest.raises(AcquireTimeout, match=told):
                 await waiting
         while (await semaphore.stats()).waiting:
@@ -124,33 +122,35 @@ async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, folder:
 
 
 def test_one_that_is_stopped_is_said_to_be(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("this system does not tell")
-    monkeypatch.setattr(_inspecting, "PATIENCE", 0.1)
+    monkeypatch.setattr(_semaphore_file, "LOCK_TIMEOUT", 0.1)
     semaphore = make()
     semaphore.acquire_sync()
-    with stuck(folder) as pid:
+    with stuck(directory) as pid:
         os.kill(pid, signal.SIGSTOP)
         try:
             until = time.monotonic() + 30
             while not is_stopped(pid):
                 assert time.monotonic() < until
-            with pytest.raises(BackendError, match=f"process {pid} .* and is stopped: `kill -CONT"):
+            with pytest.raises(
+                BackendError, match=f"process {pid} is stopped .*: continue it with `kill -CONT"
+            ):
                 semaphore.stats_sync()
         finally:
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_withdrawal_is_made_up_for(make: Make, folder: Path) -> None:
+async def test_a_withdrawal_is_made_up_for(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     async with asyncio.timeout(30):
         while not (await semaphore.stats()).waiting:
             await asyncio.sleep(0.001)
-    with stuck(folder):
+    with stuck(directory):
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

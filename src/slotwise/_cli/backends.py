@@ -70,18 +70,19 @@ class _Folder(Backend):
 
     def _check_writable(self) -> None:
         """Raise what making a semaphore would raise: /proc, too, looks like an empty folder."""
-        from slotwise.processes._folder import locate, trouble
-        from slotwise.processes._open_folder import OpenFolder
+        from slotwise.processes._directory import OpenDirectory
+        from slotwise.processes._filenames import locate
+        from slotwise.processes._messages import os_error
 
         path = locate(self.directory)
         if not os.path.lexists(path):
             return
-        folder, file = OpenFolder(path), f".probe-{secrets.token_hex(8)}"
+        folder, file = OpenDirectory(path), f".probe-{secrets.token_hex(8)}"
         try:
             os.close(folder.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             folder.unlink(file)
         except OSError as error:
-            raise trouble(error, path) from error
+            raise os_error(error, path) from error
         finally:
             folder.close()
 

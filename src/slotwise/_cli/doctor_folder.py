@@ -16,10 +16,10 @@ from pathlib import Path
 from slotwise._cli.doctor import FAILED, OK, WARNING, Check, some
 from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._folder import FIFOS, SUFFIX, file_name, locate, trouble
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
 from slotwise.processes._inspect import lock_holder
-from slotwise.processes._messages import is_stopped
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._messages import is_stopped, os_error
 
 _LITTLE = 10_000_000  # bytes of free space that soon are none
 _TOO_LITTLE = 1_000_000
@@ -44,7 +44,7 @@ def examine(directory: str | None) -> Iterator[Check]:
         if not os.path.lexists(path):
             yield _parent(path)
             return
-        folder = OpenFolder(path)
+        folder = OpenDirectory(path)
     except SlotwiseError as error:
         yield Check("folder", FAILED, *_split(error))
         return
@@ -54,13 +54,13 @@ def examine(directory: str | None) -> Iterator[Check]:
         folder.close()
 
 
-def _examine(folder: OpenFolder) -> Iterator[Check]:
+def _examine(folder: OpenDirectory) -> Iterator[Check]:
     mode = stat.S_IMODE(os.fstat(folder.fd).st_mode)
     yield Check("folder", OK, f"{folder.path}, yours, mode {mode:o}")
     try:
         yield _locks(folder)
     except OSError as error:
-        yield Check("writing", FAILED, *_split(trouble(error, folder.path)))
+        yield Check("writing", FAILED, *_split(os_error(error, folder.path)))
         return
     yield _space(folder)
     yield from _semaphores(folder)
@@ -69,7 +69,7 @@ def _examine(folder: OpenFolder) -> Iterator[Check]:
 
 
 def _split(error: BaseException) -> tuple[str, str | None]:
-    """What is wrong, and behind the last colon what helps: `folder.trouble` says it so."""
+    """What is wrong, and behind the last colon what helps: `os_error` says it so."""
     found, _, remedy = str(error).rpartition(": ")
     return (found, remedy) if found else (remedy, None)
 
@@ -85,7 +85,7 @@ def _parent(folder: Path) -> Check:
     return Check("folder", OK, f"{folder} is not there yet; the first semaphore makes it")
 
 
-def _locks(folder: OpenFolder) -> Check:
+def _locks(folder: OpenDirectory) -> Check:
     """Write a file and lock it; another process must be refused that lock."""
     file = f".doctor-{secrets.token_hex(8)}"
     fd = folder.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -96,7 +96,7 @@ def _locks(folder: OpenFolder) -> Check:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise
-            return Check("locks", FAILED, *_split(trouble(error, folder.path)))
+            return Check("locks", FAILED, *_split(os_error(error, folder.path)))
         tried = subprocess.run(  # noqa: S603
             [sys.executable, "-S", "-c", _TRY, file, str(folder.fd)],
             stderr=subprocess.DEVNULL,
@@ -112,7 +112,7 @@ def _locks(folder: OpenFolder) -> Check:
     return Check("locks", FAILED, found, "set SLOTWISE_DIR to a folder on a local disk")
 
 
-def _space(folder: OpenFolder) -> Check:
+def _space(folder: OpenDirectory) -> Check:
     found = os.statvfs(folder.fd)
     free = found.f_bavail * found.f_frsize
     words = f"{free / 1e6:,.0f} MB free"
@@ -125,7 +125,7 @@ def _space(folder: OpenFolder) -> Check:
     )
 
 
-def _semaphores(folder: OpenFolder) -> Iterator[Check]:
+def _semaphores(folder: OpenDirectory) -> Iterator[Check]:
     """Read every semaphore; reading one buries those of its holders that have died."""
     files = [entry.name for entry in folder.entries() if entry.name.endswith(SUFFIX)]
     names = ProcessSemaphore.names(folder.path)
@@ -145,7 +145,7 @@ def _semaphores(folder: OpenFolder) -> Iterator[Check]:
         except SlotwiseError as error:
             broken += 1
             yield Check("semaphores", FAILED, *_split(error))
-    known = {file_name(name) for name in names}
+    known = {filename_of(name) for name in names}
     strange = [file for file in files if file not in known and folder.has(file)]
     if strange:
         broken += 1
@@ -167,7 +167,7 @@ def _stuck_in(folder: Path, name: str) -> int | None:
     return first
 
 
-def _leftovers(folder: OpenFolder) -> Check:
+def _leftovers(folder: OpenDirectory) -> Check:
     fifos = [entry.name for entry in folder.entries(FIFOS)]
     dead = [fifo for fifo in fifos if not _is_read(folder, f"{FIFOS}/{fifo}")]
     if dead:
@@ -176,7 +176,7 @@ def _leftovers(folder: OpenFolder) -> Check:
     return Check("leftovers", OK, "none")
 
 
-def _is_read(folder: OpenFolder, fifo: str) -> bool:
+def _is_read(folder: OpenDirectory, fifo: str) -> bool:
     try:
         os.close(folder.open(fifo, os.O_WRONLY))
     except OSError as error:
@@ -184,7 +184,7 @@ def _is_read(folder: OpenFolder, fifo: str) -> bool:
     return True
 
 
-def _take_and_give(folder: OpenFolder) -> Check:
+def _take_and_give(folder: OpenDirectory) -> Check:
     """What all of this is for: take a slot of a new semaphore, and give it back."""
     name = f"slotwise-doctor-{secrets.token_hex(8)}"
     semaphore = ProcessSemaphore(name=name, value=1, directory=folder.path)
@@ -194,6 +194,6 @@ def _take_and_give(folder: OpenFolder) -> Check:
     except SlotwiseError as error:
         return Check("a slot", FAILED, *_split(error))
     finally:
-        folder.unlink(file_name(name))
+        folder.unlink(filename_of(name))
     taken = (time.perf_counter() - started) * 1000
     return Check("a slot", OK, f"taken and given back in {taken:.1f} ms")

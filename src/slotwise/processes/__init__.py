@@ -1,4 +1,4 @@
-"""Driver 3: the processes of one machine, without a server."""
+"""Limits that the processes of one machine share, without a server."""
 
 from slotwise.errors import UnknownSemaphore
 from slotwise.processes._semaphore import ProcessSemaphore

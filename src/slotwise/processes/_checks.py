@@ -1,8 +1,8 @@
-"""Checks of what stands in a file: a valid checksum says nothing about what was summed up.
+"""Validate what was read from a file: a valid checksum doesn't make its contents valid.
 
-Records and snapshots that pass can be applied: what comes of them may be refused by the
-ledger, but takes no more time or memory than a change of ours, and leads to no exception
-later on. Only what is read from a file goes through here, not what this process writes.
+Records and snapshots that pass can be applied. The ledger may refuse them, but they take no
+more time or memory than a change of ours, and cause no exception later. What this process
+writes itself isn't validated.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# An owner is the number of its locked byte, which has to be a place in a file.
+# An owner is the number of its liveness byte, which has to be a valid file offset.
 _OWNER = re.compile(r"p[0-9a-f]{1,15}")
 _ID = re.compile(rf"{_OWNER.pattern}-.+", re.DOTALL)
-_MOST = 1 << 62  # what fits wherever a number of ours goes
+_LIMIT = 1 << 62  # fits every place where a number is used
 
 
 def check_record(record: Any) -> None:
-    """Raise ValueError if ``record`` can't be one."""
+    """Raise ValueError if this is not a record."""
     verb, now, wall_us, *args = record
     check = _ARGUMENTS.get(verb)
     if not (_is_time(now) and _is_natural(wall_us) and (check is None or check(*args))):
@@ -26,11 +26,11 @@ def check_record(record: Any) -> None:
 
 
 def check_snapshot(snapshot: Any) -> None:
-    """Raise ValueError if ``snapshot`` can't be one."""
+    """Raise ValueError if this is not a snapshot."""
     values = [snapshot["value"], *snapshot["former"]]
     held: list[int] = []
     ids: list[str] = []
-    good = (
+    valid = (
         isinstance(snapshot["name"], str)
         and isinstance(snapshot["boot"], str)
         and (snapshot["closure"] is None or _is_reason(*snapshot["closure"]))
@@ -38,30 +38,30 @@ def check_snapshot(snapshot: Any) -> None:
         and all(_is_count(value) for value in values)
     )
     for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
-        good = good and _is_entry(*basics) and _is_natural(granted_us) and _is_natural(token)
-        good = good and _is_perhaps_time(expires_at) and len(numbers) == basics[1]
+        valid = valid and _is_claim(*basics) and _is_natural(granted_us) and _is_natural(token)
+        valid = valid and _is_time_or_none(expires_at) and len(numbers) == basics[1]
         held += numbers
         ids.append(basics[0])
     for *basics, wait_until in snapshot["waiting"]:
-        good = good and _is_entry(*basics) and _is_perhaps_time(wait_until)
+        valid = valid and _is_claim(*basics) and _is_time_or_none(wait_until)
         ids.append(basics[0])
-    # No larger than a value it has had: the numbers up to it are made when it is restored.
-    good = good and all(_is_count(number) and number <= max(values) for number in held)
-    if not good or len({*held}) != len(held) or len({*ids}) != len(ids):
+    # At most the largest value it ever had: restoring creates all numbers up to there.
+    valid = valid and all(_is_count(number) and number <= max(values) for number in held)
+    if not valid or len({*held}) != len(held) or len({*ids}) != len(ids):
         raise ValueError(f"not a snapshot: {_short(snapshot)}")
 
 
-def _ask(
+def _request(
     acquisition_id: Any, slots: Any, ttl: Any, wait_until: Any, value: Any, pid: Any, label: Any
 ) -> bool:
     return (
-        _is_entry(acquisition_id, slots, ttl, pid, label, 0)
-        and _is_perhaps_time(wait_until)
+        _is_claim(acquisition_id, slots, ttl, pid, label, 0)
+        and _is_time_or_none(wait_until)
         and (value is None or _is_count(value))
     )
 
 
-def _bury(owners: Any) -> bool:
+def _drop_dead(owners: Any) -> bool:
     return isinstance(owners, list) and all(isinstance(owner, str) for owner in owners)
 
 
@@ -73,14 +73,14 @@ def _is_reason(given: object) -> bool:
     return given is None or isinstance(given, str)
 
 
-def _is_entry(
+def _is_claim(
     acquisition_id: Any, slots: Any, ttl: Any, pid: Any, label: Any, asked_us: Any
 ) -> bool:
     return (
         isinstance(acquisition_id, str)
         and _ID.fullmatch(acquisition_id) is not None
         and _is_count(slots)
-        and _is_perhaps_time(ttl)
+        and _is_time_or_none(ttl)
         and _is_natural(pid)
         and (label is None or isinstance(label, str))
         and _is_natural(asked_us)
@@ -88,18 +88,18 @@ def _is_entry(
 
 
 def _is_count(given: object) -> bool:
-    return type(given) is int and 0 < given < _MOST
+    return type(given) is int and 0 < given < _LIMIT
 
 
 def _is_natural(given: object) -> bool:
-    return type(given) is int and 0 <= given < _MOST
+    return type(given) is int and 0 <= given < _LIMIT
 
 
 def _is_time(given: object) -> bool:
-    return isinstance(given, int | float) and abs(given) < _MOST
+    return isinstance(given, int | float) and abs(given) < _LIMIT
 
 
-def _is_perhaps_time(given: object) -> bool:
+def _is_time_or_none(given: object) -> bool:
     return given is None or _is_time(given)
 
 
@@ -108,10 +108,10 @@ def _short(given: Iterable[object]) -> str:
     return text if len(text) < 100 else f"{text[:100]}..."
 
 
-# Those of the other verbs are ids, which are there or not, or such as raise when applied.
+# Other verbs take ids, known or not, or raise when they are applied.
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
-    "ask": _ask,
-    "bury": _bury,
+    "request": _request,
+    "drop dead": _drop_dead,
     "resize": _resize,
     "close everywhere": _is_reason,
 }

@@ -1,7 +1,7 @@
-"""Doing in a thread what would block an event loop: somebody has had a file's lock for long.
+"""Run a call in a thread of its own, when it could block the event loop for long.
 
-A thread of its own for each call, since any of them may take long and none may
-keep the interpreter from ending.
+Not in a pool: any number of calls may be waiting for a file's lock, and none of them may keep
+the interpreter from exiting.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
-    """The outcome of ``call``; if this is cancelled before, ``undo`` is called after it."""
+    """Return the result of ``call``; if this is cancelled first, ``undo`` is called after it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def nobody_waits() -> None:
+    def discard() -> None:
         if undo is not None:
             undo()
 
-    def settle(outcome: Callable[[], None]) -> None:
+    def settle(set_outcome: Callable[[], None]) -> None:
         if future.done():
-            nobody_waits()
+            discard()
         else:
-            outcome()
+            set_outcome()
 
     def run() -> None:
-        outcome: Callable[[], None]
+        set_outcome: Callable[[], None]
         try:
             result = call()
         except BaseException as error:
             failure = error
-            outcome = lambda: future.set_exception(failure)  # noqa: E731
+            set_outcome = lambda: future.set_exception(failure)  # noqa: E731
         else:
-            outcome = lambda: future.set_result(result)  # noqa: E731
+            set_outcome = lambda: future.set_result(result)  # noqa: E731
         try:
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(settle, set_outcome)
         except RuntimeError:  # the loop is closed
-            nobody_waits()
+            discard()
 
-    threading.Thread(target=run, name="slotwise-patience", daemon=True).start()
+    threading.Thread(target=run, name="slotwise-file-lock", daemon=True).start()
     return await future

@@ -1,16 +1,16 @@
-"""Journal: one semaphore's file. A snapshot, the records since, and a root that says which count.
+"""The contents of one semaphore's file: a snapshot, the records since, and a root.
 
-    0     root    where all that counts begins and ends, with a checksum; twice
-    128   door    who waits for the lock, and since when
-    384   ...     a snapshot and, right behind it, the records of later changes
+    0     root          where the snapshot starts and the records end, with a checksum; twice
+    128   lock queue    see `_lock_queue`
+    384   ...           a snapshot and, right behind it, the records of later changes
 
-A change appends a record, or a new snapshot in a place that is not in use, and
-then overwrites the older of the two roots. That last write, of 64 bytes, is the
-change: a process that is killed before it leaves the old state, after it the
-new one. Who has read up to some root needs to read only what came since.
+A change appends a record, or writes a new snapshot where nothing is in use, and then
+overwrites the older of the two roots. That last write, of 64 bytes, commits the change: a
+process that is killed before it leaves the old state, and after it the new one. A process
+that has read up to some root only has to read what came since.
 
-Changes happen under a lock, reading needs none: what is half written does not
-count yet.
+Writing needs the file's lock, which is not taken here. Reading needs none: what is half
+written isn't committed yet.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from typing import Any
 from zlib import crc32
 
 from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.processes import _lock_queue
 from slotwise.processes._checks import check_record, check_snapshot
-from slotwise.processes._folder import trouble
-from slotwise.processes._locked_file import DOOR, NO_KNOCKS, LockedFile
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._messages import newer_release, os_error
 from slotwise.processes._state import RULES, Event, Record, State
 
 _MAGIC = b"slotwise"
@@ -36,27 +37,26 @@ VERSION = 1
 # magic, version, rules, sequence number, epoch, where the snapshot starts, where the records end
 _ROOT = struct.Struct("<8sHHQQQQ16x")
 _ROOT_SIZE = 64  # the checksum is in its last bytes
-_SUM = struct.Struct("<I")  # in whatever format: a root of a newer release is known by it
-_MOST = 1 << 62
+_CHECKSUM = struct.Struct("<I")  # the same in every version: it makes newer roots recognizable
+_LIMIT = 1 << 62
 _NO_ROOTS = bytes(2 * _ROOT_SIZE)
 
-_HEAD = DOOR + len(NO_KNOCKS)
-_FIRST = _HEAD
+_HEAD_SIZE = _lock_queue.OFFSET + len(_lock_queue.EMPTY)
 
 _FRAME = struct.Struct("<II")  # length and checksum, before each record
 
-# Room for every change of a small semaphore is taken when its file is made, so
-# that a disk that fills up later does not keep its slots from being given back.
+# Space for every change of a small semaphore is reserved when its file is created, so that
+# slots can still be released when the disk is full.
 _RESERVED = 32 * 1024
-# A new snapshot is made when the records are longer than this and than twice the last one.
-_LONG = 8 * 1024
+# A new snapshot is written when the records are longer than this, and than twice the last one.
+_COMPACT_AFTER = 8 * 1024
 
 
-def _make_text() -> Callable[[object], str]:
-    """Plain values as JSON.
+def _make_encoder() -> Callable[[object], str]:
+    """Return a function that encodes plain values as JSON.
 
-    `JSONEncoder.encode` makes its inner encoder anew for each call, which takes
-    as long as the encoding itself; so where there is one it is made once.
+    `JSONEncoder.encode` builds its C encoder anew for each call, which takes as long as the
+    encoding itself; so that is built once, where there is one.
     """
     encoder = json.JSONEncoder(separators=(",", ":"))
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -67,59 +67,58 @@ def _make_text() -> Callable[[object], str]:
     return lambda record: "".join(chunks(record, 0))
 
 
-_text = _make_text()
+_encode = _make_encoder()
 
 
-# What comes of applying what nobody of ours wrote. Not every exception: signal handlers raise
-# theirs here, too.
-_NONSENSE = (
+# What applying records raises that we didn't write. Not every exception: signal handlers can
+# raise theirs here too.
+_INVALID = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
     *(RecursionError, TypeError, ValueError, SemaphoreClosed),
 )
 
 
 class Damaged(Exception):
-    """Inside only: what was read makes no sense; under the lock that means corruption."""
+    """Internal: the contents are invalid. Under the lock that means corruption."""
 
 
-class Journal(LockedFile):
-    """The file of one semaphore, as this process has read it."""
+class Journal:
+    """The contents of one semaphore's file, as far as this process has read them."""
 
-    __slots__ = ("_end", "_epoch", "_head", "_sequence", "_start", "sound", "state")
+    __slots__ = ("_end", "_epoch", "_file", "_head", "_sequence", "_start", "in_sync", "state")
 
-    def __init__(self, folder: OpenFolder, file: str, life: int | None) -> None:
+    def __init__(self, file: LockedFile) -> None:
+        self._file = file
         self.state: State | None = None  # as last read; None if there was none
-        self.sound = False  # whether it is what the file says up to `_sequence`
+        # Whether `state` is what the file said up to `_sequence`. The owner of the file clears it
+        # when it closes the file.
+        self.in_sync = False
         self._sequence = self._epoch = self._start = self._end = 0
-        # The roots as last read or written, and nobody at the door.
-        self._head = _NO_ROOTS + NO_KNOCKS
-        super().__init__(folder, file, life)
-
-    def close(self) -> None:
-        """Let go of the file, and of all locks on it."""
-        self.sound = False
-        super().close()
+        # The roots as last read or written, and an empty lock queue.
+        self._head = _NO_ROOTS + _lock_queue.EMPTY
 
     # ---------------------------------------------------------------- reading
 
     def is_current(self) -> bool:
-        """Whether nobody wrote anything since this process read or wrote it.
+        """Return whether nothing was written since this process last read or wrote.
 
-        Nobody knocks then either, and the file was not deleted.
+        If so, nobody is queueing for the lock either, and the file was not deleted.
         """
-        fd = self.fd
-        return self.sound and pread(fd, _HEAD, 0) == self._head and fstat(fd).st_nlink > 0
+        if not self.in_sync:
+            return False
+        fd = self._file.fd
+        return pread(fd, _HEAD_SIZE, 0) == self._head and fstat(fd).st_nlink > 0
 
     def catch_up(self) -> list[Event] | None:
-        """Apply what others wrote: what happened, or None if that can't be told.
+        """Apply what others wrote; return the events, or None if only the state is known.
 
-        Without the lock it may find less than there is, or raise Damaged.
+        Without the lock it may miss the latest changes, or raise Damaged.
         """
         try:
-            roots = pread(self.fd, 2 * _ROOT_SIZE, 0)
+            roots = pread(self._file.fd, 2 * _ROOT_SIZE, 0)
         except OSError as error:
-            raise trouble(error, self.path) from error
-        if self.sound and self._head.startswith(roots):
+            raise os_error(error, self._file.path) from error
+        if self.in_sync and self._head.startswith(roots):
             return []
         root = self._newest(roots)
         if root is None:
@@ -130,13 +129,13 @@ class Journal(LockedFile):
         try:
             if (
                 self.state is None
-                or not self.sound
+                or not self.in_sync
                 or epoch != self._epoch
-                or sequence <= self._sequence  # the last root was spoilt, and what it told with it
+                or sequence <= self._sequence  # the last root was damaged, and its change is gone
                 or start != self._start
                 or end < self._end
             ):
-                self.sound = False
+                self.in_sync = False
                 snapshot, *records = self._read(start, end, epoch)
                 check_snapshot(snapshot)
                 state = State.restore(snapshot)
@@ -145,27 +144,27 @@ class Journal(LockedFile):
                 records = self._read(self._end, end, epoch)
                 state = self.state
                 events = []
-            self.sound = False  # until all is applied
+            self.in_sync = False  # until everything is applied
             for record in records:
                 check_record(record)
-                happened = state.apply(record)
+                applied = state.apply(record)
                 if events is not None:
-                    events += happened
-        except _NONSENSE as error:
-            # The sums are right, and the contents are not what a process of ours writes.
-            raise Damaged(f"it makes no sense: {type(error).__name__}: {error}") from error
+                    events += applied
+        except _INVALID as error:
+            # The checksums are right, but slotwise wouldn't have written this.
+            raise Damaged(f"invalid record: {type(error).__name__}: {error}") from error
         self._sequence, self._epoch, self._start, self._end = sequence, epoch, start, end
-        self._head = roots + NO_KNOCKS
+        self._head = roots + _lock_queue.EMPTY
         self.state = state
-        self.sound = True
+        self.in_sync = True
         return events
 
     def _newest(self, roots: bytes) -> tuple[int, int, int, int] | None:
-        """The root that counts; None in a file that was never written to.
+        """Return the latest valid root; None if nothing was ever committed to the file.
 
         Raises:
-            BackendError: it was written by a newer release.
-            Damaged: there should be one.
+            BackendError: a newer release wrote it.
+            Damaged: there are only invalid ones.
         """
         best: tuple[int, int, int, int] | None = None
         for at in (0, _ROOT_SIZE):
@@ -173,122 +172,126 @@ class Journal(LockedFile):
             if len(root) < _ROOT_SIZE or root[:8] != _MAGIC:
                 continue
             _, version, rules, sequence, epoch, start, end = _ROOT.unpack_from(root)
-            (checksum,) = _SUM.unpack_from(root, _ROOT_SIZE - _SUM.size)
-            if checksum != crc32(root[: -_SUM.size]):
+            (checksum,) = _CHECKSUM.unpack_from(root, _ROOT_SIZE - _CHECKSUM.size)
+            if checksum != crc32(root[: -_CHECKSUM.size]):
                 continue
             if (version, rules) > (VERSION, RULES):
-                raise BackendError(
-                    f"{self.path}: a newer release of slotwise uses it (format {version}.{rules},"
-                    f" this one has {VERSION}.{RULES}): install that here too, or set SLOTWISE_DIR"
-                )
-            if not (_FIRST <= start <= end < _MOST and sequence < _MOST and epoch < _MOST):
-                raise Damaged("its root makes no sense")
+                theirs, ours = f"{version}.{rules}", f"{VERSION}.{RULES}"
+                raise newer_release(self._file.path, theirs, ours)
+            if not (_HEAD_SIZE <= start <= end < _LIMIT and sequence < _LIMIT and epoch < _LIMIT):
+                raise Damaged("invalid root")
             if best is None or sequence > best[0]:
                 best = sequence, epoch, start, end
-        # The very first root is the second of the two. Without a trace of the other,
-        # whoever made the file did not get beyond that, and nothing has happened yet.
+        # The very first root goes into the second place. If the first place is empty, the process
+        # that created the file didn't get beyond that, and nothing was committed.
         if best is None and roots[:_ROOT_SIZE].strip(b"\0"):
-            raise Damaged("it has no valid root")
+            raise Damaged("no valid root")
         return best
 
     def _read(self, start: int, end: int, epoch: int) -> list[Any]:
-        """The records between two places, if they are of this epoch."""
+        """Return the records between two offsets, which must be of this epoch."""
         try:
-            size = fstat(self.fd).st_size
-            if end > size:  # looked at before, as room for all of it is taken to read it
-                raise Damaged(f"it ends at {size}, not at {end}")
-            raw = pread(self.fd, end - start, start)
+            size = fstat(self._file.fd).st_size
+            if end > size:  # checked first, because pread allocates all of it
+                raise Damaged(f"truncated at offset {size} of {end}")
+            raw = pread(self._file.fd, end - start, start)
         except OSError as error:
-            raise trouble(error, self.path) from error
+            raise os_error(error, self._file.path) from error
         if len(raw) != end - start:
-            raise Damaged(f"it ends at {start + len(raw)}, not at {end}")
+            raise Damaged(f"truncated at offset {start + len(raw)} of {end}")
         records = []
         at = 0
         while at < len(raw):
             if len(raw) - at < _FRAME.size:
-                raise Damaged(f"half a record at {start + at}")
+                raise Damaged(f"incomplete record at offset {start + at}")
             length, checksum = _FRAME.unpack_from(raw, at)
             body = raw[at + _FRAME.size : at + _FRAME.size + length]
             if len(body) != length or crc32(body, epoch) != checksum:
-                raise Damaged(f"a wrong checksum at {start + at}")
+                raise Damaged(f"wrong checksum at offset {start + at}")
             records.append(json.loads(body))
             at += _FRAME.size + length
         return records
 
     # ---------------------------------------------------------------- writing
-    # All under the lock, with all that others wrote applied.
+    # Only under the lock, after `catch_up`.
 
     def create(self, state: State) -> None:
-        """Give a new file its first state."""
+        """Write the first state into a new file."""
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.fd, 0, _RESERVED)
+                os.posix_fallocate(self._file.fd, 0, _RESERVED)
             else:
-                pwrite(self.fd, bytes(_RESERVED), 0)
+                pwrite(self._file.fd, bytes(_RESERVED), 0)
         except OSError as error:
-            raise trouble(error, self.path) from error
+            raise os_error(error, self._file.path) from error
         self._sequence = self._epoch = 0
-        self._start = self._end = _FIRST
-        self._head = _NO_ROOTS + NO_KNOCKS
-        self._save(state, _FIRST)
+        self._start = self._end = _HEAD_SIZE
+        self._head = _NO_ROOTS + _lock_queue.EMPTY
+        self._write_snapshot(state, _HEAD_SIZE)
         self.state = state
-        self.sound = True
+        self.in_sync = True
 
     def write(self, record: Record) -> list[Event]:
-        """Make a change: in the state, and in the file.
+        """Apply a change to the state, and commit it to the file.
 
-        If it raises, the file is as it was; and if the state may not be, it is
-        read again before its next use.
+        If it raises, the file is unchanged. If the state may have changed, it is no longer in
+        sync, and is read again before its next use.
         """
         state = self.state
         assert state is not None
         events = state.apply(record)
-        self.sound = False  # until the file has it
+        self.in_sync = False  # until it is committed
         start = self._start
-        end = self._store(_text(record), self._end, self._epoch, start)
-        self.sound = True
-        if end - start > _LONG and self._is_long(state):
+        end = self._commit(_encode(record), self._end, self._epoch, start)
+        self.in_sync = True
+        if end - start > _COMPACT_AFTER and self._needs_compaction(state):
             self._compact(state)
         return events
 
-    def _is_long(self, state: State) -> bool:
-        # About 150 bytes for each holder and waiter: a guess will do.
-        return self._end - self._start > _LONG + 300 * (len(state.holders) + len(state.waiting))
+    def _needs_compaction(self, state: State) -> bool:
+        # A holder or waiter takes about 150 bytes of a snapshot; an estimate is enough.
+        claims = len(state.holders) + len(state.waiting)
+        return self._end - self._start > _COMPACT_AFTER + 300 * claims
 
     def _compact(self, state: State) -> None:
-        """Begin anew with a snapshot, in front of what is in use now if it fits there."""
+        """Replace the snapshot and the records by a new snapshot."""
         try:
-            self._save(state, self._end)
-            if self._start == _FIRST and fstat(self.fd).st_size > 4 * max(self._end, _RESERVED):
-                os.ftruncate(self.fd, max(self._end, _RESERVED))
+            self._write_snapshot(state, self._end)
+            wanted = max(self._end, _RESERVED)
+            if self._start == _HEAD_SIZE and fstat(self._file.fd).st_size > 4 * wanted:
+                os.ftruncate(self._file.fd, wanted)
         except (BackendError, OSError):
-            pass  # the disk is full; the records will do for another while
+            pass  # the disk is full; the old snapshot and its records stay for now
 
-    def _save(self, state: State, behind: int) -> None:
-        """Store all of it, in front of what is in use now if it fits there."""
-        snapshot = _text(state.snapshot())
-        fits = _FIRST + _FRAME.size + len(snapshot) <= self._start
-        at = _FIRST if fits else behind
-        self._store(snapshot, at, self._epoch + 1, at)
+    def _write_snapshot(self, state: State, behind: int) -> None:
+        """Write it in front of what is in use now if it fits there, else ``behind`` it."""
+        snapshot = _encode(state.snapshot())
+        fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
+        at = _HEAD_SIZE if fits else behind
+        self._commit(snapshot, at, self._epoch + 1, at)
 
-    def _store(self, text: str, at: int, epoch: int, start: int) -> int:
-        """Write a record and then the root that makes it count: where it ends."""
+    def _commit(self, text: str, at: int, epoch: int, start: int) -> int:
+        """Write a record, and then the root that commits it; return where the record ends."""
         body = text.encode()
-        # The epoch is in the checksum: what is left of an earlier one is never taken for a record.
+        # The epoch is in the checksum, so that remains of an earlier one never pass for a record.
         framed = _FRAME.pack(len(body), crc32(body, epoch)) + body
         end = at + len(framed)
         sequence = self._sequence + 1
         root = _ROOT.pack(_MAGIC, VERSION, RULES, sequence, epoch, start, end)
-        root += _SUM.pack(crc32(root))
+        root += _CHECKSUM.pack(crc32(root))
         odd = sequence & 1
+        fd = self._file.fd
         try:
-            if pwrite(self.fd, framed, at) != len(framed):
+            if pwrite(fd, framed, at) != len(framed):
                 self._write_rest(framed, at)
-            pwrite(self.fd, root, _ROOT_SIZE if odd else 0)
+            pwrite(fd, root, _ROOT_SIZE if odd else 0)
         except OSError as error:
-            raise trouble(error, self.path) from error
+            raise os_error(error, self._file.path) from error
         head = self._head
-        self._head = head[:_ROOT_SIZE] + root + NO_KNOCKS if odd else root + head[_ROOT_SIZE:]
+        if odd:
+            self._head = head[:_ROOT_SIZE] + root + _lock_queue.EMPTY
+        else:
+            self._head = root + head[_ROOT_SIZE:]
         self._sequence = sequence
         self._epoch = epoch
         self._start = start
@@ -296,21 +299,22 @@ class Journal(LockedFile):
         return end
 
     def _write_rest(self, data: bytes, at: int) -> None:
-        """The disk is nearly full, or a limit near: this raises, and tells which."""
+        """Write what a short write left over; usually this raises, since the disk is full."""
         while data:
-            written = pwrite(self.fd, data, at)
+            written = pwrite(self._file.fd, data, at)
             data, at = data[written:], at + written
 
 
-def read_name(folder: OpenFolder, file: str) -> str | None:
-    """The name of the semaphore in a file that this process does not have open."""
-    journal = Journal(folder, file, None)
+def read_name(directory: OpenDirectory, filename: str) -> str | None:
+    """Return the name of the semaphore in a file that this process doesn't have open."""
+    file = LockedFile(directory, filename)
+    journal = Journal(file)
     try:
-        if not journal.open(create=False):
+        if not file.open(create=False):
             return None
         journal.catch_up()
         return None if journal.state is None else journal.state.name
     except (Damaged, BackendError):
         return None
     finally:
-        journal.close()
+        file.close()

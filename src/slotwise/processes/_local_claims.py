@@ -1,7 +1,7 @@
-"""Members: the acquisitions of this process in one semaphore, and how they learn what happened.
+"""The acquisitions of this process in one semaphore, and how they learn what happened.
 
-Events are sorted out while the locks are held, and told when they are open
-again: what is left to do until then are the deeds.
+Events are handled while the locks are held. What runs other code, or makes other system
+calls, is collected in an `AfterUnlock` and done when the locks are released.
 """
 
 from __future__ import annotations
@@ -11,194 +11,201 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise._core.messages import too_many_slots
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._folder import key_of
-from slotwise.processes._messages import Busy
-from slotwise.processes._state import Entry, Event, State
+from slotwise.processes._errors import Busy
+from slotwise.processes._filenames import key_of
+from slotwise.processes._state import Event, ProcessClaim, State
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
 
 
 class AfterUnlock:
-    """What is left to do when the locks are open again; mostly nothing."""
+    """What a change leaves to do when the locks are released; usually nothing."""
 
     wake: deque[ProcessAcquisition] | None = None
-    lost: deque[tuple[ProcessAcquisition, str]] | None = None
-    hints: set[str] | None = None  # processes that have to look
-    alarm: float = NEVER  # when to see to those whose time is up
+    lost: deque[tuple[ProcessAcquisition, str]] | None = None  # with the event
+    notify: set[str] | None = None  # owners of claims in other processes
+    deadline: float = NEVER  # when the next hold or wait expires
 
     def __init__(self, now: float) -> None:
         self.now = now
 
 
 class LocalClaims:
-    """Who of this process holds or waits."""
+    """The holders and waiters of this process."""
 
     # Between any two changes:
-    #   M1  `all` has the acquisitions of this process that hold or wait, by id
-    #   M2  `waiting` is how many of them sleep until they are granted
+    #   L1  by_id has the acquisitions of this process that hold or wait
+    #   L2  waiting is how many of them sleep until they are granted
 
-    def __init__(self, process: LocalProcess, name: str, path: Path) -> None:
+    def __init__(self, process: LocalProcess, name: str, title: str, path: Path) -> None:
         self._process = process
-        self._name = name
+        self._title = title
         self._path = path
         self.key = key_of(name)
-        self.all: dict[str, ProcessAcquisition] = {}
+        self.by_id: dict[str, ProcessAcquisition] = {}
         self.waiting = 0
         self.woken = Woken()
 
-    # ----------------------------------------------------- while it is locked
+    # ------------------------------------------------- while the file is locked
 
-    def note(
-        self, events: Iterable[Event], state: State, deeds: AfterUnlock, *, told_by_us: bool = False
+    def apply(
+        self,
+        events: Iterable[Event],
+        state: State,
+        after: AfterUnlock,
+        *,
+        written_here: bool = False,
     ) -> None:
-        """Sort out whom events concern: us, or other processes, which we tell of our own."""
+        """Apply the events of this process's claims, and collect the other processes.
+
+        Other processes are only notified of what was ``written_here``.
+        """
         own = self._process.owner
-        for word, entry in events:
-            if entry.owner == own:
-                acquisition = self.all.get(entry.acquisition_id)
+        for event, claim in events:
+            if claim.owner == own:
+                acquisition = self.by_id.get(claim.acquisition_id)
                 if acquisition is not None:
-                    self._tell(acquisition, word, entry, state, deeds)
-            elif told_by_us:
-                deeds.hints = {*(deeds.hints or ()), entry.owner}
+                    self._apply(acquisition, event, claim, state, after)
+            elif written_here:
+                after.notify = {*(after.notify or ()), claim.owner}
 
-    def reconcile(self, state: State, deeds: AfterUnlock) -> None:
-        """Find out what became of ours when the records that told it are gone."""
-        for acquisition_id, acquisition in list(self.all.items()):
-            entry = state.holders.get(acquisition_id)
-            if entry is not None:
-                self._tell(acquisition, "granted", entry, state, deeds)
+    def reconcile(self, state: State, after: AfterUnlock) -> None:
+        """Compare the claims with the state, when the records in between are gone."""
+        for acquisition_id, acquisition in list(self.by_id.items()):
+            claim = state.holders.get(acquisition_id)
+            if claim is not None:
+                self._apply(acquisition, "granted", claim, state, after)
             elif acquisition_id not in state.waiting:
-                self._end(acquisition, _guess(acquisition, state, deeds.now), state, deeds)
+                self._end(acquisition, _likely_event(acquisition, state, after.now), state, after)
 
-    def end_all(self, deeds: AfterUnlock) -> None:
-        """Tell all of ours that the file they were in is gone; another says nothing of them."""
-        for acquisition in list(self.all.values()):
-            self._end(acquisition, "ended" if acquisition.holds else "displaced", None, deeds)
+    def end_all(self, after: AfterUnlock) -> None:
+        """End all claims: their file is gone, and another one knows nothing about them."""
+        for acquisition in list(self.by_id.values()):
+            self._end(acquisition, "ended" if acquisition.holds else "file gone", None, after)
 
-    def _end(
-        self, acquisition: ProcessAcquisition, word: str, state: State | None, deeds: AfterUnlock
-    ) -> None:
-        gone = Entry(acquisition.acquisition_id, acquisition.slots, acquisition.ttl, 0, None, 0)
-        self._tell(acquisition, word, gone, state, deeds)
-
-    def give_up_overdue(self, state: State, deeds: AfterUnlock, stuck: Busy | None) -> list[str]:
-        """End the waits here whose time is up, though the file can't be told: their ids."""
+    def fail_overdue(self, state: State, after: AfterUnlock, lock_error: Busy | None) -> list[str]:
+        """End the waits whose time is up, although the file can't be changed; return the ids."""
         overdue = [
             acquisition
-            for acquisition in self.all.values()
-            if not acquisition.holds and (acquisition.wait_until or deeds.now) < deeds.now
+            for acquisition in self.by_id.values()
+            if not acquisition.holds and (acquisition.wait_until or after.now) < after.now
         ]
-        ids = self._give_up(overdue, "timed out", state, deeds)
         for acquisition in overdue:
+            self._end(acquisition, "timed out", state, after)
             acquisition.failure = _messages.timed_out(
-                self._name, acquisition.timeout or 0.0, state, stuck
+                self._title, acquisition.timeout or 0.0, state, lock_error
             )
-        return ids
+        return [acquisition.acquisition_id for acquisition in overdue]
 
-    def give_up_closed(self, state: State, deeds: AfterUnlock) -> list[str]:
-        """End the waits of instances that this process closed: their ids."""
+    def fail_closed(self, state: State, after: AfterUnlock) -> list[str]:
+        """End the waits of instances that this process closed; return the ids."""
         closed = [
             acquisition
-            for acquisition in self.all.values()
+            for acquisition in self.by_id.values()
             if not acquisition.holds and acquisition.generation.closed
         ]
-        return self._give_up(closed, "closed", state, deeds)
+        for acquisition in closed:
+            self._end(acquisition, "closed", state, after)
+        return [acquisition.acquisition_id for acquisition in closed]
 
-    def _give_up(
-        self, waiters: Iterable[ProcessAcquisition], word: str, state: State, deeds: AfterUnlock
-    ) -> list[str]:
-        ids = [acquisition.acquisition_id for acquisition in waiters]
-        for acquisition in waiters:
-            self._end(acquisition, word, state, deeds)
-        return ids
-
-    def _tell(
-        self,
-        acquisition: ProcessAcquisition,
-        word: str,
-        entry: Entry,
-        state: State | None,
-        deeds: AfterUnlock,
+    def _end(
+        self, acquisition: ProcessAcquisition, event: str, state: State | None, after: AfterUnlock
     ) -> None:
-        if word == "granted":
-            if not acquisition.holds:
-                acquisition.grant(entry, deeds.now)
-                self._leave_line(acquisition, deeds)
-            return
-        del self.all[acquisition.acquisition_id]
+        del self.by_id[acquisition.acquisition_id]
         if acquisition.holds:
             acquisition.holds = False
-            deeds.lost = deeds.lost or deque()
-            deeds.lost.append((acquisition, word))
+            after.lost = after.lost or deque()
+            after.lost.append((acquisition, event))
         else:
-            acquisition.failure = self._failure(acquisition, word, state)
-            self._leave_line(acquisition, deeds)
+            acquisition.failure = self._failure(acquisition, event, state)
+            self._end_wait(acquisition, after)
 
-    def _leave_line(self, acquisition: ProcessAcquisition, deeds: AfterUnlock) -> None:
+    def _apply(
+        self,
+        acquisition: ProcessAcquisition,
+        event: str,
+        claim: ProcessClaim,
+        state: State,
+        after: AfterUnlock,
+    ) -> None:
+        if event != "granted":
+            self._end(acquisition, event, state, after)
+        elif not acquisition.holds:
+            acquisition.grant(claim, after.now)
+            self._end_wait(acquisition, after)
+
+    def _end_wait(self, acquisition: ProcessAcquisition, after: AfterUnlock) -> None:
         if acquisition.waker is not None:
             self.waiting -= 1
-            if deeds.wake is None:
-                deeds.wake = deque()
-            deeds.wake.append(acquisition)
+            if after.wake is None:
+                after.wake = deque()
+            after.wake.append(acquisition)
 
     def _failure(
-        self, acquisition: ProcessAcquisition, word: str, state: State | None
+        self, acquisition: ProcessAcquisition, event: str, state: State | None
     ) -> Exception:
-        if word == "closed":
+        if event == "closed":
             if state is None or acquisition.generation.closed:
-                return _messages.closed(self._name)
-            return _messages.closed(self._name, state.closure)
-        if state is not None and word == "timed out":
-            return _messages.timed_out(self._name, acquisition.timeout or 0.0, state)
-        if state is not None and word == "too many":
-            return _messages.too_many(self._name, acquisition.slots, state.value)
-        return _messages.place_lost(self._path)
+                return _messages.closed(self._title)
+            return _messages.closed(self._title, state.closure)
+        if state is not None and event == "timed out":
+            return _messages.timed_out(self._title, acquisition.timeout or 0.0, state)
+        if state is not None and event == "too many":
+            return too_many_slots(self._title, acquisition.slots, state.value)
+        return _messages.wait_lost(self._path)
 
-    # ---------------------------------------------------------- and afterwards
+    # --------------------------------------------- after the locks are released
 
-    def act(self, deeds: AfterUnlock, *, interrupted: bool = False) -> None:
-        """Wake ours, hint to others, and tell those who lost what they held.
+    def deliver(self, after: AfterUnlock, *, interrupted: bool = False) -> None:
+        """Wake waiters, notify other processes, and report losses.
 
-        Each is crossed out once it was told: a signal handler that raises meanwhile
-        keeps the rest from nothing.
+        Each is taken off the list once it is done, so that a signal handler that raises in
+        between doesn't keep the rest from being told.
         """
         try:
-            while deeds.wake:
-                deeds.wake[0].wake()
-                deeds.wake.popleft()
-            while deeds.hints:
-                owner = next(iter(deeds.hints))
-                self._process.post.hint(owner, self.key)
-                deeds.hints.discard(owner)
-            while deeds.lost:
-                self._mourn(*deeds.lost[0])
-                deeds.lost.popleft()
+            while after.wake:
+                after.wake[0].wake()
+                after.wake.popleft()
+            while after.notify:
+                owner = next(iter(after.notify))
+                self._process.wakeups.notify(owner, self.key)
+                after.notify.discard(owner)
+            while after.lost:
+                self._report_lost(*after.lost[0])
+                after.lost.popleft()
         except BaseException:
             if not interrupted:
-                self.act(deeds, interrupted=True)
+                self.deliver(after, interrupted=True)
             raise
 
-    def _mourn(self, acquisition: ProcessAcquisition, word: str) -> None:
-        if word == "expired":
-            acquisition.condemn()
-            if acquisition.condemned:
-                self._process.condemned[acquisition.acquisition_id] = acquisition
-        reason = _messages.REASONS[word].format(ttl=acquisition.ttl)
+    def _report_lost(self, acquisition: ProcessAcquisition, event: str) -> None:
+        reason = _messages.LOST_REASONS[event].format(ttl=acquisition.ttl)
+        cancel = None
+        if event == "expired" and acquisition.task is not None:
+            cancel = self._process.ttl_cancels.announce(
+                acquisition.acquisition_id,
+                acquisition.task,
+                f"the ttl of {acquisition.acquisition_id} ended after {acquisition.ttl:g} s",
+            )
         acquisition.lost.set(reason)
-        _log.ended(acquisition, reason)
+        if cancel is not None:
+            cancel.send()
+        _log.lost(acquisition, reason)
 
 
-def _guess(acquisition: ProcessAcquisition, state: State, now: float) -> str:
+def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> str:
+    """Return what probably ended an acquisition whose records are gone."""
     if acquisition.holds:
-        over = acquisition.ttl is not None and acquisition.since + acquisition.ttl <= now
-        return "expired" if over else "ended"
+        ttl = acquisition.ttl
+        return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
     if acquisition.slots > state.value:
         return "too many"
-    return "closed" if state.closed else "buried"
+    return "closed" if state.closed else "owner died"

@@ -1,12 +1,14 @@
-"""The locks on one semaphore's file: who may change it, who is next, and who lives.
+"""Open one semaphore's file, and use kernel locks on it.
 
-Changes happen under a lock on the file's first byte. The other locks say who
-lives: each process that has the file open keeps a byte of its own locked, far
-behind the end, and the kernel unlocks it when the process ends, however it ends.
+Changes happen under a lock on the first byte. Other locks show who is alive: each process
+that has the file open keeps one byte locked, far behind the end of the file, and the kernel
+unlocks it when the process ends, however it ends.
 
-They are POSIX locks since a forked child does not inherit those. But a process
-loses them when it closes *any* descriptor of the file: so it has one descriptor
-for each file, and only `close` closes it.
+They are POSIX locks, because a forked child doesn't inherit those. But a process loses them
+when it closes *any* descriptor of the file. So a process has one descriptor per file, and
+only `LockedFile.close` closes it.
+
+What is in the file is not decided here: see `_journal` and `_lock_queue`.
 """
 
 from __future__ import annotations
@@ -16,30 +18,19 @@ import fcntl
 import os
 import struct
 import sys
-from os import fstat, pread, pwrite, stat
+from os import fstat, stat
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from slotwise.processes._folder import trouble
+from slotwise.processes._messages import os_error
 
 if TYPE_CHECKING:
-    from slotwise.processes._open_folder import OpenFolder
+    from slotwise.processes._directory import OpenDirectory
 
-# Where in the file those show themselves who wait for the first byte: cells, each with since when
-# somebody waits and when that was last said. The threads of a process, and processes that happen
-# to share a cell, show the longest wait among them.
-DOOR = 128
-_KNOCK = struct.Struct("<dd")
-_CELLS = 16
-_NO_KNOCK = bytes(_KNOCK.size)
-NO_KNOCKS = _NO_KNOCK * _CELLS
-# Who knocks does so more often than this, in seconds, unless it was killed or stopped.
-_FORGOTTEN = 0.02
+# Where the bytes begin that processes lock to show that they are alive.
+_LIVENESS_OFFSET = 1 << 40
 
-# The locked bytes of processes are out here.
-_LIVES = 1 << 40
-
-# As the system's header files have it: a kind of lock, from where, which bytes, and whose.
+# struct flock, as in the system's header files.
 _IS_BSD = sys.platform == "darwin" or "bsd" in sys.platform
 _FLOCK = struct.Struct("@qqihh" if _IS_BSD else "@hhqqi0q")
 
@@ -48,166 +39,113 @@ def _flock(kind: int, byte: int) -> tuple[int, ...]:
     return (byte, 1, 0, kind, 0) if _IS_BSD else (kind, 0, byte, 1, 0)
 
 
-_BUSY = (errno.EAGAIN, errno.EACCES)
+_TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 class LockedFile:
-    """A file that processes change in turns."""
+    """A file that processes change one at a time."""
 
-    __slots__ = ("_inode", "fd", "file", "folder", "life", "path")
+    __slots__ = ("_inode", "directory", "fd", "filename", "liveness_byte", "path")
 
-    def __init__(self, folder: OpenFolder, file: str, life: int | None) -> None:
-        """``life`` is the number of this process's own byte; None only reads."""
-        self.folder = folder
-        self.file = file
-        self.path = folder.path / file  # for messages; it is never used by its path
-        self.life = life
-        self.fd = -1  # until it is opened
+    def __init__(
+        self, directory: OpenDirectory, filename: str, liveness_byte: int | None = None
+    ) -> None:
+        """``liveness_byte`` is the byte that this process locks; None opens it for reading."""
+        self.directory = directory
+        self.filename = filename
+        self.path = directory.path / filename  # for messages only
+        self.liveness_byte = liveness_byte
+        self.fd = -1  # while it is not open
         self._inode = -1
 
     def open(self, *, create: bool) -> bool:
-        """Open it, and show that this process lives; False if there is none.
+        """Open it, and lock this process's byte; return False if the file doesn't exist.
 
         Raises:
-            BackendError: it can't be opened, or this file system has no locks.
+            BackendError: it can't be opened, or the file system has no locks.
         """
-        flags = os.O_RDONLY if self.life is None else os.O_RDWR
+        flags = os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
         try:
-            self.fd = self.folder.open(self.file, flags | (os.O_CREAT if create else 0))
+            self.fd = self.directory.open(self.filename, flags | (os.O_CREAT if create else 0))
             found = fstat(self.fd)
             if not S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "it is no file")
-            if self.life is not None:
+                raise OSError(errno.EINVAL, "not a regular file")
+            if self.liveness_byte is not None:
                 if found.st_mode & 0o600 != 0o600 and not found.st_size:
-                    os.fchmod(self.fd, 0o600)  # a umask took even its owner's rights
-                fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIVES + self.life)
+                    os.fchmod(self.fd, 0o600)  # the umask removed the owner's permissions
+                byte = _LIVENESS_OFFSET + self.liveness_byte
+                fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             self._inode = found.st_ino
         except OSError as error:
             self.close()
             if not create and isinstance(error, FileNotFoundError):
                 return False
-            raise trouble(error, self.path) from error
+            raise os_error(error, self.path) from error
         return True
 
     def close(self) -> None:
-        """Let go of the file, and of all locks on it."""
+        """Close the file, which drops all locks of this process on it."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
     def is_in_place(self) -> bool:
-        """Whether newcomers find this file: else it was deleted, moved, or replaced."""
-        folder = self.folder
+        """Return whether the path still leads to this file; if not, it was deleted or replaced."""
+        directory = self.directory
         try:
-            # As `folder.stat` does it: this is asked before each acquisition.
-            there = stat(self.file, dir_fd=folder.fd, follow_symlinks=False)
+            # `directory.stat`, inlined: this runs before each acquisition.
+            found = stat(self.filename, dir_fd=directory.fd, follow_symlinks=False)
         except OSError:
             return False
-        return there.st_ino == self._inode and folder.is_in_place()
+        return found.st_ino == self._inode and directory.is_in_place()
 
     def remove(self) -> None:
-        """Delete it; under the lock, so that nobody has anything in it who finds it gone."""
+        """Delete the file; under the lock, so that nobody can be using it."""
         try:
-            if self.is_in_place():  # and it is not another that would go
-                self.folder.unlink(self.file)
+            if self.is_in_place():  # else another file would be deleted
+                self.directory.unlink(self.filename)
         except OSError as error:
-            raise trouble(error, self.path) from error
+            raise os_error(error, self.path) from error
 
-    # --------------------------------------------------------------- who lives
-
-    def is_alive(self, life: int) -> bool:
-        """Whether the process that has this byte lives."""
-        if life == self.life:
-            return True  # to try its own lock would be to lose it
-        at = _LIVES + life
+    def is_alive(self, liveness_byte: int) -> bool:
+        """Return whether the process that locked this byte is alive."""
+        if liveness_byte == self.liveness_byte:
+            return True  # trying its own lock would drop it
+        byte = _LIVENESS_OFFSET + liveness_byte
         try:
-            # Shared, so that two who look at the same time do not see each other.
-            if not self._try(fcntl.LOCK_SH | fcntl.LOCK_NB, at):
+            # Shared, so that two processes that check at the same time don't see each other.
+            if not self._try_lock(fcntl.LOCK_SH | fcntl.LOCK_NB, byte):
                 return True
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, at)
+            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, byte)
         except OSError as error:
-            raise trouble(error, self.path) from error
+            raise os_error(error, self.path) from error
         return False
 
-    # ---------------------------------------------------------- who changes it
-
     def try_lock(self) -> bool:
-        """Take the right to change it, until its first byte is unlocked; False if it is taken."""
-        try:
-            return self._try(fcntl.LOCK_EX | fcntl.LOCK_NB, 0)
-        except OSError as error:
-            raise trouble(error, self.path) from error
+        """Lock the file for a change, unless another process has; return whether it is locked.
 
-    def _try(self, how: int, byte: int) -> bool:
+        The caller unlocks it with ``lockf(fd, LOCK_UN, 1, 0)``.
+        """
         try:
-            fcntl.lockf(self.fd, how, 1, byte)
+            return self._try_lock(fcntl.LOCK_EX | fcntl.LOCK_NB, 0)
         except OSError as error:
-            if error.errno in _BUSY:
+            raise os_error(error, self.path) from error
+
+    def _try_lock(self, operation: int, byte: int) -> bool:
+        try:
+            fcntl.lockf(self.fd, operation, 1, byte)
+        except OSError as error:
+            if error.errno in _TAKEN:
                 return False
             raise
         return True
 
     def lock_holder(self) -> int | None:
-        """The pid of who has that right now; None if nobody has, or the kernel doesn't tell."""
-        asked = _FLOCK.pack(*_flock(fcntl.F_WRLCK, 0))
+        """Return the pid of the process that has the lock, if the kernel can tell."""
+        question = _FLOCK.pack(*_flock(fcntl.F_WRLCK, 0))
         try:
-            answer = _FLOCK.unpack_from(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
+            answer = _FLOCK.unpack_from(fcntl.fcntl(self.fd, fcntl.F_GETLK, question))
         except OSError:
             return None
         kind, pid = (answer[3], answer[2]) if _IS_BSD else (answer[0], answer[4])
         return pid if kind != fcntl.F_UNLCK and pid > 0 else None
-
-    def knock(self, since: float, now: float) -> None:
-        """Show that one of this process has waited for that right since then.
-
-        It has to be shown again and again.
-        """
-        waiting, shown_at = _KNOCK.unpack(self._knocks()[self._cell()])
-        if since <= waiting or _is_void(shown_at, now):
-            self._show(self._cell(), since, now)
-
-    def is_anothers_turn(self, since: float, now: float) -> bool:
-        """Whether to let somebody pass, if one has waited only since then; 0 if not at all."""
-        theirs = False
-        for cell, knock in enumerate(self._knocks()):
-            if knock == _NO_KNOCK:
-                continue
-            waiting, shown_at = _KNOCK.unpack(knock)
-            if _is_void(shown_at, now):
-                self._show(cell, 0.0, 0.0)
-            elif 0 < waiting < (since or now):
-                theirs = True
-        return theirs
-
-    def stop_knocking(self, since: float) -> None:
-        """Let nobody wait for one who has waited since then."""
-        cell = self._cell()
-        if _KNOCK.unpack(self._knocks()[cell])[0] == since:
-            self._show(cell, 0.0, 0.0)
-
-    def _cell(self) -> int:
-        return (self.life or 0) % _CELLS
-
-    def _knocks(self) -> list[bytes]:
-        """For each cell, since when somebody waits, 0 if nobody, and when that was last said."""
-        try:
-            raw = pread(self.fd, len(NO_KNOCKS), DOOR).ljust(len(NO_KNOCKS), b"\0")
-        except OSError as error:
-            raise trouble(error, self.path) from error
-        return [raw[at : at + _KNOCK.size] for at in range(0, len(raw), _KNOCK.size)]
-
-    def _show(self, cell: int, since: float, now: float) -> None:
-        try:
-            pwrite(self.fd, _KNOCK.pack(since, now), DOOR + cell * _KNOCK.size)
-        except OSError as error:
-            raise trouble(error, self.path) from error
-
-
-def _is_void(shown_at: float, now: float) -> bool:
-    """Whether who knocked then was killed or stopped since; or nobody did, and it is garbage.
-
-    There is no checksum, as each cell has many writers: what says nothing about this very
-    moment is nothing. A time in the future would keep everybody waiting for it, and not
-    a number is never close.
-    """
-    return not abs(now - shown_at) <= _FORGOTTEN

@@ -1,4 +1,4 @@
-"""What this driver tells the standard library's logging of single acquisitions.
+"""What this driver logs about single acquisitions, on the logger ``slotwise.processes``.
 
 Fields go into ``extra``, as those of the other drivers do: ``semaphore_name``,
 ``acquisition_id``, ``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
@@ -24,14 +24,14 @@ perhaps_wanted = cached_levels(logger)
 
 def acquired(holder: ProcessAcquisition) -> None:
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        acquire_time = holder.since - holder.asked_at
+        acquire_time = holder.granted_at - holder.requested_at
         logger.debug(
             "acquired slot %d of %r after %.3f s",
             holder.slot_number,
-            holder.room.name,
+            holder.file.name,
             acquire_time,
             extra={
-                "semaphore_name": holder.room.name,
+                "semaphore_name": holder.file.name,
                 "acquisition_id": holder.acquisition_id,
                 "acquire_time": acquire_time,
                 "slot_number": holder.slot_number,
@@ -43,16 +43,15 @@ def acquired(holder: ProcessAcquisition) -> None:
 def released(holder: ProcessAcquisition) -> None:
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         logger.debug(
-            "released slot %d of %r", holder.slot_number, holder.room.name, extra=_ending(holder)
+            "released slot %d of %r", holder.slot_number, holder.file.name, extra=_ending(holder)
         )
 
 
-def ended(holder: ProcessAcquisition, reason: str) -> None:
-    """Expired, kicked, or released by somebody else."""
+def lost(holder: ProcessAcquisition, reason: str) -> None:
     logger.warning(
         "slot %d of %r lost by %s: %s",
         holder.slot_number,
-        holder.room.name,
+        holder.file.name,
         holder.acquisition_id,
         reason,
         extra=_ending(holder),
@@ -65,14 +64,14 @@ def unreadable(name: str, error: Exception) -> None:
 
 def _ending(holder: ProcessAcquisition) -> dict[str, object]:
     return {
-        "semaphore_name": holder.room.name,
+        "semaphore_name": holder.file.name,
         "acquisition_id": holder.acquisition_id,
-        "held_time": clock.now() - holder.since,
+        "held_time": clock.now() - holder.granted_at,
         "slot_number": holder.slot_number,
         "max_slots": _value(holder),
     }
 
 
 def _value(holder: ProcessAcquisition) -> int | None:
-    state = holder.room.state
+    state = holder.file.state
     return None if state is None else state.value

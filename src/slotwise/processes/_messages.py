@@ -1,11 +1,13 @@
-"""What this driver says: its errors, and how a hold came to its end."""
+"""The messages that callers of this driver see, and no other driver has."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.messages import value_conflict
+from slotwise._core.messages import no_slot, occupancy, value_conflict
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -13,101 +15,88 @@ from slotwise.errors import (
     UnknownSemaphore,
     ValueConflict,
 )
-from slotwise.processes._state import State
+from slotwise.processes._filenames import FIFOS
 
-# How a hold that was not released by its owner came to its end.
-REASONS = {
+if TYPE_CHECKING:
+    from slotwise.processes._errors import Busy
+    from slotwise.processes._state import State
+
+# Why `lost` was set, by the event that ended the hold.
+LOST_REASONS = {
     "expired": "its ttl of {ttl:g} s ended",
     "kicked": "it was kicked",
     "released": "somebody else released it",
     "ended": "somebody else released or kicked it, or its file was deleted",
-    "buried": "its process was taken for dead: other code in it opened and closed the file",
+    "owner died": "its process seemed dead: other code in it opened and closed the file",
+}
+
+_NO_SPACE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
+_NO_PERMISSION = "permission denied: check its owner and mode, or set SLOTWISE_DIR"
+_NO_LOCKS = "this file system has no locks: set SLOTWISE_DIR to a directory on a local disk"
+
+_REMEDIES = {
+    errno.ENOSPC: f"the disk is full: {_NO_SPACE}",
+    errno.EDQUOT: f"the disk quota is used up: {_NO_SPACE}",
+    errno.EFBIG: "it would exceed the limit for file sizes: raise the limit (ulimit -f)",
+    errno.EROFS: "the file system is read-only: set SLOTWISE_DIR to a writable directory",
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.ENOENT: "it does not exist: create its parent directory first",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOLCK: _NO_LOCKS,
+    errno.ENOTSUP: _NO_LOCKS,
+    errno.ENOSYS: _NO_LOCKS,
+    errno.EINVAL: "not a file of slotwise: remove it",
+    errno.EISDIR: "it is a directory: remove it",
+    errno.ELOOP: "it is a symbolic link: remove it",
+    errno.ENXIO: "not a regular file: remove it",
+    errno.EIO: "the disk reports an error: check the system log",
 }
 
 
-class Busy(Exception):
-    """Inside only: somebody else had the file's lock all the time."""
-
-    def __init__(self, pid: int | None) -> None:
-        super().__init__(pid)
-        self.pid = pid  # of who has it; None if that can't be told
+# ---------------------------------------------------------------- the files
 
 
-class Retired(Exception):
-    """Inside only: the room was given up when nobody was in it; there may be a new one."""
+def os_error(error: OSError, path: str | Path) -> BackendError:
+    """Return an error that says which file can't be used, why, and what to do about it."""
+    if isinstance(error, BackendError):  # an OSError too, and it says all that already
+        return error
+    remedy = _REMEDIES.get(error.errno or 0, "it can't be used")
+    if error.errno == errno.ENOENT:
+        parent = Path(path).parent
+        if (parent.parent if parent.name == FIFOS else parent).is_dir():  # as in /proc
+            remedy = "no file can be created there: set SLOTWISE_DIR to a directory on a disk"
+    return BackendError(f"{path}: {remedy} ({error.strerror or error})")
 
 
-class Missing(Exception):
-    """Inside only: there is no such semaphore, and it is not to be made."""
-
-
-class Interrupted(RuntimeError):
-    """A signal handler or finalizer that interrupted a change asked for another."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "a signal handler or finalizer that interrupted slotwise asked it for a slot"
-        )
-
-
-def unknown(folder: Path, name: str) -> UnknownSemaphore:
-    return UnknownSemaphore(f"there is no semaphore {name!r} in {folder}")
-
-
-def closed(name: str, closure: Closure | None = None) -> SemaphoreClosed:
-    return closed_error(f"{name!r} is", closure)
-
-
-def conflict(name: str, declared: int | None, state: State) -> ValueConflict:
-    return value_conflict(
-        name, declared, value=state.value, held=state.in_use, waiting=len(state.waiting)
+def foreign_directory(path: Path, owner: int, user: int) -> BackendError:
+    return BackendError(
+        f"{path}: it belongs to user {owner}, and this is user {user}:"
+        f" set SLOTWISE_DIR to a directory of your own"
     )
 
 
-def too_many(name: str, slots: int, value: int) -> ValueError:
-    return ValueError(
-        f"{slots} slots asked of {name!r}, which has {value}: that can never be granted"
+def unsafe_directory(path: Path, mode: int) -> BackendError:
+    return BackendError(
+        f"{path}: others can write to it (mode {mode:o}):"
+        f" run `chmod 700 {path}`, or set SLOTWISE_DIR to another directory"
     )
 
 
-def timed_out(name: str, timeout: float, state: State, stuck: Busy | None = None) -> AcquireTimeout:
-    """``stuck`` tells who kept the file from being changed meanwhile."""
-    return AcquireTimeout(
-        f"no slot of {name!r} in {timeout:g} s: {state.in_use} of {state.value}"
-        f" held, {len(state.waiting)} others waiting"
-        + ("" if stuck is None else "; " + lock_taken(stuck.pid, "the lock of its file"))
+def not_a_directory(path: Path) -> BackendError:
+    if path.is_symlink():
+        return BackendError(f"{path}: it is a symbolic link: use the path that it points to")
+    return BackendError(
+        f"{path}: not a directory: remove it, or set SLOTWISE_DIR to another directory"
     )
 
 
-def never_asked(name: str, timeout: float, path: Path, stuck: Busy) -> AcquireTimeout:
-    return AcquireTimeout(f"no slot of {name!r} in {timeout:g} s: {busy(path, stuck)}")
-
-
-def busy(path: Path, stuck: Busy) -> BackendError:
-    return BackendError(f"{path}: {lock_taken(stuck.pid)}")
-
-
-def lock_taken(pid: int | None, lock: str = "its lock") -> str:
-    """Who has the lock of a file, and how to get it back."""
-    if pid is None:
-        return (
-            f"another process has had {lock} all the time: is that stopped?"
-            " `lslocks` tells which, `kill -CONT` lets it go on"
-        )
-    found = f"process {pid} has had {lock} all the time"
-    if is_stopped(pid):
-        return f"{found} and is stopped: `kill -CONT {pid}` lets it go on"
-    return f"{found}: is that stopped? `kill -CONT {pid}` lets it go on"
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger, if this system tells."""
-    try:
-        # The name, in brackets, may be anything; the state is the letter behind it.
-        told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return told[:1] in ([b"T"], [b"t"])
+def newer_release(path: Path, theirs: str, ours: str) -> BackendError:
+    return BackendError(
+        f"{path}: a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
+        f" upgrade slotwise here too, or set SLOTWISE_DIR"
+    )
 
 
 def damaged(path: Path, damage: Exception) -> BackendError:
@@ -116,8 +105,72 @@ def damaged(path: Path, damage: Exception) -> BackendError:
     )
 
 
-def place_lost(path: Path) -> BackendError:
+# ------------------------------------------------------------ the file's lock
+
+
+def busy(path: Path, error: Busy) -> BackendError:
+    return BackendError(f"{path}: {lock_taken(error.pid)}")
+
+
+def lock_taken(pid: int | None, lock: str = "its lock") -> str:
+    """Say which process has the lock of a file, and how to get it back."""
+    if pid is None:
+        return (
+            f"another process kept {lock} the whole time; it may be stopped:"
+            " find it with `lslocks`, and continue it with `kill -CONT`"
+        )
+    if is_stopped(pid):
+        return f"process {pid} is stopped and kept {lock}: continue it with `kill -CONT {pid}`"
+    return (
+        f"process {pid} kept {lock} the whole time; it may be stopped:"
+        f" continue it with `kill -CONT {pid}`"
+    )
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal or a debugger stopped the process, if the system can tell."""
+    try:
+        # The name, in parentheses, can contain anything; the state is the letter behind it.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[:1] in ([b"T"], [b"t"])
+
+
+# ------------------------------------------------------------- the semaphore
+
+
+def unknown(directory: Path, name: str) -> UnknownSemaphore:
+    return UnknownSemaphore(f"there is no semaphore {name!r} in {directory}")
+
+
+def closed(title: str, closure: Closure | None = None) -> SemaphoreClosed:
+    return closed_error(f"{title} is", closure)
+
+
+def conflict(name: str, declared: int | None, state: State) -> ValueConflict:
+    return value_conflict(
+        name, declared, value=state.value, held=state.in_use, waiting=len(state.waiting)
+    )
+
+
+def timed_out(
+    title: str, timeout: float, state: State, lock_error: Busy | None = None
+) -> AcquireTimeout:
+    """``lock_error``: the file could not be changed either when the time was up."""
+    full = occupancy(value=state.value, held=state.in_use, waiting=len(state.waiting))
+    if lock_error is not None:
+        full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
+    return no_slot(title, timeout, full)
+
+
+def timed_out_locked(title: str, timeout: float, path: Path, error: Busy) -> AcquireTimeout:
+    """The file's lock was taken the whole time, so there was no place in the queue either."""
+    return no_slot(title, timeout, str(busy(path, error)))
+
+
+def wait_lost(path: Path) -> BackendError:
     return BackendError(
-        f"{path}: the place in the queue was lost: was the file deleted, or opened and closed"
-        f" by other code of this process?"
+        f"{path}: this waiter lost its place in the queue: the file was deleted, or other code in"
+        f" this process opened and closed it"
     )

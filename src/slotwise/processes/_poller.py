@@ -1,7 +1,7 @@
-"""Watch: sleeping until a descriptor has something to read, or one of some processes has ended.
+"""Sleep until a descriptor is readable, or one of several processes has ended.
 
-A pidfd tells of the end of the process that had the pid when it was opened. That
-this was the right one is seen to by who looks, afterwards, whether it lives.
+A pidfd reports the end of the process that had the pid when it was opened. If the pid was
+reused before that, it is the wrong process: so callers check afterwards who is alive.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import select
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-_FEW = 32  # watched processes that nobody waits for any more; they may soon be again
+# How many processes stay watched that nobody waits for any more: they may soon be needed again.
+_UNUSED = 32
 
 
 class Poller:
-    """A poll, and the processes in it. For one thread, but for `knows` and `abandon`."""
+    """A poll object with pidfds. For one thread, except `watches` and `abandon`."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._pidfds: dict[str, int] = {}  # by owner; -1 where there is none to be had
+        self._pidfds: dict[str, int] = {}  # by owner; -1 if none could be opened
 
     @property
-    def is_blind(self) -> bool:
-        """Whether one of the processes may end without a sign."""
+    def misses_exits(self) -> bool:
+        """Whether the end of one of the processes will not be reported."""
         return -1 in self._pidfds.values()
 
-    def knows(self, owners: Iterable[str], besides: str) -> bool:
-        """Whether all of them are watched, but for one that need not be."""
+    def watches(self, owners: Iterable[str], besides: str) -> bool:
+        """Return whether all of them are watched, not counting ``besides``."""
         pidfds = self._pidfds
         return all(owner in pidfds or owner == besides for owner in owners)
 
@@ -35,25 +36,24 @@ class Poller:
         self._poll.register(fd, select.POLLIN)
 
     def remove(self, fd: int) -> None:
-        """Forget a descriptor, and close it."""
+        """Stop polling a descriptor, and close it."""
         self._poll.unregister(fd)
         os.close(fd)
 
-    def _drop(self, unwanted: AbstractSet[str]) -> None:
-        """Watch these no more."""
+    def _unwatch(self, owners: AbstractSet[str]) -> None:
         pidfds = self._pidfds
-        # Out of the mapping before any is closed: a child forked in between by another
-        # thread closes what is in it, and that number may be somebody else's by then.
-        self._pidfds = {who: fd for who, fd in pidfds.items() if who not in unwanted}
-        for owner in unwanted:
+        # Removed from the dict before any is closed: a child that another thread forks in between
+        # closes what is in the dict, and by then the number could be another file's.
+        self._pidfds = {owner: fd for owner, fd in pidfds.items() if owner not in owners}
+        for owner in owners:
             if pidfds[owner] >= 0:
                 self.remove(pidfds[owner])
 
-    def extend(self, owners: dict[str, int]) -> bool:
-        """Watch these processes, by their pids, too; True if there are new ones."""
-        unwanted = self._pidfds.keys() - owners.keys()
-        if len(unwanted) > _FEW or self.is_blind:
-            self._drop(unwanted)
+    def watch(self, owners: dict[str, int]) -> bool:
+        """Watch these processes, given with their pids; return whether some are new."""
+        unused = self._pidfds.keys() - owners.keys()
+        if len(unused) > _UNUSED or self.misses_exits:
+            self._unwatch(unused)
         new = owners.keys() - self._pidfds.keys()
         for owner in new:
             try:
@@ -65,14 +65,14 @@ class Poller:
         return bool(new)
 
     def wait(self, seconds: float) -> tuple[bool, bool]:
-        """Sleep; whether a descriptor is ready, and whether a process has ended."""
-        found = {fd for fd, _ in self._poll.poll(max(seconds, 0.0) * 1000)}
-        ended = {who: fd for who, fd in self._pidfds.items() if fd in found}
-        self._drop(ended.keys())
-        return len(found) > len(ended), bool(ended)
+        """Sleep; return whether a descriptor is readable, and whether a process has ended."""
+        ready = {fd for fd, _ in self._poll.poll(max(seconds, 0.0) * 1000)}
+        ended = {owner: fd for owner, fd in self._pidfds.items() if fd in ready}
+        self._unwatch(ended.keys())
+        return len(ready) > len(ended), bool(ended)
 
     def abandon(self) -> None:
-        """In a forked child: they are the parent's."""
+        """In a forked child: the pidfds are the parent's."""
         pidfds, self._pidfds = self._pidfds, {}
         for fd in pidfds.values():
             if fd >= 0:

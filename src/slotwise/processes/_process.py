@@ -1,7 +1,7 @@
-"""Process: who this process is to the others of a folder, and which semaphores it has open.
+"""This process as the others in a directory see it, and the files that it has open.
 
-Its number is drawn at random for each process and after each fork, so that a
-reused pid is never taken for the one that had it before.
+Its identity is drawn at random for each process and after each fork, so that a reused pid is
+never mistaken for the process that had it before.
 """
 
 from __future__ import annotations
@@ -16,183 +16,190 @@ from weakref import WeakSet
 
 from slotwise._core import fork
 from slotwise._core.closing import Generations
+from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.errors import BackendError
-from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._folder import PRIVATE_SUFFIX, SUFFIX, file_name, key_in, key_of, true_path
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
+from slotwise.processes._filenames import (
+    PRIVATE_SUFFIX,
+    SUFFIX,
+    filename_of,
+    key_from,
+    key_of,
+    true_path,
+)
 from slotwise.processes._journal import read_name
-from slotwise.processes._messages import Busy, Interrupted, Missing, Retired
-from slotwise.processes._open_folder import OpenFolder
+from slotwise.processes._operations import delete_private
 from slotwise.processes._semaphore_file import SemaphoreFile
 from slotwise.processes._sweeping import Sweeper
 from slotwise.processes._wakeups import Wakeups
 
 
 class LocalProcess:
-    """This process, in one folder."""
+    """This process, in one directory."""
 
-    def __init__(self, folder: OpenFolder) -> None:
-        self.folder = folder
-        self.life = secrets.randbits(60)
-        self.owner = f"p{self.life:015x}"
+    def __init__(self, directory: OpenDirectory) -> None:
+        self.directory = directory
+        self.liveness_byte = secrets.randbits(60)
+        self.owner = f"p{self.liveness_byte:015x}"
         self.pid = os.getpid()
-        self.boot = _boot()
-        self.rooms: OrderedDict[str, SemaphoreFile] = OrderedDict()  # by key
-        self._every_room: WeakSet[SemaphoreFile] = WeakSet()  # also those that are given up
-        self.private: set[str] = set()  # names of private semaphores that were made here
-        self._gone: set[str] = set()  # of these, the semaphores that nobody has any more
-        self.condemned: dict[
-            str, ProcessAcquisition
-        ] = {}  # expired, and about to be cancelled for it
-        self.post = Wakeups(self)
+        self.boot = _boot_id()
+        self.files: OrderedDict[str, SemaphoreFile] = OrderedDict()  # by key
+        self._all_files: WeakSet[SemaphoreFile] = WeakSet()  # retired ones too
+        self.private: set[str] = set()  # names of the private semaphores that were made here
+        self._garbage: set[str] = set()  # of these, the ones that were garbage-collected
+        self.ttl_cancels = TtlCancels()  # by acquisition id
+        self.wakeups = Wakeups(self)
         self.sweeper = Sweeper(self)
         self.next_number = itertools.count(1).__next__
         # Re-entrant: a garbage collection may release something.
         self._lock = fork.new_lock()
-        _everywhere.add(self)
+        _all_processes.add(self)
 
     def abandon(self) -> None:
-        """In a forked child: all of it is the parent's."""
-        self.post.abandon()
-        for room in self._every_room:
-            room.abandon()
-        self.folder.close()
+        """In a forked child: everything here belongs to the parent."""
+        self.wakeups.abandon()
+        self.ttl_cancels.clear()
+        for file in self._all_files:
+            file.abandon()
+        self.directory.close()
 
-    def room(self, name: str, suffix: str = SUFFIX) -> SemaphoreFile:
-        """The room of a name; its file is opened with the first change."""
+    def file(self, name: str, suffix: str = SUFFIX) -> SemaphoreFile:
+        """Return the SemaphoreFile of a name; its file is opened by the first change."""
         key = key_of(name)
         with self._lock:
-            room = self.rooms.get(key)
-            if room is None or room.retired:
-                room = SemaphoreFile(self, name, suffix)
-                self._every_room.add(room)
-                self.rooms[key] = room
-            return room
+            file = self.files.get(key)
+            if file is None or file.retired:
+                file = SemaphoreFile(self, name, suffix)
+                self._all_files.add(file)
+                self.files[key] = file
+            return file
 
-    def name_of(self, file: str) -> str | None:
-        """The name that stands in a file; None if it can't be told, or the file is gone."""
+    def name_of(self, filename: str) -> str | None:
+        """Return the name that is stored in a file; None if it can't be read."""
         with self._lock:
-            room = self.rooms.get(key_in(file))
-            if room is not None:
-                return room.name
-            # Opened only where no room has it open: closing it would drop that one's locks.
-            return read_name(self.folder, file)
+            file = self.files.get(key_from(filename))
+            if file is not None:
+                return file.name
+            # Only because it isn't open here: closing it drops this process's locks on it.
+            return read_name(self.directory, filename)
 
     def is_open(self, name: str) -> bool:
-        """Whether this process has the file of a name open, or is about to."""
-        return key_of(name) in self.rooms
+        """Return whether this process has the file of a name open, or is about to open it."""
+        return key_of(name) in self.files
 
-    def next_room(self) -> SemaphoreFile | None:
-        """One of those that are open; each in its turn."""
+    def next_file(self) -> SemaphoreFile | None:
+        """Return one of the open files, each in its turn."""
         with self._lock:
-            for key, room in self.rooms.items():
-                self.rooms.move_to_end(key)  # and never out of it: others look without the lock
-                return room
+            for key, file in self.files.items():
+                self.files.move_to_end(key)  # never removed: others look it up without the lock
+                return file
             return None
 
-    def retire(self, room: SemaphoreFile) -> bool:
-        """Close the file of a room if nobody of this process is in it."""
+    def retire(self, file: SemaphoreFile) -> bool:
+        """Close a file that this process doesn't use; return whether it did."""
         with self._lock:
-            if not room.retire():
+            if not file.retire():
                 return False
-            key = room.members.key
-            if self.rooms.get(key) is room:
-                del self.rooms[key]
+            key = file.claims.key
+            if self.files.get(key) is file:
+                del self.files[key]
             return True
 
     # --------------------------------------------------- private semaphores
 
-    def forget(self, name: str) -> None:
-        """A private semaphore is gone: its file goes as soon as nobody uses it."""
-        self._gone.add(name)
-        if not self.discard(name):
-            self.sweeper.leave(name, PRIVATE_SUFFIX)
+    def on_collected(self, name: str) -> None:
+        """Delete the file of a private semaphore that was garbage-collected, when it is idle."""
+        self._garbage.add(name)
+        if not self.delete_private(name):
+            self.sweeper.add(name, PRIVATE_SUFFIX)
 
-    def is_gone(self, name: str) -> bool:
-        """Whether this was a private semaphore of this process."""
-        return name in self._gone
+    def is_garbage(self, name: str) -> bool:
+        """Return whether this was a private semaphore that has been garbage-collected."""
+        return name in self._garbage
 
-    def discard(self, name: str, *, at_exit: bool = False) -> bool:
-        """Remove the file of a private semaphore that is gone; False if somebody still uses it."""
-        file = file_name(name, PRIVATE_SUFFIX)
+    def delete_private(self, name: str, *, at_exit: bool = False) -> bool:
+        """Delete the file of a private semaphore; return False if it is still in use."""
+        filename = filename_of(name, PRIVATE_SUFFIX)
         try:
-            if self.folder.has(file):
-                room = self.room(name, PRIVATE_SUFFIX)
-                room.discard(at_exit=at_exit)
-                self.retire(room)
+            if self.directory.has(filename):
+                file = self.file(name, PRIVATE_SUFFIX)
+                delete_private(file, at_exit=at_exit)
+                self.retire(file)
         except (BackendError, Busy, Interrupted, Missing, Retired):
             pass
-        if self.folder.has(file):
+        if self.directory.has(filename):
             return False
         self.private.discard(name)
-        self._gone.discard(name)
+        self._garbage.discard(name)
         return True
 
-    def leave(self) -> None:
-        """At the end of the process."""
+    def on_exit(self) -> None:
+        """Delete what nobody needs after this process has ended."""
         for name in [*self.private]:
-            self.discard(name, at_exit=True)
-        self.post.end()
+            self.delete_private(name, at_exit=True)
+        self.wakeups.remove()
 
 
 _lock = fork.new_lock()
 _processes: dict[Path, LocalProcess] = {}
 
-# All that were made, for a forked child: another thread may be about to enter one above.
-_everywhere: WeakSet[LocalProcess] = WeakSet()
+# Every one that was made, for a forked child: another thread may just be adding one above.
+_all_processes: WeakSet[LocalProcess] = WeakSet()
 
-# Who this process was before it was forked, and the first number that it had not used by then:
-# a child has the ids below that in its memory, and holds none of them.
+# The owners that this process had before it was forked, and the first number that each had not
+# used: a child has the ids below that in its memory, and holds none of them.
 _inherited: dict[str, int] = {}
 
-# The instances that this process made, by the true path of the folder and the name.
+# The instances that this process made, by the path of the directory and the name.
 generations = Generations()
 
 # Another object after each fork.
-era = object()
+incarnation = object()
 
 
-def process_for(folder: Path) -> LocalProcess:
-    """This process in ``folder``, which is made if it is missing.
+def process_for(directory: Path) -> LocalProcess:
+    """Return this process in a directory, which is created if it doesn't exist.
 
     Raises:
-        BackendError: the folder can't be used, or is not safe.
+        BackendError: the directory can't be used, or others could tamper with it.
     """
     with _lock:
-        process = _processes.get(folder)
+        process = _processes.get(directory)
         if process is None:
-            opened = OpenFolder(true_path(folder))
-            # One process for one folder, by whatever path.
+            opened = OpenDirectory(true_path(directory))
+            # One LocalProcess per directory, even if it is mounted at two paths.
             others = _processes.values()
-            process = next((each for each in others if each.folder.is_same_as(opened)), None)
+            process = next((each for each in others if each.directory.is_same_as(opened)), None)
             if process is None:
                 process = LocalProcess(opened)
             else:
                 opened.close()
-            _processes[folder] = process
+            _processes[directory] = process
         return process
 
 
-def open_room(folder: Path, name: str) -> SemaphoreFile | None:
-    """The room of a name, if this process has it open."""
-    process = _processes.get(folder)
-    return None if process is None else process.rooms.get(key_of(name))
+def open_file(directory: Path, name: str) -> SemaphoreFile | None:
+    """Return the SemaphoreFile of a name, if this process has one."""
+    process = _processes.get(directory)
+    return None if process is None else process.files.get(key_of(name))
 
 
 def is_inherited(acquisition_id: str) -> bool:
-    """Whether this is an id of the process that forked this one, from before that."""
+    """Return whether the id is one of the parent process, from before the fork."""
     owner, _, number = acquisition_id.partition("-")
     return owner in _inherited and number.isdecimal() and int(number) < _inherited[owner]
 
 
-def discard(folder: Path, name: str, of_era: object) -> None:
-    """Leave nothing of a private semaphore that is gone, if it was made here and not copied."""
-    process = _processes.get(folder)
-    if of_era is era and process is not None:
-        process.forget(name)
+def on_collected(directory: Path, name: str, made_in: object) -> None:
+    """Delete the file of a private semaphore that was garbage-collected where it was made."""
+    process = _processes.get(directory)
+    if made_in is incarnation and process is not None:
+        process.on_collected(name)
 
 
-def _boot() -> str:
-    """What tells this run of the machine from earlier ones; nothing where that is not told."""
+def _boot_id() -> str:
+    """Return what tells this boot of the machine from others; "" if the system doesn't say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -200,18 +207,18 @@ def _boot() -> str:
 
 
 def _forget_parent() -> None:
-    global _processes, era
-    for process in _everywhere:
+    global _processes, incarnation
+    for process in _all_processes:
         _inherited.setdefault(process.owner, process.next_number())
         process.abandon()
     _processes = {}
-    era = object()
+    incarnation = object()
 
 
 fork.in_child(fork.Step.FORGET, _forget_parent)
 
 
 @atexit.register
-def _leave() -> None:
+def _on_exit() -> None:
     for process in {*_processes.values()}:
-        process.leave()
+        process.on_exit()

@@ -1,8 +1,7 @@
-"""ProcessSemaphore: the public face of the driver for the processes of one machine.
+"""ProcessSemaphore: the public class of the driver for the processes of one machine.
 
-It checks arguments, asks, waits, and cleans up. Who gets a slot is decided by
-the ledger in the semaphore's file; how that is read and changed is the room's
-business.
+It checks arguments, requests slots, waits and cleans up. Who gets a slot is decided by the
+ledger in the semaphore's file; how that is changed is not known here, see `_operations`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -25,51 +24,52 @@ from slotwise._core.arguments import (
     check_flag,
     check_label,
     check_name,
+    check_reason,
     check_seconds,
 )
 from slotwise._core.copying import make
 from slotwise._core.limit import refuse_to_block_a_loop
-from slotwise._core.results import AcquisitionResult, SemaphoreStats, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise.errors import BackendError, UnknownSemaphore
+from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _inspect, _log, _messages
+from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
-from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition, closed_door
-from slotwise.processes._file_changes import PATIENCE
-from slotwise.processes._folder import PRIVATE_SUFFIX, SUFFIX, locate, true_path
+from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
+from slotwise.processes._attachment import INLINE_LOCK_TIMEOUT, Attachment
+from slotwise.processes._errors import Busy, Missing, Retired
+from slotwise.processes._filenames import locate, true_path
 from slotwise.processes._in_thread import in_thread
-from slotwise.processes._inspecting import INLINE, Looking
-from slotwise.processes._messages import Busy, Missing, Retired
-from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._semaphore_file import LOCK_TIMEOUT
+from slotwise.processes._state import State
 
-_AN_INSTANT = 1.0  # for those who may not wait for a slot at all
+T = TypeVar("T")
+
+# How long a caller that doesn't wait for a slot waits for the file's lock.
+_NO_WAIT_LOCK_TIMEOUT = 1.0
 
 
-class ProcessSemaphore(Looking):
+class ProcessSemaphore(Semaphore):
     """A semaphore for all processes of one user on one machine.
 
-    Instances of one name and folder are one semaphore, in whatever process.
-    ``name=None`` makes a private one, for this process and those that it forks: it
-    is in no list, and leaves nothing behind.
+    Instances with the same name and directory are one semaphore, in whatever process.
+    ``name=None`` makes a private one, for this process and those that it forks: it isn't
+    listed, and leaves nothing behind.
 
     Args:
         value: how many slots there are, up to 2**53.
-        name: what instances share it by.
-        max_acquire_time: the longest wait in seconds; None waits for ever.
-        ttl: the longest hold in seconds; then the slot is freed, whoever has it.
+        name: the name that instances share.
+        max_acquire_time: the longest wait in seconds; None waits forever.
+        ttl: the longest hold in seconds; then the slot is freed, whoever holds it.
         cancel_task_after_ttl: also cancel the task that took the slot.
-        directory: the folder for the files; else that of SLOTWISE_DIR, else one
-            for this user in the system's temporary folder.
+        directory: the directory for the files; by default that of SLOTWISE_DIR, or else one
+            for this user in the system's temporary directory.
     """
 
-    __slots__ = (
-        "_directory",
-        "_era",
-        "_home",
-        "_name_here",
-        "_room",
-        "_written_name",
-    )
+    __slots__ = ("_attachment", "_declared", "_generation", "_generation_key")
+
+    _declared: int | None  # the value it was made with; None accepts any
 
     def __init__(
         self,
@@ -84,23 +84,19 @@ class ProcessSemaphore(Looking):
         super().__init__()
         self._declared = check_count("value", value, most=MOST_SLOTS)
         self._name = check_name(name)
-        self._written_name = self._name or f"private-{secrets.token_hex(8)}"
-        self._written_name.encode()  # ValueError now, and not in the middle of something
+        stored_name = self._name or f"private-{secrets.token_hex(8)}"
+        stored_name.encode()  # a ValueError here, and not in the middle of a change
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        self._directory = locate(directory)
-        self._name_here = true_path(self._directory), self._written_name
-        self._generation = processes.generations.current(self._name_here)
-        self._room: SemaphoreFile | None = None  # opened at first use
-        self._era: object = None
-        self._home: object = None
-        if name is None:  # the one who makes it also sees to it that nothing is left of it
-            self._home = processes.era
-            leave = weakref.finalize(
-                self, processes.discard, self._directory, self._written_name, self._home
-            )
-            leave.atexit = False  # then all that were made here are seen to
+        path = locate(directory)
+        self._attachment = Attachment(path, stored_name, private=name is None)
+        self._generation_key = true_path(path), stored_name
+        self._generation = processes.generations.current(self._generation_key)
+        if name is None:  # its file is deleted by the process that made it
+            made_in = self._attachment.made_in
+            finalizer = weakref.finalize(self, processes.on_collected, path, stored_name, made_in)
+            finalizer.atexit = False  # LocalProcess.on_exit does that
 
     @classmethod
     def existing(
@@ -112,7 +108,7 @@ class ProcessSemaphore(Looking):
         cancel_task_after_ttl: bool = False,
         directory: str | os.PathLike[str] | None = None,
     ) -> ProcessSemaphore:
-        """The semaphore of that name, whatever its value.
+        """Return the semaphore of that name, whatever its value.
 
         Raises:
             UnknownSemaphore: there is none.
@@ -126,17 +122,18 @@ class ProcessSemaphore(Looking):
             directory=directory,
         )
         semaphore._declared = None
-        _inspect.check_exists(semaphore._directory, semaphore._written_name)
+        _inspect.check_exists(semaphore.directory, name)
         semaphore.stats_sync()
         return semaphore
 
     @classmethod
     def names(cls, directory: str | os.PathLike[str] | None = None) -> list[str]:
-        """The names of all semaphores in the folder, idle ones too, in alphabetical order."""
+        """Return the names of all semaphores in the directory, sorted, idle ones too."""
         return _inspect.names(locate(directory))
 
     def __repr__(self) -> str:
-        return f"<ProcessSemaphore {self._written_name!r} value={self.value}, {self._directory}>"
+        name, directory = self._attachment.name, self._attachment.directory
+        return f"<ProcessSemaphore {name!r} value={self.value}, {directory}>"
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -145,7 +142,7 @@ class ProcessSemaphore(Looking):
             "max_acquire_time": self._max_acquire_time,
             "ttl": self._ttl,
             "cancel_task_after_ttl": self._cancel_task_after_ttl,
-            "directory": self._directory,
+            "directory": self.directory,
         }
 
     def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
@@ -157,36 +154,24 @@ class ProcessSemaphore(Looking):
 
     @property
     def directory(self) -> Path:
-        """The folder for the files."""
-        return self._directory
+        """The directory for the files."""
+        return self._attachment.directory
 
     @property
     def value(self) -> int:
         """How many slots there are, as this process last saw it."""
-        state = None if self._room is None else self._room.state
+        state = self._attachment.state
         if state is not None and state.accepts(self._declared):
             return state.value
         return self._declared or 1
 
     @property
     def resized(self) -> bool:
-        """Whether `resize` gave it another value than it was made with, as last seen."""
-        state = None if self._room is None else self._room.state
+        """Whether `resize` changed the value it was created with, as this process last saw it."""
+        state = self._attachment.state
         return state is not None and state.resized
 
-    def _attached(self) -> SemaphoreFile:
-        """The room of this process; another one after a fork, or when it was idle for long."""
-        room = self._room
-        if room is None or room.retired or self._era is not processes.era:
-            self._era = processes.era
-            process = processes.process_for(self._directory)
-            suffix = PRIVATE_SUFFIX if self._name is None else SUFFIX
-            self._room = room = process.room(self._written_name, suffix)
-            if self._home is self._era:
-                process.private.add(self._written_name)
-        return room
-
-    # ---------------------------------------------------------------- taking
+    # ------------------------------------------------------------- acquiring
 
     async def acquire(
         self,
@@ -205,31 +190,20 @@ class ProcessSemaphore(Looking):
             SemaphoreClosed: closed before or during the wait.
             ValueConflict: the name is in use with another value.
             ValueError: ``slots`` is more than the semaphore has.
-            BackendError: the file can't be used; the message tells the remedy.
+            BackendError: the file can't be used; the message names the remedy.
         """
         acquisition = self._new(slots, timeout, label)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
         make_waker = asyncio.get_running_loop().create_future
+        lock_timeout = _lock_timeout(acquisition.timeout)
         try:
-            try:
-                granted = self._ask(acquisition, make_waker, INLINE)
-            except Busy:
-                patience = _patience(acquisition.timeout)
-                granted = await in_thread(
-                    partial(self._ask, acquisition, make_waker, patience),
-                    partial(self._clean_up, acquisition),
-                )
-            if not granted:
+            if not await self._request_async(acquisition, make_waker, lock_timeout):
                 await self._wait(acquisition)
-            elif acquisition.room.members.woken:
-                await acquisition.room.members.woken.let_pass()
+            elif acquisition.file.woken:
+                await acquisition.file.woken.let_pass()
             _log.acquired(acquisition)
-        except Busy as stuck:
-            raise _messages.never_asked(
-                self._written_name, acquisition.timeout or 0.0, acquisition.room.path, stuck
-            ) from None
-        except BaseException:  # cancelled, for one, or collected together with its event loop
+        except Busy as error:
+            raise self._timed_out_locked(acquisition, error) from None
+        except BaseException:  # cancelled, or garbage-collected together with its event loop
             self._clean_up(acquisition)
             raise
         return acquisition
@@ -244,14 +218,12 @@ class ProcessSemaphore(Looking):
         refuse_to_block_a_loop("acquire_sync()")
         acquisition = self._new(slots, timeout, label)
         try:
-            if not self._ask(acquisition, closed_door, _patience(acquisition.timeout)):
+            if not self._request(acquisition, thread_waker, _lock_timeout(acquisition.timeout)):
                 self._wait_sync(acquisition)
             _log.acquired(acquisition)
-        except Busy as stuck:
-            raise _messages.never_asked(
-                self._written_name, acquisition.timeout or 0.0, acquisition.room.path, stuck
-            ) from None
-        except BaseException:  # KeyboardInterrupt, for one
+        except Busy as error:
+            raise self._timed_out_locked(acquisition, error) from None
+        except BaseException:  # such as KeyboardInterrupt
             self._clean_up(acquisition)
             raise
         return acquisition
@@ -260,18 +232,10 @@ class ProcessSemaphore(Looking):
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         acquisition = self._new(slots, None, label)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
         try:
-            try:
-                granted = self._ask(acquisition, None, INLINE)
-            except Busy:
-                granted = await in_thread(
-                    partial(self._ask, acquisition, None, PATIENCE),
-                    partial(self._clean_up, acquisition),
-                )
-        except Busy as stuck:
-            raise _messages.busy(acquisition.room.path, stuck) from None
+            granted = await self._request_async(acquisition, None, LOCK_TIMEOUT)
+        except Busy as error:
+            raise _messages.busy(acquisition.file.path, error) from None
         except BaseException:
             self._clean_up(acquisition)
             raise
@@ -282,9 +246,9 @@ class ProcessSemaphore(Looking):
     ) -> AcquisitionResult | None:
         acquisition = self._new(slots, None, label)
         try:
-            granted = self._ask(acquisition, None, PATIENCE)
-        except Busy as stuck:
-            raise _messages.busy(acquisition.room.path, stuck) from None
+            granted = self._request(acquisition, None, LOCK_TIMEOUT)
+        except Busy as error:
+            raise _messages.busy(acquisition.file.path, error) from None
         except BaseException:
             self._clean_up(acquisition)
             raise
@@ -293,7 +257,7 @@ class ProcessSemaphore(Looking):
     def _new(
         self, slots: int, timeout: float | Unset | None, label: str | None
     ) -> ProcessAcquisition:
-        if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
+        if slots != 1 or type(slots) is not int:  # True equals 1, but is no number of slots
             check_count("slots", slots)
         if timeout is UNSET:
             timeout = self._max_acquire_time
@@ -301,42 +265,64 @@ class ProcessSemaphore(Looking):
             timeout = check_seconds("timeout", timeout, zero=True)
         if label is not None:
             check_label(label)
-        room = self._attached()
-        process = room.process
+        file = self._attachment.file()
+        process = file.process
         acquisition_id = f"{process.owner}-{process.next_number()}"
         now = clock.now()
         generation = self._generation
         return ProcessAcquisition(
-            acquisition_id, room, slots, self._ttl, timeout, label, now, generation
+            acquisition_id, file, slots, self._ttl, timeout, label, now, generation
         )
 
-    def _ask(
-        self, acquisition: ProcessAcquisition, make_waker: MakeWaker | None, patience: float | None
+    def _request(
+        self,
+        acquisition: ProcessAcquisition,
+        make_waker: MakeWaker | None,
+        lock_timeout: float | None,
     ) -> bool:
-        """Ask for slots; False if it has to wait, or was told not to."""
+        """Request slots; return False if they aren't granted yet."""
         timeout = acquisition.timeout
         if timeout == 0:
             make_waker = None
-        room = acquisition.room
-        room.process.post.start()
+        file = acquisition.file
+        file.process.wakeups.start()
         while True:
             try:
-                granted = room.ask(acquisition, self._declared, make_waker, patience)
+                granted = operations.request(
+                    file, acquisition, self._declared, make_waker, lock_timeout
+                )
             except Retired:
-                acquisition.room = room = self._attached()
+                acquisition.file = file = self._attachment.file()
             except Missing:
-                raise _messages.unknown(self._directory, self._written_name) from None
+                raise _messages.unknown(self.directory, self._attachment.name) from None
             else:
                 break
         if timeout == 0 and not granted:
-            raise _messages.timed_out(self._written_name, 0.0, room.known())
+            raise _messages.timed_out(file.title, 0.0, file.current_state())
         return granted
+
+    async def _request_async(
+        self,
+        acquisition: ProcessAcquisition,
+        make_waker: MakeWaker | None,
+        lock_timeout: float | None,
+    ) -> bool:
+        """Like `_request`; in a thread if the file's lock is taken for long."""
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        try:
+            return self._request(acquisition, make_waker, INLINE_LOCK_TIMEOUT)
+        except Busy:
+            return await in_thread(
+                partial(self._request, acquisition, make_waker, lock_timeout),
+                partial(self._clean_up, acquisition),
+            )
 
     async def _wait(self, acquisition: ProcessAcquisition) -> None:
         try:
             await cast("asyncio.Future[None]", acquisition.waker)
         finally:
-            acquisition.room.members.woken.discard(acquisition.waker)
+            acquisition.file.woken.discard(acquisition.waker)
         if acquisition.failure is not None:
             raise acquisition.failure
 
@@ -346,57 +332,85 @@ class ProcessSemaphore(Looking):
             raise acquisition.failure
 
     def _clean_up(self, acquisition: ProcessAcquisition) -> None:
-        """See to it that nothing is left of a request whose outcome nobody will see."""
-        if acquisition.asked and acquisition.failure is None:
-            acquisition.room.withdraw(acquisition.acquisition_id)
+        """Leave nothing of a request whose caller will not see the outcome."""
+        if acquisition.requested and acquisition.failure is None:
+            acquisition.file.withdraw(acquisition)
 
-    # ---------------------------------------------------------------- giving
+    def _timed_out_locked(self, acquisition: ProcessAcquisition, error: Busy) -> Exception:
+        file = acquisition.file
+        return _messages.timed_out_locked(file.title, acquisition.timeout or 0.0, file.path, error)
+
+    # ------------------------------------------------------------- releasing
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
         if processes.is_inherited(acquisition_id):
-            return False  # its parent process has it
+            return False  # the parent process holds it
         holder = self._before_release(acquisition_id)
-        freed = await self._do_async(SemaphoreFile.release, acquisition_id)
-        if freed and holder is not None:
+        released = await self._attachment.call_async(operations.release, acquisition_id)
+        if released and holder is not None:
             _log.released(holder)
-        return freed
+        return released
 
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `release`; a thread that is interrupted meanwhile has released all the same."""
+        """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
         acquisition_id = acquisition_id_of(acquisition_id)
         if processes.is_inherited(acquisition_id):
             return False
         holder = self._before_release(acquisition_id)
-        freed = self._do(SemaphoreFile.release, acquisition_id)
-        if freed and holder is not None:
+        released = self._attachment.call(operations.release, acquisition_id)
+        if released and holder is not None:
             _log.released(holder)
-        return freed
+        return released
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
-        """The holder, if it is one of this process's; its task is not cancelled any more."""
-        room = self._attached()
-        if room.process.condemned:
-            expired = room.process.condemned.pop(acquisition_id, None)
-            if expired is not None:
-                expired.condemned = False
-        return room.members.all.get(acquisition_id)
+        """Return the holder, if it is in this process; its task is not cancelled any more."""
+        file = self._attachment.file()
+        file.process.ttl_cancels.keep_task(acquisition_id)
+        return file.claims.by_id.get(acquisition_id)
 
-    # --------------------------------------------------------------- closing
+    # ------------------------------------------------------------ inspecting
 
-    async def close(self) -> None:
-        self.close_sync()
+    async def _locked(self) -> bool:
+        return await self._inspect_async(self._is_locked)
 
-    def close_sync(self) -> None:
-        if self._generation.closed:
-            return
-        room = processes.open_room(self._directory, self._written_name)
-        members = () if room is None else list(room.members.all)
-        processes.generations.close(self._name_here, members)
-        if room is not None:
-            room.fail_closed()
+    def locked_sync(self) -> bool:
+        return self._inspect(self._is_locked)
 
-    # ------------------------------------------------------------ statistics
+    def _is_locked(self, state: State) -> bool:
+        closed = state.closed or self._generation.closed
+        full = state.in_use >= state.value
+        return closed or full or bool(state.waiting)
+
+    async def stats(self) -> SemaphoreStats:
+        return await self._inspect_async(_inspect.stats_of)
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._inspect(_inspect.stats_of)
+
+    async def holders(self) -> list[Claimant]:
+        """Return who holds slots now, in all processes, the longest first."""
+        return await self._inspect_async(_inspect.holders_of)
+
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._inspect(_inspect.holders_of)
+
+    async def waiters(self) -> list[Claimant]:
+        """Return who waits now, in all processes, in the order of the queue."""
+        return await self._inspect_async(_inspect.waiters_of)
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._inspect(_inspect.waiters_of)
+
+    async def _inspect_async(self, read: Callable[[State], T]) -> T:
+        found: T = await self._attachment.call_async(operations.inspect, read, self._declared)
+        return found
+
+    def _inspect(self, read: Callable[[State], T]) -> T:
+        found: T = self._attachment.call(operations.inspect, read, self._declared)
+        return found
 
     @classmethod
     async def get_acquired_stats(
@@ -405,15 +419,15 @@ class ProcessSemaphore(Looking):
         limit: int = 100,
         directory: str | os.PathLike[str] | None = None,
     ) -> dict[str, SemaphoreStats]:
-        """The statistics of the semaphores in a folder, fullest first.
+        """Return the statistics of the semaphores in a directory, fullest first.
 
-        Idle ones are left out unless they are asked for by name, and so are those whose
-        file can't be read: a WARNING names them.
+        Idle ones are left out unless they are asked for by name. Files that can't be read are
+        left out too, and named in a WARNING.
 
         Args:
             names: only these; unknown ones are left out.
-            limit: at most so many.
-            directory: the folder, as for the constructor.
+            limit: the largest number of semaphores to return.
+            directory: as for the constructor.
         """
         return await in_thread(partial(cls.get_acquired_stats_sync, names, limit, directory))
 
@@ -425,26 +439,59 @@ class ProcessSemaphore(Looking):
         directory: str | os.PathLike[str] | None = None,
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
-        if isinstance(names, str):
-            raise TypeError(f"names must be several names, not the str {names!r}")
-        check_count("limit", limit)
-        found = {}
-        for name in cls.names(directory) if names is None else dict.fromkeys(names):
-            try:
-                stats = cls.existing(name, directory=directory).stats_sync()
-            except UnknownSemaphore:
-                continue
-            except BackendError as error:  # one bad file is not the end
-                _log.unreadable(name, error)
-                continue
-            if names is not None or stats.acquired_slots or stats.waiting:
-                found[name] = stats
-        shown = sorted(
-            found.items(), key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0])
+        return _inspect.get_acquired_stats(locate(directory), names, limit)
+
+    # ----------------------------------------------------------- controlling
+
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """End a hold of any process; return False if it had ended before.
+
+        The holder's `lost` is set, and the next waiter gets the slots.
+        """
+        kicked_id = acquisition_id_of(acquisition_id)
+        return await self._attachment.call_async(operations.kick, kicked_id)
+
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `kick`."""
+        return self._attachment.call(operations.kick, acquisition_id_of(acquisition_id))
+
+    async def resize(self, value: int) -> None:
+        check_count("value", value, most=MOST_SLOTS)
+        await self._attachment.call_async(
+            operations.resize, value, self._declared, self._generation
         )
-        return dict(shown[:limit])
+
+    def resize_sync(self, value: int) -> None:
+        check_count("value", value, most=MOST_SLOTS)
+        self._attachment.call(operations.resize, value, self._declared, self._generation)
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        if self._generation.closed:
+            return
+        file = processes.open_file(self.directory, self._attachment.name)
+        ids = () if file is None else list(file.claims.by_id)
+        processes.generations.close(self._generation_key, ids)
+        if file is not None:
+            file.fail_closed()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        check_reason(reason)
+        await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        check_reason(reason)
+        self._attachment.call(operations.close_everywhere, reason, self._declared)
+
+    async def reopen(self) -> None:
+        await self._attachment.call_async(operations.reopen)
+
+    def reopen_sync(self) -> None:
+        self._attachment.call(operations.reopen)
 
 
-def _patience(timeout: float | None) -> float | None:
-    """How long to try for the file's lock; others may have it for an instant, even for `0`."""
-    return None if timeout is None else max(timeout, _AN_INSTANT)
+def _lock_timeout(timeout: float | None) -> float | None:
+    """Return how long to wait for the file's lock: at least for an instant, even for `0`."""
+    return None if timeout is None else max(timeout, _NO_WAIT_LOCK_TIMEOUT)

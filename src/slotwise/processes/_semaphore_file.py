@@ -1,267 +1,485 @@
-"""Room: this process's side of one semaphore; every verb, as one change of its file.
+"""One semaphore's file: how the threads of this process and other processes change it in turn.
 
-The ledger in the state decides. What is here checks who may ask at all, and
-sees to it that nobody dead is in anybody's way.
+A change is made under two locks: a mutex for the threads here, and the file's lock for other
+processes; neither is held while waiting for the other. Before a change is made, the state is
+brought up to date: what others wrote is applied, expired holds and waits are ended, and so
+is what could not be withdrawn before.
+
+What the changes are is not known here: see `_operations`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable
+from fcntl import LOCK_UN, lockf
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from slotwise._core.closing import Generation
+from slotwise._core import fork
+from slotwise._core.messages import display
 from slotwise._ledger import NEVER
+from slotwise._wait import clock
+from slotwise._wait.section import lock
+from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
 from slotwise.processes import _messages
-from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
-from slotwise.processes._file_changes import PATIENCE, TIMERS_PATIENCE, FileChanges
-from slotwise.processes._local_claims import AfterUnlock
-from slotwise.processes._messages import Busy, Interrupted, Missing, Retired
-from slotwise.processes._state import State
+from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
+from slotwise.processes._filenames import PRIVATE_SUFFIX, filename_of
+from slotwise.processes._journal import Damaged, Journal
+from slotwise.processes._local_claims import AfterUnlock, LocalClaims
+from slotwise.processes._lock_queue import LockQueue
+from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._state import Record, State
+
+if TYPE_CHECKING:
+    from slotwise.processes._process import LocalProcess
 
 T = TypeVar("T")
 
+# Pauses between two tries of the file's lock, by how long this has gone on. Others hold it for
+# microseconds; after a second, somebody was probably stopped in the middle of a change.
+_PAUSES = ((1.0, 20e-6), (NEVER, 5e-3))
 
-class SemaphoreFile(FileChanges):
-    """What all instances of one name share in this process."""
+# How long to wait for the file's lock: without a timeout of the caller's, and in a timer.
+LOCK_TIMEOUT = 30.0
+TIMER_LOCK_TIMEOUT = 0.05
+_RETRY_AFTER = 0.2  # when a timer tries again
 
-    # ------------------------------------------------------------------ asking
 
-    def ask(
-        self,
-        acquisition: ProcessAcquisition,
-        declared: int | None,
-        make_waker: MakeWaker | None,
-        patience: float | None,
-    ) -> bool:
-        """Ask for slots; True if they were granted, False if it waits, or would have to.
+class SemaphoreFile:
+    """A semaphore's file, as the threads of this process share it."""
 
-        ``make_waker`` makes what it sleeps on; None does not wait.
-        """
-        if not self._journal.is_in_place():
-            # Slots of a file that nobody else finds would be those of a second semaphore.
-            self._journal.sound = False
-        return self.change(self._ask, declared, patience, acquisition, declared, make_waker)
+    # Between any two changes:
+    #   F1  while a claim of this process is in it, the file is open, and our liveness byte locked
+    #   F2  while a claim of this process is in it, the alarm is set for the next deadline, or
+    #       earlier
 
-    def _ask(
-        self,
-        deeds: AfterUnlock,
-        acquisition: ProcessAcquisition,
-        declared: int | None,
-        make_waker: MakeWaker | None,
-    ) -> bool:
-        state = self.known()
-        slots = acquisition.slots
-        if not self._free_for(state, slots, declared):
-            self.bury_the_dead(deeds)
-            if make_waker is None and not self._free_for(state, slots, declared):
-                self._admit(state, acquisition, declared)
+    def __init__(self, process: LocalProcess, name: str, suffix: str) -> None:
+        self.process = process
+        self.name = name
+        self.suffix = suffix
+        self.title = display(None if suffix == PRIVATE_SUFFIX else name)  # for messages
+        self.retired = False
+        filename = filename_of(name, suffix)
+        self._file = LockedFile(process.directory, filename, process.liveness_byte)
+        self._lock_queue = LockQueue(self._file)
+        self._journal = Journal(self._file)
+        self.claims = LocalClaims(process, name, self.title, self._file.path)
+        self._mutex = fork.new_lock()
+        self._changing = False
+        self._replaced = False  # whether our claims are in another file than the open one
+        self._created = False  # whether it was just created, and the directory is to be swept
+        # Ids that the next change has to end, since their own change interrupted another or failed.
+        self._to_withdraw: deque[str] = deque()
+        self._alarm = NEVER
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def state(self) -> State | None:
+        """The state as this process last read it."""
+        return self._journal.state
+
+    @property
+    def woken(self) -> Woken:
+        return self.claims.woken
+
+    # --------------------------------------------------------------- its life
+
+    def retire(self) -> bool:
+        """Close the file if this process doesn't use it; return whether it did."""
+        # Without waiting: whoever has the mutex may be waiting for a lock of our caller's.
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            if self.claims.by_id or self._changing or self._to_withdraw:
                 return False
-        self._admit(state, acquisition, declared)
-        timeout = acquisition.timeout
-        if make_waker is not None and timeout is not None:
-            acquisition.wait_until = deeds.now + timeout
-        acquisition_id = acquisition.acquisition_id
-        acquisition.asked = True
-        self.members.all[acquisition_id] = acquisition
-        try:
-            self.write(
-                *(deeds, "ask", acquisition_id, slots, acquisition.ttl, acquisition.wait_until),
-                *(declared, self.process.pid, acquisition.label),
-            )
-        except BaseException:
-            if not acquisition.holds:
-                self.members.all.pop(acquisition_id, None)
-            raise
-        if not acquisition.holds and make_waker is not None:
-            acquisition.waker = make_waker()
-            self.members.waiting += 1
-            self.process.post.expect(state.owners)
-        return acquisition.holds
-
-    @staticmethod
-    def _free_for(state: State, slots: int, declared: int | None) -> bool:
-        if declared != state.value and not state.accepts(declared):
-            return state.idle
-        return not state.waiting and state.in_use + slots <= state.value
-
-    def _admit(self, state: State, acquisition: ProcessAcquisition, declared: int | None) -> None:
-        """Raise if it will never be granted."""
-        if not acquisition.generation.admits(self.members.all.__contains__):
-            raise _messages.closed(self.name)
-        if state.closed:
-            raise _messages.closed(self.name, state.closure)
-        slots = acquisition.slots
-        accepted = declared == state.value or state.accepts(declared)
-        if not accepted and not state.idle:
-            raise _messages.conflict(self.name, declared, state)
-        value = state.value if accepted or declared is None else declared
-        if slots > value:
-            raise _messages.too_many(self.name, slots, value)
-
-    # ------------------------------------------------------------------ giving
-
-    def release(self, acquisition_id: str, patience: float | None = PATIENCE) -> bool:
-        """End a hold; False if it had ended before."""
-        try:
-            return self.change(self._release, None, patience, "release", acquisition_id)
-        except Interrupted:
-            # In the middle of a change, by this very thread: it is done right after it.
-            self._orphans.append(acquisition_id)
-            return acquisition_id in self.members.all
-        except Missing:
-            return False
-        except (BackendError, Busy, Retired):
-            raise
-        except BaseException:  # a signal handler raised: it is given back all the same
-            acquisition = self.members.all.get(acquisition_id)
-            if acquisition is not None and acquisition.holds:
-                self.members.all.pop(acquisition_id, None)  # it is no loss
-                self.withdraw(acquisition_id)
-            raise
-
-    def kick(self, acquisition_id: str, patience: float | None = PATIENCE) -> bool:
-        """End somebody's hold; False if it had ended before."""
-        try:
-            return self.change(self._release, None, patience, "kick", acquisition_id)
-        except Missing:
-            return False
-
-    def _release(self, deeds: AfterUnlock, verb: str, acquisition_id: str) -> bool:
-        if acquisition_id not in self.known().holders:
-            return False
-        if verb == "kick":
-            self.write(deeds, verb, acquisition_id)
+            self.retired = True
+            self._close()
             return True
-        acquisition = self.members.all.get(acquisition_id)
-        try:
-            self.members.all.pop(acquisition_id, None)  # it is no loss
-            self.write(deeds, verb, acquisition_id)
-        except BaseException:
-            if acquisition is not None:
-                self.members.all[acquisition_id] = acquisition
-            raise
+        finally:
+            self._mutex.release()
+
+    def abandon(self) -> None:
+        """In a forked child: everything here belongs to the parent."""
+        self.retired = True
+        self._changing = False  # a thread was that doesn't exist here
+        self._close()
+
+    def _close(self) -> None:
+        self._journal.in_sync = False
+        self._file.close()
+
+    def invalidate_if_replaced(self) -> bool:
+        """Return whether the file was deleted or replaced; the next change opens the new one."""
+        if self._file.is_in_place():
+            return False
+        self._journal.in_sync = False
         return True
 
-    # -------------------------------------------------------- looking, steering
+    def remove(self) -> None:
+        """Delete the file; *in a change*."""
+        self._file.remove()
 
-    def look(
-        self,
-        see: Callable[[State], T],
-        value: int | None,
-        patience: float | None = PATIENCE,
-    ) -> T:
-        """What ``see`` sees when all who are dead, or whose time is up, are gone."""
+    def touch(self) -> None:
+        """Update the time of the file, for programs that delete old temporary files."""
+        with self._mutex:
+            if self.claims.by_id and self._file.fd >= 0:
+                os.utime(self._file.fd)
 
-        def work(deeds: AfterUnlock) -> T:
-            self.bury_the_dead(deeds)
-            return see(self.known())
-
-        return self.change(work, value, patience)
-
-    def resize(
-        self,
-        value: int,
-        declared: int | None,
-        generation: Generation,
-        patience: float | None = PATIENCE,
-    ) -> None:
-        def work(deeds: AfterUnlock) -> None:
-            state = self.known()
-            if generation.closed or state.closed:
-                raise _messages.closed(self.name, None if generation.closed else state.closure)
-            self.write(deeds, "resize", value, declared)
-
-        self.change(work, declared, patience)
-
-    def close_everywhere(
-        self, reason: str | None, declared: int | None, patience: float | None = PATIENCE
-    ) -> None:
-        """Refuse all who wait or come, in whatever process, until `reopen`."""
-
-        def work(deeds: AfterUnlock) -> None:
-            self.bury_the_dead(deeds)
-            self.write(deeds, "close everywhere", reason)
-
-        self.change(work, declared, patience)
-
-    def reopen(self, patience: float | None = PATIENCE) -> None:
-        def work(deeds: AfterUnlock) -> None:
-            if self.known().closed:
-                self.write(deeds, "reopen")
-
-        try:
-            self.change(work, None, patience)
-        except Missing:
-            pass  # there is nothing that could be closed
+    def age(self) -> float:
+        """Return the seconds since anybody changed it; `NEVER` if it isn't open."""
+        with self._mutex:
+            fd = self._file.fd
+            return NEVER if fd < 0 else time.time() - os.fstat(fd).st_mtime
 
     def lock_holder(self) -> int | None:
-        """The pid of the process that has the file's lock."""
+        """Return the pid of the process that has the file's lock."""
         with self._mutex:
-            journal = self._journal
-            if self.retired or (journal.fd < 0 and not journal.open(create=False)):
+            if self.retired or (self._file.fd < 0 and not self._file.open(create=False)):
                 return None
-            return journal.lock_holder()
+            return self._file.lock_holder()
 
-    # ------------------------------------------------------------- looking after
+    # ----------------------------------------------------------------- changing
 
-    def strangers(self) -> dict[str, int]:
-        """The other processes that one of us may have to wait for, and their pids."""
+    def change(
+        self,
+        work: Callable[..., T],
+        value: int | None = None,
+        lock_timeout: float | None = LOCK_TIMEOUT,
+        *args: object,
+    ) -> T:
+        """Run ``work`` while nobody else changes the file, then tell everybody concerned.
+
+        Args:
+            work: called with an AfterUnlock and ``args``; it changes the state with `write`.
+            value: create the semaphore with this value if it doesn't exist; None doesn't.
+            lock_timeout: how long to wait for the file's lock.
+            args: passed to ``work``.
+
+        Raises:
+            Busy: the lock was taken for that long. Nothing has changed.
+            Missing: the semaphore doesn't exist, and no value was given.
+        """
+        after: AfterUnlock | None = None
+        done = False
+        since = 0.0  # when it found the file's lock taken
+        try:
+            while True:
+                with self._mutex:
+                    if self.retired:
+                        raise Retired
+                    if self._changing:
+                        raise Interrupted
+                    file, journal = self._file, self._journal
+                    self._changing = True
+                    try:
+                        if file.fd < 0:
+                            after = AfterUnlock(clock.now())
+                            self._open(after, value)
+                        if since and not file.is_in_place():
+                            self._close()  # so whoever has its lock doesn't matter
+                        elif since and self._lock_queue.is_anothers_turn(since, time.monotonic()):
+                            pass  # not even a try: it would only be in the way
+                        elif file.try_lock():
+                            after = AfterUnlock(clock.now())
+                            if (
+                                journal.is_current()  # and nothing is due: the usual case
+                                and not self._to_withdraw
+                                and not self.current_state().is_due(after.now)
+                            ) or self._refresh(after, value, since):
+                                if since:
+                                    self._lock_queue.leave(since)
+                                result = work(after, *args)
+                                after.deadline = self._next_deadline()
+                                done = True
+                                return result
+                        else:
+                            # Right now: on a busy machine a process that only runs now and then
+                            # would be overtaken before its second try.
+                            now = time.monotonic()
+                            since = since or now
+                            self._lock_queue.announce(since, now)
+                    except BaseException:
+                        journal.in_sync = False  # perhaps half done: read it again
+                        raise
+                    finally:
+                        self._changing = False
+                        # Not in a method: a signal handler may raise when one is entered, and the
+                        # file would stay locked.
+                        if file.fd >= 0:
+                            lockf(file.fd, LOCK_UN, 1, 0)
+                now = time.monotonic()
+                since = since or now
+                waited = now - since
+                if lock_timeout is not None and waited >= lock_timeout:
+                    raise Busy(self._stop_queueing(since))
+                time.sleep(next(pause for until, pause in _PAUSES if waited < until))
+        finally:
+            if after is not None:
+                if after.deadline < self._alarm:
+                    self._set_alarm(after.deadline)
+                if after.wake or after.notify or after.lost:
+                    self.claims.deliver(after)
+            if done and self._to_withdraw:  # this was interrupted by a release
+                self._withdraw_pending()
+            if self._created:
+                self._created = False
+                self.process.sweeper.sweep_some()
+
+    def _stop_queueing(self, since: float) -> int | None:
+        """Leave the lock queue; return the pid of the process that has the lock."""
         with self._mutex:
-            state = self._journal.state
-            owners = {} if state is None else state.owners
-            return {who: pid for who, (_, pid) in owners.items() if who != self.process.owner}
+            if self.retired or self._file.fd < 0:
+                return None
+            self._lock_queue.leave(since)
+            return self._file.lock_holder()
 
-    def look_after(self, thorough: bool) -> bool:
-        """See, while one of us waits, whether anything has changed; False if somebody had the lock.
+    def _open(self, after: AfterUnlock, value: int | None) -> None:
+        """Open the file; create it if there is a value for it."""
+        self._replaced = True
+        directory = self.process.directory
+        create = value is not None
+        if create or directory.path_exists():
+            directory.reopen()
+            if self._file.open(create=create):
+                return
+        self.claims.end_all(after)
+        raise Missing
 
-        ``thorough`` also looks for the dead.
+    def _refresh(self, after: AfterUnlock, value: int | None, since: float) -> bool:
+        """Bring the state up to date, under the lock; return False if the lock must be released."""
+        journal = self._journal
+        if self._lock_queue.is_anothers_turn(since, time.monotonic()):
+            return False
+        if not self._file.is_in_place():
+            self._close()
+            return False
+        try:
+            events = journal.catch_up()
+        except Damaged as damage:
+            raise _messages.damaged(self.path, damage) from damage
+        if journal.state is None:
+            if value is None:
+                self.claims.end_all(after)
+                raise Missing
+            self._replaced = self._created = True
+            journal.create(State(self.name, value, self.process.boot))
+            # If it replaces a file that was deleted, the holders of that have to notice.
+            after.notify = self.process.wakeups.other_owners()
+        state = self.current_state()
+        if self._replaced:
+            self.claims.end_all(after)
+            # If this file was moved away and back, it may contain claims that have just ended.
+            own = self.process.owner
+            claims = (*state.holders.values(), *state.waiting.values())
+            self._to_withdraw += [each.acquisition_id for each in claims if each.owner == own]
+            self._replaced = False
+        if events is None:
+            self.claims.reconcile(state, after)
+            if state.boot != self.process.boot:
+                self.write(after, "reboot", self.process.boot)
+        elif events:
+            self.claims.apply(events, state, after)
+        if state.is_due(after.now):
+            self.write(after, "expire")
+        while self._to_withdraw:
+            self._withdraw(self._to_withdraw[0], after)
+            self._to_withdraw.popleft()
+        return True
+
+    def current_state(self) -> State:
+        """Return the state; *in a change*, or after one."""
+        state = self._journal.state
+        assert state is not None, "only in a change"
+        return state
+
+    def write(self, after: AfterUnlock, verb: str, *args: object) -> None:
+        """Commit a record; *in a change*."""
+        record: Record = [verb, after.now, time.time_ns() // 1000, *args]
+        events = self._journal.write(record)
+        self.claims.apply(events, self.current_state(), after, written_here=True)
+        if after.notify:
+            # A dead process can't give back what it was granted: that goes to the next waiter.
+            granted = {claim.owner for event, claim in events if event == "granted"}
+            self._drop_dead(granted, after)
+
+    def drop_dead(self, after: AfterUnlock) -> None:
+        """End the holds and waits of dead processes; *in a change*."""
+        self._drop_dead(self.current_state().owners, after)
+
+    def _drop_dead(self, owners: Iterable[str], after: AfterUnlock) -> None:
+        dead = [owner for owner in owners if not self._file.is_alive(int(owner[1:], 16))]
+        if dead:
+            self.write(after, "drop dead", dead)
+
+    # ------------------------------------------------- noticing what others wrote
+
+    def check(self, *, thorough: bool) -> bool:
+        """Read what others wrote, while a claim of ours is in it; return False if Busy.
+
+        ``thorough`` also ends the claims of dead processes.
         """
         try:
-            if thorough or self._is_displaced():
-                self.change(self.bury_the_dead, None, TIMERS_PATIENCE)
+            if thorough or self._was_replaced():
+                self.change(self.drop_dead, None, TIMER_LOCK_TIMEOUT)
             else:
-                self.hear()
+                self._catch_up()
         except (Missing, Retired):
             pass
         except Busy:
             return False
         return True
 
-    def _is_displaced(self) -> bool:
+    def _was_replaced(self) -> bool:
         with self._mutex:
-            if self.retired or self._journal.is_in_place():
-                return False
-            self._journal.sound = False
-            return True
+            return not self.retired and self.invalidate_if_replaced()
 
-    def touch(self) -> None:
-        """Show those who remove old files that this one is in use."""
+    def _catch_up(self) -> None:
+        """Read what others wrote, without the file's lock."""
+        after = AfterUnlock(clock.now())
         with self._mutex:
-            if self.members.all and self._journal.fd >= 0:
-                os.utime(self._journal.fd)
+            if self._changing or self.retired or not self.claims.by_id or self._file.fd < 0:
+                return
+            self._changing = True
+            try:
+                events = self._journal.catch_up()
+                if events is not None:
+                    self.claims.apply(events, self.current_state(), after)
+                elif self._journal.state is not None:
+                    self.claims.reconcile(self.current_state(), after)
+                after.deadline = self._next_deadline()
+            except Damaged:
+                pass  # read while it was written; the next change will see
+            finally:
+                self._changing = False
+        if after.deadline < self._alarm:
+            self._set_alarm(after.deadline)
+        self.claims.deliver(after)
+        if self._to_withdraw:
+            self._withdraw_pending()
 
-    def age(self) -> float:
-        """The seconds since anybody changed the semaphore; `NEVER` if this process has not yet."""
+    def other_owners(self) -> dict[str, int]:
+        """Return the other processes that have claims in it, with their pids."""
         with self._mutex:
-            fd = self._journal.fd
-            return NEVER if fd < 0 else time.time() - os.fstat(fd).st_mtime
+            state = self._journal.state
+            owners = {} if state is None else state.owners
+            return {owner: pid for owner, (_, pid) in owners.items() if owner != self.process.owner}
 
-    def sweep(self, *, forgotten: bool = False) -> None:
-        """Remove the file if nobody uses it, and it has nothing to remember, or is forgotten."""
-        self.change(
-            *(self._remove_if, None, 0.0),
-            lambda state: state.idle and (forgotten or not state.remembers),
-        )
+    # -------------------------------------------------------------- withdrawing
 
-    def discard(self, *, at_exit: bool) -> None:
-        """Remove the file if nobody uses it, whatever it remembers; who exits uses nothing."""
-        own = {self.process.owner} if at_exit else set()
-        self.change(self._remove_if, None, 0.0, lambda state: state.owners.keys() <= own)
+    def withdraw(self, acquisition: ProcessAcquisition) -> None:
+        """End a wait or a hold whose caller is gone, and pass its slots on."""
+        self.withdraw_id(acquisition.acquisition_id)
 
-    def _remove_if(self, deeds: AfterUnlock, unused: Callable[[State], bool]) -> None:
-        self.bury_the_dead(deeds)
-        if unused(self.known()):
-            self._journal.remove()
+    def withdraw_id(self, acquisition_id: str) -> None:
+        """Like `withdraw`.
+
+        It never fails and may be called anywhere, in a garbage collection too. What can't be done
+        now is done later.
+        """
+        self._to_withdraw.append(acquisition_id)
+        self._withdraw_pending()
+
+    def withdraw_later(self, acquisition_id: str) -> bool:
+        """Like `withdraw_id`, for a caller that interrupted a change; return whether it is ours."""
+        self._to_withdraw.append(acquisition_id)
+        return acquisition_id in self.claims.by_id
+
+    def refused(self, acquisition: ProcessAcquisition) -> None:
+        """A task was cancelled before its wake-up arrived: it withdraws by itself."""
+
+    def _withdraw_pending(self) -> None:
+        try:
+            self.change(_nothing, None, TIMER_LOCK_TIMEOUT)
+        except Interrupted:
+            pass  # the change that was interrupted does it when it is done
+        except (Missing, Retired):
+            self._to_withdraw.clear()
+        except (Busy, BackendError):
+            self._set_alarm(clock.now() + _RETRY_AFTER)
+
+    def _withdraw(self, acquisition_id: str, after: AfterUnlock) -> None:
+        """End a claim that may wait, hold, or have ended."""
+        state = self.current_state()
+        by_id = self.claims.by_id
+        acquisition = by_id.get(acquisition_id)
+        if acquisition_id in state.holders or acquisition_id in state.waiting:
+            # Removed first, so that it isn't told: it is not a loss, and nobody waits.
+            by_id.pop(acquisition_id, None)
+            try:
+                self.write(after, "withdraw", acquisition_id)
+            except BaseException:
+                if acquisition is not None:
+                    by_id[acquisition_id] = acquisition
+                raise
+        elif acquisition is not None:
+            del by_id[acquisition_id]
+        if acquisition is not None and not acquisition.holds and acquisition.waker is not None:
+            self.claims.waiting -= 1
+
+    # -------------------------------------------------------------------- time
+
+    def _next_deadline(self) -> float:
+        """Return when the next hold or wait expires, if this process has to see to it."""
+        state = self._journal.state
+        if state is None or state.deadlines is None or not self.claims.by_id:
+            return NEVER
+        return state.next_deadline()
+
+    def _set_alarm(self, when: float) -> None:
+        """Set the alarm, if it isn't set for earlier; not under the mutex.
+
+        A garbage collection can interrupt a thread that has the timers' lock, and withdraw
+        something here, which takes the mutex.
+        """
+        with lock:
+            if when < self._alarm:
+                self._alarm = when
+                clock.timekeeper.call_at(when, self._on_alarm)
+
+    def _on_alarm(self, when: float) -> None:
+        """End what has expired: `change` does that before anything else."""
+        if when != self._alarm:
+            return  # an earlier alarm was set since, and did this
+        self._alarm = NEVER
+        try:
+            self.change(_nothing, None, TIMER_LOCK_TIMEOUT)
+        except (Busy, BackendError) as error:
+            self._fail_overdue(error if isinstance(error, Busy) else None)
+            self._set_alarm(clock.now() + _RETRY_AFTER)
+        except (Missing, Retired):
+            pass
+
+    def _fail_overdue(self, lock_error: Busy | None) -> None:
+        """End the waits whose time is up, even though the file can't be changed just now."""
+        after = AfterUnlock(clock.now())
+        with self._mutex:
+            state = self._journal.state
+            if not self._changing and not self.retired and state is not None:
+                self._to_withdraw += self.claims.fail_overdue(state, after, lock_error)
+        self.claims.deliver(after)
+
+    def fail_closed(self, _when: float = 0.0) -> None:
+        """End the waits of instances that this process closed, in the file too or later."""
+        after = AfterUnlock(clock.now())
+        with self._mutex:
+            interrupts = self._changing  # a signal handler closes what it interrupted
+            state = self._journal.state
+            if not interrupts and not self.retired and state is not None:
+                self._to_withdraw += self.claims.fail_closed(state, after)
+        if interrupts:
+            clock.timekeeper.call_at(after.now, self.fail_closed)
+            return
+        self.claims.deliver(after)
+        if self._to_withdraw:
+            self._withdraw_pending()
+
+
+def _nothing(_: AfterUnlock) -> None: ...

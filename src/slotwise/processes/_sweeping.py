@@ -1,8 +1,8 @@
-"""Sweeping: which files go, and when. A name that nobody has used for a minute leaves nothing.
+"""Delete the files of semaphores that nobody has used for a minute.
 
-It is done in small pieces, a few files for each name that is made, so that names that come
-and go leave no heap of files, and nobody ever walks through all of them. Whether a file may
-go is decided under its lock, by the state in it: somebody may be using it in another process.
+A few files are checked whenever a name is created, so that names that come and go leave
+nothing behind, and nobody ever has to go through the whole directory at once. Whether a file
+is deleted is decided under its lock, by the state in it: another process may be using it.
 """
 
 from __future__ import annotations
@@ -16,144 +16,141 @@ from typing import TYPE_CHECKING
 
 from slotwise._core import fork
 from slotwise.errors import BackendError
-from slotwise.processes._folder import PRIVATE_SUFFIX, SUFFIX, file_name, name_in
-from slotwise.processes._messages import Busy, Interrupted, Missing, Retired
-from slotwise.processes._open_folder import age_of
+from slotwise.processes._directory import age_of
+from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
+from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, filename_of, name_from
+from slotwise.processes._operations import delete_if_idle
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
     from slotwise.processes._semaphore_file import SemaphoreFile
 
-IDLE = 60.0  # seconds since the last use; as long as the other drivers keep an idle name
-FORGOTTEN = 24 * 3600.0  # after which not even a private one's resize is remembered
+IDLE_TIME = 60.0  # seconds since the last use; the other drivers keep an idle name as long
+FORGET_TIME = 24 * 3600.0  # after which even a private one's resize is forgotten
 
-# Open files at most of which this process uses nothing; those that it uses come on top.
-MOST_IDLE = 128
+# How many files stay open that this process doesn't use any more.
+MAX_IDLE_FILES = 128
 
-# What is looked at for each name that is made, of each kind: more than one, so that it is
-# less and less. And what by a process that makes its first, and may make no other.
-_SHARE = 3
-_FIRST_LOOK = 1000
-_FIRST_SHARE = 20
-_PASS = 10.0  # seconds that going through the folder takes at least
+# How many files of each kind are checked for each name that is created: more than one, so that
+# they become fewer. The first time it is more, as many processes create only one name.
+_BATCH = 3
+_FIRST_BATCH = 20
+_FIRST_ENTRIES = 1000  # of the directory that are looked at for them
+_SCAN_INTERVAL = 10.0  # seconds between the starts of two scans of the directory
 
 
 class Sweeper:
-    """What this process removes from a folder: what it left there itself, and what others did."""
+    """Deletes idle files of a directory: those of this process, and those of dead ones."""
 
     def __init__(self, process: LocalProcess) -> None:
         self._process = process
         self._lock = fork.new_lock()
-        self._busy = False
-        # Files that this process has used and will have to remove, with their names: those
-        # that it has closed, and those of private semaphores that are gone while in use.
-        self._left: OrderedDict[str, str] = OrderedDict()
-        # Where it is in the folder, for what others have left.
-        self._cursor: Generator[DirEntry[str], None, None] | None = None
-        self._next_pass = 0.0
-        self._next_sweep = time.monotonic() + IDLE / 2  # of ours
+        self._sweeping = False
+        # Files of this process to be deleted once they are idle, with their names: those that it
+        # has closed, and those of private semaphores that are garbage but still in use.
+        self._pending: OrderedDict[str, str] = OrderedDict()
+        # The scan of the directory, for files of other processes.
+        self._scan: Generator[DirEntry[str], None, None] | None = None
+        self._next_scan = 0.0
+        self._next_own_sweep = time.monotonic() + IDLE_TIME / 2
 
-    def leave(self, name: str, suffix: str) -> None:
-        """Look at a file from time to time until it can be removed."""
-        self._left[file_name(name, suffix)] = name
+    def add(self, name: str, suffix: str) -> None:
+        """Check a file from now and then, until it can be deleted."""
+        self._pending[filename_of(name, suffix)] = name
 
     def sweep_some(self) -> None:
-        """Remove a few files: a name was made."""
+        """Check a few files: a name was created."""
         if self._begin():
             try:
-                self._look_at_rooms(_SHARE)
-                self._look_at_left(_SHARE)
-                self._look_at_strangers()
+                self._check_open(_BATCH)
+                self._check_pending(_BATCH)
+                self._check_others()
             finally:
-                self._busy = False
+                self._sweeping = False
 
-    def sweep_ours(self) -> None:
-        """Look at all that this process has open or has left; seldom, and in a thread of ours."""
+    def sweep_own(self) -> None:
+        """Check all files of this process, every half minute; called by the wakeups thread."""
         now = time.monotonic()
-        if now >= self._next_sweep and self._begin():
+        if now >= self._next_own_sweep and self._begin():
             try:
-                self._next_sweep = now + IDLE / 2
-                self._look_at_rooms(len(self._process.rooms))
-                self._look_at_left(len(self._left))
+                self._next_own_sweep = now + IDLE_TIME / 2
+                self._check_open(len(self._process.files))
+                self._check_pending(len(self._pending))
             finally:
-                self._busy = False
+                self._sweeping = False
 
     def _begin(self) -> bool:
         with self._lock:
-            if self._busy:  # another thread sweeps, and this one need not wait for it
+            if self._sweeping:  # another thread does it, and this one needn't wait for it
                 return False
-            self._busy = True
+            self._sweeping = True
             return True
 
-    # ------------------------------------------------------------------- ours
-
-    def _look_at_rooms(self, count: int) -> None:
-        """Close files that are open for nobody, and remove those that were not used for long."""
+    def _check_open(self, count: int) -> None:
+        """Delete open files that were idle for long; close others if there are too many."""
         process = self._process
-        for _ in range(min(count, len(process.rooms))):
-            room = process.next_room()
-            if room is None or room.members.all:
+        for _ in range(min(count, len(process.files))):
+            file = process.next_file()
+            if file is None or file.claims.by_id:
                 continue
-            age = room.age()
-            if age > IDLE:
-                self._sweep(room, age)
-            elif len(process.rooms) > MOST_IDLE and process.retire(room):
-                self.leave(room.name, room.suffix)
+            age = file.age()
+            if age > IDLE_TIME:
+                self._delete(file, age)
+            elif len(process.files) > MAX_IDLE_FILES and process.retire(file):
+                self.add(file.name, file.suffix)
 
-    def _look_at_left(self, count: int) -> None:
-        for _ in range(min(count, len(self._left))):
-            file, name = self._left.popitem(last=False)
-            if self._process.is_gone(name):
-                stays = not self._process.discard(name)
-            else:  # if it is open it is used again, and will be left again
-                stays = not self._process.is_open(name) and self._look_at_file(file)
+    def _check_pending(self, count: int) -> None:
+        for _ in range(min(count, len(self._pending))):
+            filename, name = self._pending.popitem(last=False)
+            if self._process.is_garbage(name):
+                stays = not self._process.delete_private(name)
+            else:  # one that is open is in use again, and will be added again
+                stays = not self._process.is_open(name) and self._check(filename)
             if stays:
-                self._left[file] = name  # at the end: each in its turn
+                self._pending[filename] = name  # at the end, so that each has its turn
 
-    # ----------------------------------------------------------------- others'
-
-    def _look_at_strangers(self) -> None:
-        """Go on through the folder a little, for what those left who have ended."""
+    def _check_others(self) -> None:
+        """Continue the scan of the directory for files that nobody has used for long."""
         now = time.monotonic()
-        looks, share = _SHARE, _SHARE
-        if self._cursor is None:
-            if now < self._next_pass:
+        entries, batch = _BATCH, _BATCH
+        if self._scan is None:
+            if now < self._next_scan:
                 return
-            if not self._next_pass:
-                looks, share = _FIRST_LOOK, _FIRST_SHARE
-            self._next_pass = now + _PASS
-            self._cursor = self._process.folder.entries()
+            if not self._next_scan:
+                entries, batch = _FIRST_ENTRIES, _FIRST_BATCH
+            self._next_scan = now + _SCAN_INTERVAL
+            self._scan = self._process.directory.entries()
         try:
-            for entry in itertools.islice(self._cursor, looks):
-                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and age_of(entry) > IDLE:
-                    self._look_at_file(entry.name)
-                    share -= 1
-                    if not share:
+            for entry in itertools.islice(self._scan, entries):
+                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and age_of(entry) > IDLE_TIME:
+                    self._check(entry.name)
+                    batch -= 1
+                    if not batch:
                         return
-                looks -= 1
+                entries -= 1
         except (BackendError, OSError):
-            pass  # the folder can't be read; those who need it are told
-        if looks:  # there was no more
-            self._cursor = None
+            pass  # the directory can't be read; callers that need it are told
+        if entries:  # that was the end of the directory
+            self._scan = None
 
-    def _look_at_file(self, file: str) -> bool:
-        """Remove a file that was not used for long; True if it is still there."""
+    def _check(self, filename: str) -> bool:
+        """Delete a file that was idle for long; return whether it still exists."""
         process = self._process
         try:
-            age = time.time() - process.folder.stat(file).st_mtime
+            age = time.time() - process.directory.stat(filename).st_mtime
         except OSError:
             return False
-        if age <= IDLE:
+        if age <= IDLE_TIME:
             return True
-        name = name_in(file) or process.name_of(file)
+        name = name_from(filename) or process.name_of(filename)
         if name is None or process.is_open(name):
             return True
-        self._sweep(process.room(name, file[file.rindex(".") :]), age)
-        return process.folder.has(file)
+        self._delete(process.file(name, filename[filename.rindex(".") :]), age)
+        return process.directory.has(filename)
 
-    def _sweep(self, room: SemaphoreFile, age: float) -> None:
+    def _delete(self, file: SemaphoreFile, age: float) -> None:
         try:
-            room.sweep(forgotten=room.suffix == PRIVATE_SUFFIX and age > FORGOTTEN)
+            delete_if_idle(file, forget=file.suffix == PRIVATE_SUFFIX and age > FORGET_TIME)
         except (BackendError, Busy, Interrupted, Missing, Retired):
-            pass  # somebody else may, or the next time
-        self._process.retire(room)
+            pass  # another process may delete it, or the next sweep
+        self._process.retire(file)

@@ -1,11 +1,11 @@
-"""Post: how processes wake each other, and learn of each other's death.
+"""How processes wake each other's waiters, and learn that another process has ended.
 
-Each process has a fifo in the folder and one daemon thread that sleeps until
-something comes in there, or a process that ours wait for ends. A letter names a
-semaphore and says only "look there": a lost or superfluous one does no harm.
+Each process has a FIFO in the directory, and one daemon thread that sleeps until something
+is written to it, or until a process ends that our waiters wait for. A message names a
+semaphore and means only "read its file": a message too many or too few does no harm.
 
-Nothing here decides anything; rooms do. A fifo and not a socket, since the path
-of a socket has to be short.
+Who is granted what is not decided here, but in the semaphore's file. FIFOs are used instead
+of sockets because the path of a socket has to be short.
 """
 
 from __future__ import annotations
@@ -20,34 +20,32 @@ from typing import TYPE_CHECKING
 
 from slotwise._core import fork
 from slotwise.errors import BackendError
-from slotwise.processes._folder import FIFOS, trouble
-from slotwise.processes._open_folder import OpenFolder, age_of
+from slotwise.processes._directory import OpenDirectory, age_of
+from slotwise.processes._filenames import FIFOS
+from slotwise.processes._messages import os_error
 from slotwise.processes._poller import Poller
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
 
-# How often the thread looks by itself: where processes are waited for whose end the kernel does
-# not tell; where any are, in case a letter was lost, or one who came to hold with a ttl was
-# stopped; and where nobody waits, to keep cleaners of old files away from what is held, and to
-# see whether it is still there.
-_BLINDLY = 0.5
-_IN_LINE = 1.0
-_HOLDING = 60.0
+# How often the thread checks the files by itself, in seconds.
+_UNWATCHED = 0.5  # while waiting for processes whose end the kernel doesn't report
+_WAITING = 1.0  # while waiting: a message may be lost, or a process with a ttl stopped
+_HOLDING = 60.0  # otherwise: to touch the files of holders, and notice if they were deleted
 
-# Who waited will soon do so again: for so long it is not worth going to sleep deeply.
-_LINGERS = 2.0
+# For how long after a wait the thread goes on as if somebody waited: more waits are likely.
+_AFTER_WAIT = 2.0
 
-_UNFINISHED = ".new"  # the suffix of a fifo that nobody reads yet
-_NUDGE = "look"  # a letter to oneself
-_LETTER = 17  # bytes: a key and the end of the line
-_STALE = 60.0  # seconds after which a fifo that is still being made never will be
+_NEW = ".new"  # the suffix of a FIFO that has no reader yet
+_CHECK_ALL = "check"  # the message of a process to itself
+_MESSAGE_SIZE = 17  # bytes: a key and a newline
+_STALE = 60.0  # seconds after which the creator of a new FIFO must be dead
 
 _log = logging.getLogger("slotwise.processes")
 
 
 class Wakeups:
-    """The fifo of this process, and the thread that reads it."""
+    """The FIFO of this process, and the thread that reads it."""
 
     def __init__(self, process: LocalProcess) -> None:
         self._process = process
@@ -55,187 +53,189 @@ class Wakeups:
         self._fd = -1
         self._starting = fork.new_lock()
         self._thread: threading.Thread | None = None
-        self._watch = Poller()
-        self._waited_at = -_LINGERS  # when one of ours last began to wait
-        self._looks_soon = False  # whether the thread will look by itself before long
-        self._unfinished = False  # whether a look was in vain: somebody had the lock
+        self._poller = Poller()
+        self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
+        self._checks_soon = False  # whether the thread will check everything within _WAITING
+        self._was_busy = False  # whether a file could not be checked: its lock was taken
 
     # ------------------------------------------------------- from any thread
 
     def start(self) -> None:
-        """Open the fifo and start the thread, if that was not done before."""
+        """Create the FIFO and start the thread, if that wasn't done before."""
         if self._thread is not None:
             return
         with self._starting:
             if self._fd < 0:
                 self._open()
             if self._thread is None:
-                # Before it is started: a signal handler may raise while that is waited for, and
-                # there must not be two.
-                self._thread = threading.Thread(target=self._run, name="slotwise-post", daemon=True)
+                # Set before it is started: a signal handler may raise during the start, and there
+                # must not be two.
+                name = "slotwise-wakeups"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 try:
                     self._thread.start()
-                except RuntimeError:  # at the very end of the interpreter
+                except RuntimeError:  # the interpreter is shutting down
                     self._thread = None
 
-    def hint(self, owner: str, key: str) -> None:
-        """Tell another process to look at a semaphore."""
+    def notify(self, owner: str, key: str) -> None:
+        """Tell another process to read a semaphore's file."""
         try:
-            # Also for reading: then nobody gets a SIGPIPE if it ends just now.
-            fd = self._process.folder.open(f"{FIFOS}/{owner}", os.O_RDWR)
+            # Also for reading: then there is no SIGPIPE if its reader ends just now.
+            fd = self._process.directory.open(f"{FIFOS}/{owner}", os.O_RDWR)
         except OSError:
-            return  # it has ended, and those who wait learn that; or it looks by itself
+            return  # it has ended, which its waiters notice; or it will check by itself
         try:
-            _put(fd, key)
+            _send(fd, key)
         finally:
             os.close(fd)
 
-    def neighbours(self) -> set[str]:
-        """The other processes that can be told something, dead ones perhaps among them."""
-        fifos = [entry.name for entry in self._process.folder.entries(FIFOS)]
-        return {fifo for fifo in fifos if not fifo.endswith(_UNFINISHED)} - {self._process.owner}
+    def other_owners(self) -> set[str]:
+        """Return the other processes that have a FIFO; some of them may be dead."""
+        fifos = [entry.name for entry in self._process.directory.entries(FIFOS)]
+        return {fifo for fifo in fifos if not fifo.endswith(_NEW)} - {self._process.owner}
 
-    def expect(self, owners: Collection[str]) -> None:
-        """One of ours begins to wait behind these: see to it that the thread watches them."""
+    def watch(self, owners: Collection[str]) -> None:
+        """Make sure that the thread watches these processes: somebody here waits for them."""
         self._waited_at = time.monotonic()
-        if not self._looks_soon or not self._watch.knows(owners, besides=self._process.owner):
-            _put(self._fd, _NUDGE)
+        if not self._checks_soon or not self._poller.watches(owners, besides=self._process.owner):
+            _send(self._fd, _CHECK_ALL)
 
     def abandon(self) -> None:
-        """In a forked child: the fifo and the thread are the parent's."""
+        """In a forked child: the FIFO and the thread are the parent's."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-        self._watch.abandon()
+        self._poller.abandon()
 
-    def end(self) -> None:
-        """At the end of the process."""
+    def remove(self) -> None:
+        """Remove the FIFO, at the end of the process."""
         if self._fd >= 0:
-            folder = self._process.folder
-            folder.unlink(self._fifo)
+            directory = self._process.directory
+            directory.unlink(self._fifo)
             try:
-                os.rmdir(FIFOS, dir_fd=folder.fd)
-            except OSError:  # there are others
+                os.rmdir(FIFOS, dir_fd=directory.fd)
+            except OSError:  # there are others in it
                 pass
 
-    # ------------------------------------------------------------- the fifo
+    # -------------------------------------------------------------- the FIFO
 
     def _open(self) -> None:
-        folder = self._process.folder
-        folder.follow()
-        new = self._fifo + _UNFINISHED
+        directory = self._process.directory
+        directory.reopen()
+        new = self._fifo + _NEW
         try:
-            self._make(new)
-            fd = folder.open(new, os.O_RDWR)
+            self._create(new)
+            fd = directory.open(new, os.O_RDWR)
             if os.fstat(fd).st_mode & 0o600 != 0o600:
-                folder.make_usable(new)
-            # Under its own name only now, when it has a reader: see `_sweep`.
-            os.rename(new, self._fifo, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+                directory.make_usable(new)
+            # Renamed only now, when it has a reader: see `_remove_stale`.
+            os.rename(new, self._fifo, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
             self._fd = fd
         except OSError as error:
-            raise trouble(error, folder.path / new) from error
-        _sweep(folder)
+            raise os_error(error, directory.path / new) from error
+        _remove_stale(directory)
 
-    def _make(self, fifo: str) -> None:
-        folder = self._process.folder
-        folder.unlink(fifo)
+    def _create(self, fifo: str) -> None:
+        directory = self._process.directory
+        directory.unlink(fifo)
         while True:
             try:
-                os.mkfifo(fifo, 0o600, dir_fd=folder.fd)
+                os.mkfifo(fifo, 0o600, dir_fd=directory.fd)
             except FileNotFoundError:
-                if not folder.is_in_place():
+                if not directory.is_in_place():
                     raise
             else:
                 return
             try:
-                # Over and over: who ends removes it if nobody else is there.
-                os.mkdir(FIFOS, 0o700, dir_fd=folder.fd)
+                # Again and again: another process may remove it when it ends.
+                os.mkdir(FIFOS, 0o700, dir_fd=directory.fd)
             except FileExistsError:
                 pass
             else:
-                folder.make_usable(FIFOS, 0o700)
+                directory.make_usable(FIFOS, 0o700)
 
-    # ----------------------------------------------------------- the thread
+    # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        self._watch.add(self._fd)
-        looked_at = time.monotonic()
+        self._poller.add(self._fd)
+        checked_at = time.monotonic()
         while True:
-            # Down before it is decided: who begins to wait after that sees it, and nudges.
-            self._looks_soon = False
+            # Cleared before the interval is decided: whoever begins to wait after that sees it,
+            # and sends a message.
+            self._checks_soon = False
             interval = self._interval()
-            self._looks_soon = interval <= _IN_LINE
-            due = looked_at + interval
+            self._checks_soon = interval <= _WAITING
+            due = checked_at + interval
             try:
-                ready, ended = self._watch.wait(due - time.monotonic())
-                letters = self._read() if ready else ()
-                for letter in letters:
-                    room = self._process.rooms.get(letter)
-                    if room is not None:
-                        room.look_after(thorough=False)
-                looked_at = time.monotonic()
-                if ended or _NUDGE in letters or looked_at >= due:
-                    self._look(ended)
+                ready, ended = self._poller.wait(due - time.monotonic())
+                messages = self._read() if ready else ()
+                for message in messages:
+                    file = self._process.files.get(message)
+                    if file is not None:
+                        file.check(thorough=False)
+                checked_at = time.monotonic()
+                if ended or _CHECK_ALL in messages or checked_at >= due:
+                    self._check_all(ended)
                 else:
-                    looked_at = due - interval
+                    checked_at = due - interval
             except Exception as error:
-                known = isinstance(error, BackendError)
-                _log.warning("waiting for other processes: %s", error, exc_info=not known)
-                time.sleep(_BLINDLY)  # not in a circle, should it go on like that
+                expected = isinstance(error, BackendError)
+                _log.warning("waiting for other processes: %s", error, exc_info=not expected)
+                time.sleep(_UNWATCHED)  # it may fail again and again
 
     def _interval(self) -> float:
-        if time.monotonic() - self._waited_at < _LINGERS or any(
-            room.members.waiting for room in list(self._process.rooms.values())
+        if time.monotonic() - self._waited_at < _AFTER_WAIT or any(
+            file.claims.waiting for file in list(self._process.files.values())
         ):
-            return _BLINDLY if self._unfinished or self._watch.is_blind else _IN_LINE
+            return _UNWATCHED if self._was_busy or self._poller.misses_exits else _WAITING
         return _HOLDING
 
     def _read(self) -> set[str]:
         try:
-            return {*os.read(self._fd, 4096 * _LETTER).decode().split()}
+            return {*os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split()}
         except BlockingIOError:
             return set()
 
-    def _look(self, ended: bool) -> None:
-        """See to all rooms; ``ended`` says that some process has."""
-        rooms = list(self._process.rooms.values())
-        waiting = [room for room in rooms if room.members.waiting]
-        wanted: dict[str, int] = {}
-        for room in waiting:
-            wanted |= room.strangers()
-        new = self._watch.extend(wanted)  # one of these may have ended before that
-        thorough = ended or new or self._unfinished or self._watch.is_blind
-        looked = [room.look_after(thorough) for room in waiting]
-        self._unfinished = not all(looked)
-        for room in rooms:
-            if room.members.all and not room.members.waiting:
-                room.look_after(thorough=False)
-            room.touch()
-        self._process.sweeper.sweep_ours()
-        folder = self._process.folder
-        if folder.is_in_place() and not folder.has(self._fifo):  # somebody removed it
+    def _check_all(self, ended: bool) -> None:
+        """Check all files; ``ended`` means that a process has ended."""
+        files = list(self._process.files.values())
+        with_waiters = [file for file in files if file.claims.waiting]
+        owners: dict[str, int] = {}
+        for file in with_waiters:
+            owners |= file.other_owners()
+        new = self._poller.watch(owners)  # one of these may have ended before that
+        thorough = ended or new or self._was_busy or self._poller.misses_exits
+        checked = [file.check(thorough=thorough) for file in with_waiters]
+        self._was_busy = not all(checked)
+        for file in files:
+            if file.claims.by_id and not file.claims.waiting:
+                file.check(thorough=False)
+            file.touch()
+        self._process.sweeper.sweep_own()
+        directory = self._process.directory
+        if directory.is_in_place() and not directory.has(self._fifo):  # somebody removed it
             removed = self._fd
             self._open()
-            self._watch.add(self._fd)
-            self._watch.remove(removed)  # not before: others use the number
+            self._poller.add(self._fd)
+            self._poller.remove(removed)  # not earlier: other threads use the descriptor
 
 
-def _put(fd: int, letter: str) -> None:
+def _send(fd: int, message: str) -> None:
     try:
-        os.write(fd, letter.encode() + b"\n")
+        os.write(fd, message.encode() + b"\n")
     except OSError:
-        pass  # full of letters, so it will be looked at
+        pass  # it is full of messages, so the reader will check everything soon
 
 
-def _sweep(folder: OpenFolder) -> None:
-    """Remove the fifos of processes that ended without doing so: nobody reads them."""
-    for entry in folder.entries(FIFOS):
+def _remove_stale(directory: OpenDirectory) -> None:
+    """Remove the FIFOs of processes that were killed: they have no reader."""
+    for entry in directory.entries(FIFOS):
         fifo = f"{FIFOS}/{entry.name}"
         try:
-            if not fifo.endswith(_UNFINISHED):
-                os.close(folder.open(fifo, os.O_WRONLY))
+            if not fifo.endswith(_NEW):
+                os.close(directory.open(fifo, os.O_WRONLY))
             elif age_of(entry) > _STALE:
-                folder.unlink(fifo)
+                directory.unlink(fifo)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                folder.unlink(fifo)
+                directory.unlink(fifo)

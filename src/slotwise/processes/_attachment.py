@@ -1,0 +1,90 @@
+"""Find the file of an instance's semaphore, and run operations on it.
+
+The instance may be used in another process than it was made in, after a fork; and its file
+is closed while nobody uses it. What the operations do is not known here: see `_operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slotwise.processes import _messages
+from slotwise.processes import _process as processes
+from slotwise.processes import _semaphore_file as semaphore_file
+from slotwise.processes._errors import Busy, Missing, Retired
+from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX
+from slotwise.processes._in_thread import in_thread
+from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._state import State
+
+T = TypeVar("T")
+
+# How long a coroutine waits for the file's lock before it leaves that to a thread.
+INLINE_LOCK_TIMEOUT = 0.002
+
+
+class Attachment:
+    """The way from an instance to the SemaphoreFile of its name in this process."""
+
+    __slots__ = ("_file", "_incarnation", "_made_in", "_private", "directory", "name")
+
+    def __init__(self, directory: Path, name: str, *, private: bool = False) -> None:
+        self.directory = directory
+        self.name = name  # of a private one too, by which its file is found
+        self._private = private
+        self._made_in = processes.incarnation
+        self._file: SemaphoreFile | None = None  # until it is first used
+        self._incarnation: object = None
+
+    @property
+    def made_in(self) -> object:
+        """The incarnation of this process that the instance was made in."""
+        return self._made_in
+
+    @property
+    def state(self) -> State | None:
+        """The state of the semaphore, as this process last read it."""
+        return None if self._file is None else self._file.state
+
+    def file(self) -> SemaphoreFile:
+        """Return the file; another one after a fork, or after it was closed."""
+        file = self._file
+        if file is None or file.retired or self._incarnation is not processes.incarnation:
+            self._incarnation = processes.incarnation
+            process = processes.process_for(self.directory)
+            suffix = PRIVATE_SUFFIX if self._private else SUFFIX
+            self._file = file = process.file(self.name, suffix)
+            if self._private and self._made_in is self._incarnation:
+                process.private.add(self.name)
+        return file
+
+    def call(self, operation: Callable[..., T], *args: Any, lock_timeout: float | None = None) -> T:
+        """Run an operation in this thread.
+
+        Raises:
+            Busy: the file's lock was taken for ``lock_timeout`` seconds.
+            BackendError: it was taken for the usual time, and no other was given.
+        """
+        timeout = semaphore_file.LOCK_TIMEOUT if lock_timeout is None else lock_timeout
+        while True:
+            file = self.file()
+            try:
+                return operation(file, *args, lock_timeout=timeout)
+            except Retired:
+                continue
+            except Missing:
+                raise _messages.unknown(file.process.directory.path, file.name) from None
+            except Busy as error:
+                if lock_timeout is not None:
+                    raise
+                raise _messages.busy(file.path, error) from None
+
+    async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation; in a thread if the file's lock is taken for long."""
+        try:
+            return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
+        except Busy:
+            return await in_thread(partial(self.call, operation, *args))

@@ -1,0 +1,28 @@
+"""Exceptions that this driver raises to itself, and turns into public ones for callers."""
+
+from __future__ import annotations
+
+
+class Busy(Exception):
+    """Another process had the file's lock all the time. Nothing was changed."""
+
+    def __init__(self, pid: int | None) -> None:
+        super().__init__(pid)
+        self.pid = pid  # of the process that has the lock; None if unknown
+
+
+class Retired(Exception):
+    """The SemaphoreFile was closed when nobody here used it; ask the LocalProcess for another."""
+
+
+class Missing(Exception):
+    """There is no such semaphore, and the caller gave no value to create it with."""
+
+
+class Interrupted(RuntimeError):
+    """A signal handler or finalizer interrupted a change, and asked for another one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a signal handler or finalizer that interrupted slotwise asked it for a slot"
+        )

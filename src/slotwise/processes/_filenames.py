@@ -1,0 +1,85 @@
+"""Where the files of semaphores are: the directory, and the names of the files in it.
+
+Nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import string
+from pathlib import Path
+
+SUFFIX = ".slots"
+PRIVATE_SUFFIX = ".private"  # for semaphores without a name, which are not listed
+# A subdirectory for the FIFOs of processes, so that listing them doesn't list all files.
+FIFOS = "wake"
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
+_READABLE_LENGTH = 150  # so that a file name stays below the 255 characters of most systems
+
+
+def locate(directory: str | os.PathLike[str] | None) -> Path:
+    """Return the directory for a semaphore's files; it may not exist yet.
+
+    TMPDIR and the XDG variables are ignored: they differ between a shell, cron and a service,
+    and two processes that mean the same semaphore would have two.
+    """
+    given = directory if directory is not None else os.environ.get("SLOTWISE_DIR") or None
+    if given is not None:
+        if not isinstance(given, str | os.PathLike):
+            raise TypeError(f"directory must be a path or None, not {directory!r}")
+        return Path(os.path.abspath(os.fspath(given)))  # noqa: PTH100 - resolve() would hide a symlink
+    base = next((each for each in ("/tmp", "/var/tmp") if os.path.isdir(each)), "/tmp")  # noqa: S108, PTH112
+    return Path(base, f"slotwise-{os.getuid()}")
+
+
+def true_path(directory: Path) -> Path:
+    """Return the path of a directory with all symbolic links but the last one resolved.
+
+    If the directory itself is a link, it is refused when it is opened.
+    """
+    try:
+        return directory.parent.resolve() / directory.name
+    except OSError:
+        return directory
+
+
+def key_of(name: str) -> str:
+    """Return a hash of the name, in 16 hexadecimal digits."""
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def key_from(filename: str) -> str:
+    """Return the key in a file name."""
+    return filename.rpartition(".")[0].rpartition(".")[2]
+
+
+def filename_of(name: str, suffix: str = SUFFIX) -> str:
+    """Return a name that every file system accepts: a readable part, then the key."""
+    return f"{_quote(name)[:_READABLE_LENGTH]}.{key_of(name)}{suffix}"
+
+
+def name_from(filename: str) -> str | None:
+    """Return the semaphore's name; None if it was too long for the file name."""
+    quoted, _, key = filename.rpartition(".")[0].rpartition(".")
+    try:
+        name = _unquote(quoted)
+    except ValueError:  # cut in the middle of a character
+        return None
+    return name if key_of(name) == key else None
+
+
+def _quote(name: str) -> str:
+    return "".join(
+        char if char in _PLAIN else "".join(f"%{byte:02x}" for byte in char.encode())
+        for char in name
+    )
+
+
+def _unquote(quoted: str) -> str:
+    plain, *coded = quoted.split("%")
+    raw = plain.encode()
+    for piece in coded:
+        raw += bytes.fromhex(piece[:2]) + piece[2:].encode()
+    return raw.decode()

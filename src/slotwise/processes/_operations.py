@@ -1,0 +1,239 @@
+"""What can be done to a semaphore: each operation is one change of its file.
+
+Who gets a slot is decided by the ledger in the state. The operations check first whether
+the caller may ask at all, and that no dead process is in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from slotwise._core.closing import Generation
+from slotwise._core.messages import too_many_slots
+from slotwise.errors import BackendError
+from slotwise.processes import _messages
+from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
+from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
+from slotwise.processes._local_claims import AfterUnlock
+from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
+from slotwise.processes._state import State
+
+T = TypeVar("T")
+
+
+# ------------------------------------------------------------------- requesting
+
+
+def request(
+    file: SemaphoreFile,
+    acquisition: ProcessAcquisition,
+    declared: int | None,
+    make_waker: MakeWaker | None,
+    lock_timeout: float | None,
+) -> bool:
+    """Request slots; return True if they were granted, False if it waits or would have to.
+
+    ``make_waker`` makes what it sleeps on; with None it doesn't wait.
+    """
+    # A slot of a file that nobody else finds would be one of a second semaphore.
+    file.invalidate_if_replaced()
+    return file.change(_request, declared, lock_timeout, file, acquisition, declared, make_waker)
+
+
+def _request(
+    after: AfterUnlock,
+    file: SemaphoreFile,
+    acquisition: ProcessAcquisition,
+    declared: int | None,
+    make_waker: MakeWaker | None,
+) -> bool:
+    state = file.current_state()
+    slots = acquisition.slots
+    if not _is_free(state, slots, declared):
+        file.drop_dead(after)
+        if make_waker is None and not _is_free(state, slots, declared):
+            _admit(file, state, acquisition, declared)
+            return False
+    _admit(file, state, acquisition, declared)
+    timeout = acquisition.timeout
+    if make_waker is not None and timeout is not None:
+        acquisition.wait_until = after.now + timeout
+    acquisition_id = acquisition.acquisition_id
+    acquisition.requested = True
+    claims = file.claims
+    claims.by_id[acquisition_id] = acquisition
+    try:
+        file.write(
+            *(after, "request", acquisition_id, slots, acquisition.ttl, acquisition.wait_until),
+            *(declared, file.process.pid, acquisition.label),
+        )
+    except BaseException:
+        if not acquisition.holds:
+            claims.by_id.pop(acquisition_id, None)
+        raise
+    if not acquisition.holds and make_waker is not None:
+        acquisition.waker = make_waker()
+        claims.waiting += 1
+        file.process.wakeups.watch(state.owners)
+    return acquisition.holds
+
+
+def _is_free(state: State, slots: int, declared: int | None) -> bool:
+    if declared != state.value and not state.accepts(declared):
+        return state.idle
+    return not state.waiting and state.in_use + slots <= state.value
+
+
+def _admit(
+    file: SemaphoreFile, state: State, acquisition: ProcessAcquisition, declared: int | None
+) -> None:
+    """Raise if it can never be granted."""
+    if not acquisition.generation.admits(file.claims.by_id.__contains__):
+        raise _messages.closed(file.title)
+    if state.closed:
+        raise _messages.closed(file.title, state.closure)
+    accepted = declared == state.value or state.accepts(declared)
+    if not accepted and not state.idle:
+        raise _messages.conflict(file.name, declared, state)
+    value = state.value if accepted or declared is None else declared
+    if acquisition.slots > value:
+        raise too_many_slots(file.title, acquisition.slots, value)
+
+
+# -------------------------------------------------------------------- releasing
+
+
+def release(
+    file: SemaphoreFile, acquisition_id: str, lock_timeout: float | None = LOCK_TIMEOUT
+) -> bool:
+    """End a hold; return False if it had ended before."""
+    try:
+        return file.change(_release, None, lock_timeout, file, acquisition_id)
+    except Interrupted:  # this thread is in the middle of a change, which does it at its end
+        return file.withdraw_later(acquisition_id)
+    except Missing:
+        return False
+    except (BackendError, Busy, Retired):
+        raise
+    except BaseException:  # a signal handler raised: it is released all the same
+        acquisition = file.claims.by_id.get(acquisition_id)
+        if acquisition is not None and acquisition.holds:
+            file.claims.by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
+            file.withdraw_id(acquisition_id)
+        raise
+
+
+def _release(after: AfterUnlock, file: SemaphoreFile, acquisition_id: str) -> bool:
+    if acquisition_id not in file.current_state().holders:
+        return False
+    by_id = file.claims.by_id
+    acquisition = by_id.get(acquisition_id)
+    try:
+        by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
+        file.write(after, "release", acquisition_id)
+    except BaseException:
+        if acquisition is not None:
+            by_id[acquisition_id] = acquisition
+        raise
+    return True
+
+
+def kick(
+    file: SemaphoreFile, acquisition_id: str, lock_timeout: float | None = LOCK_TIMEOUT
+) -> bool:
+    """End a hold of any process; return False if it had ended before."""
+
+    def work(after: AfterUnlock) -> bool:
+        if acquisition_id not in file.current_state().holders:
+            return False
+        file.write(after, "kick", acquisition_id)
+        return True
+
+    try:
+        return file.change(work, None, lock_timeout)
+    except Missing:
+        return False
+
+
+# ------------------------------------------------------ inspecting, controlling
+
+
+def inspect(
+    file: SemaphoreFile,
+    read: Callable[[State], T],
+    declared: int | None,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> T:
+    """Return what ``read`` finds in the state, without dead processes and expired claims."""
+
+    def work(after: AfterUnlock) -> T:
+        file.drop_dead(after)
+        return read(file.current_state())
+
+    return file.change(work, declared, lock_timeout)
+
+
+def resize(
+    file: SemaphoreFile,
+    value: int,
+    declared: int | None,
+    generation: Generation,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> None:
+    def work(after: AfterUnlock) -> None:
+        state = file.current_state()
+        if generation.closed or state.closed:
+            raise _messages.closed(file.title, None if generation.closed else state.closure)
+        file.write(after, "resize", value, declared)
+
+    file.change(work, declared, lock_timeout)
+
+
+def close_everywhere(
+    file: SemaphoreFile,
+    reason: str | None,
+    declared: int | None,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> None:
+    """Refuse waiters and newcomers of every process, until `reopen`."""
+
+    def work(after: AfterUnlock) -> None:
+        file.drop_dead(after)
+        file.write(after, "close everywhere", reason)
+
+    file.change(work, declared, lock_timeout)
+
+
+def reopen(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> None:
+    def work(after: AfterUnlock) -> None:
+        if file.current_state().closed:
+            file.write(after, "reopen")
+
+    try:
+        file.change(work, None, lock_timeout)
+    except Missing:
+        pass  # so it isn't closed
+
+
+# ---------------------------------------------------------------- deleting files
+
+
+def delete_if_idle(file: SemaphoreFile, *, forget: bool = False) -> None:
+    """Delete the file if nobody uses it and, unless ``forget``, it has nothing to remember."""
+    _delete_if(file, lambda state: state.idle and (forget or not state.remembers))
+
+
+def delete_private(file: SemaphoreFile, *, at_exit: bool) -> None:
+    """Delete the file if nobody uses it; ``at_exit`` doesn't count this process."""
+    ignored = {file.process.owner} if at_exit else set()
+    _delete_if(file, lambda state: state.owners.keys() <= ignored)
+
+
+def _delete_if(file: SemaphoreFile, is_unused: Callable[[State], bool]) -> None:
+    def work(after: AfterUnlock) -> None:
+        file.drop_dead(after)
+        if is_unused(file.current_state()):
+            file.remove()
+
+    file.change(work, None, 0.0)
