@@ -179,8 +179,8 @@ def test_a_misspelt_url_is_refused_without_its_password(
 
 def test_reprs_show_no_credentials() -> None:
     tls = RedisConfig(f"rediss://bob:{WRITTEN}@host?ssl_password={PART}&ssl_certfile=/c")
-    assert tls.endpoint.password == SECRET
-    assert dict(tls.endpoint.tls or ())["ssl_password"] == PART
+    assert tls.endpoint.options.kwargs["password"] == SECRET
+    assert tls.endpoint.options.kwargs["ssl_password"] == PART
     sentinel = RedisConfig(f"redis+sentinel://bob:{WRITTEN}@host/service")
     for config in (tls, sentinel, pickle.loads(pickle.dumps(tls))):
         semaphore = RedisSemaphore(name="s", value=1, config=config)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import redis
-import redis.asyncio
 from tests.redis._server import Server, free_port
 
 from slotwise import AcquireTimeout, SlotwiseError
@@ -229,27 +228,6 @@ def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[
         assert capfd.readouterr().err == f"slotwise ls: {complaint}\n"
 
 
-def test_settings_are_taken_from_clients_and_connections_are_not(server: Server) -> None:
-    client = redis.Redis(host="127.0.0.1", port=server.port, db=3, username="u", password="pw")
-    config = RedisConfig.from_client(client, namespace="mine")
-    endpoint = config.endpoint
-    assert endpoint.addresses == (("127.0.0.1", server.port),)
-    assert (endpoint.database, endpoint.username, endpoint.password) == (3, "u", "pw")
-    assert "pw" not in repr(config)
-    client.close()
-    async_client = redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{server.port}")
-    with RedisSemaphore(name="s", value=1, config=RedisConfig.from_client(async_client)):
-        pass
-    assert RedisConfig.from_client(redis.Redis(unix_socket_path="/x")).endpoint.addresses == (
-        ("/x", 0),
-    )
-    tls = RedisConfig.from_client(redis.Redis(ssl=True, ssl_ca_certs="/ca")).endpoint.tls
-    assert dict(tls or ())["ssl_ca_certs"] == "/ca"
-    assert RedisConfig.from_client(redis.Redis()).endpoint.tls is None
-    with pytest.raises(TypeError, match="from_client takes a client of redis-py"):
-        RedisConfig.from_client("redis://localhost")
-
-
 def test_a_unix_socket_and_another_database(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with Server(tmp_path / "redis", "--unixsocket", str(path)) as server:
@@ -258,9 +236,10 @@ def test_a_unix_socket_and_another_database(tmp_path: Path) -> None:
             assert client.exists("adv-sem:semaphore_main:s")
 
 
-def test_without_redis_py_it_says_what_to_install() -> None:
+@pytest.mark.parametrize("missing", ["redis", "hiredis"])
+def test_without_redis_py_it_says_what_to_install(missing: str) -> None:
     code = (
-        "import sys; sys.modules['hiredis'] = None\n"
+        f"import sys; sys.modules[{missing!r}] = None\n"
         "import slotwise\n"
         "try: from slotwise.redis import RedisSemaphore\n"
         "except ImportError as error: print(error)"

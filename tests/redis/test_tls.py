@@ -159,7 +159,7 @@ async def test_tls_is_not_spoken_with_a_plain_server(
     config = RedisConfig(
         url(server.port, certificate, certificate), attempts=1, connect_timeout=0.5
     )
-    with pytest.raises(BackendError, match=f"127.0.0.1:{server.port} .* TLS .* redis://"):
+    with pytest.raises(BackendError, match=f"127.0.0.1:{server.port} .* TLS.* redis://"):
         await RedisSemaphore(value=1, config=config).acquire()
     assert_nothing_left(client)
 

@@ -17,16 +17,12 @@ from slotwise import _urls
 from slotwise._cli.doctor import FAILED, OK, WARNING, Check, some
 from slotwise.errors import SlotwiseError
 from slotwise.redis import RedisConfig, RedisSemaphore, _diagnosis
-from slotwise.redis._config import show_address
+from slotwise.redis._endpoint import Address, show_address
 from slotwise.redis._keys import Keys
-from slotwise.redis._net.handshake import (
-    Address,
-    Handshake,
-    ask_cluster,
-    ask_sentinels,
-    dial,
-    open_line,
-)
+from slotwise.redis._net.cluster import ask_cluster
+from slotwise.redis._net.handshake import Handshake, greet
+from slotwise.redis._net.preparation import open_connection
+from slotwise.redis._net.sentinel import ask_sentinels
 from slotwise.redis._scripts import OURS, load
 
 _PINGS = 20
@@ -46,7 +42,7 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
             addresses = [*dict.fromkeys(address for _, address in ask_cluster(config))]
         elif endpoint.service:
             addresses = [ask_sentinels(config)]
-        talks = [open_line(config, address, None) for address in addresses]
+        talks = [open_connection(config, address, None) for address in addresses]
     except (SlotwiseError, OSError) as error:
         yield Check("server", FAILED, *_split(error))
         return
@@ -191,7 +187,7 @@ def _load_scripts(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
         address = (host.decode(), int(port))
         words = f"the replica {show_address(address)}"
         try:
-            replica = dial(config, address)
+            replica = greet(config, address)
         except (SlotwiseError, OSError, hiredis.ReplyError) as error:
             found = f"{words} can't be used ({talk.quoted(error)})"
             yield Check("load scripts", WARNING, found, "run this again when it can")

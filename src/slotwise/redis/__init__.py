@@ -1,7 +1,8 @@
 """Driver 2: the semaphores of a fleet, kept by a Redis server."""
 
 try:
-    import hiredis as _hiredis  # noqa: F401  # before any module here needs it
+    import hiredis as _hiredis  # noqa: F401  # before any module here needs them
+    import redis as _redis  # noqa: F401
 except ImportError as error:
     from slotwise.redis._diagnosis import INSTALL
 

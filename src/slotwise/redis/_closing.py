@@ -15,7 +15,8 @@ from slotwise.errors import BackendError
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._config import Endpoint, RedisConfig
+    from slotwise.redis._config import RedisConfig
+    from slotwise.redis._endpoint import Endpoint
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
 

@@ -80,6 +80,7 @@ _STRANGE_KEY = (
 # What a reply contains, and what to say about it.
 _DIAGNOSES = (
     ("WRONGPASS", "refuses the user or password; check them in the url"),
+    ("invalid username", "refuses the user or password; check them in the url"),  # by redis-py
     ("invalid password", "refuses the password; check it in the url"),
     ("no password is set", "has no password set, but the url gives one; leave it out"),
     ("NOAUTH", "wants a password; put it into the url, redis://:password@host"),

@@ -16,9 +16,9 @@ from typing import Any
 from slotwise.errors import BackendError
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable
-from slotwise.redis._net.cluster import ClusterMap, parse_redirection
+from slotwise.redis._endpoint import Address
+from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
-from slotwise.redis._net.handshake import Address
 from slotwise.redis._net.reconnector import Reconnector
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import Script
@@ -220,7 +220,7 @@ class LoopClient:
         call.tries += 1
         if call.tries > self.config.attempts + 3:
             return False
-        only_once, slot, address = parse_redirection(text)
+        only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
             # Not before: whoever went there directly would pass those that are sent on.
             self._cluster.note(slot, address)

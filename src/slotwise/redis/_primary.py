@@ -12,17 +12,11 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
-from hiredis import ReplyError
-
 from slotwise.errors import BackendError
+from slotwise.redis._endpoint import Address
 from slotwise.redis._net.connection import Call, Connection
-from slotwise.redis._net.handshake import (
-    Address,
-    Handshake,
-    listen_to_sentinel,
-    read_primary,
-    where_is_primary,
-)
+from slotwise.redis._net.handshake import Handshake
+from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, primary_command
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
@@ -72,7 +66,7 @@ class PrimaryWatch:
         handshake, primary = None, None
         try:
             handshake, primary = listen_to_sentinel(self._shared.config)
-        except (BackendError, OSError, ReplyError, ValueError):
+        except (BackendError, ValueError):
             pass  # it is tried again; and replies that come late are verified anyway
         try:
             loop.call_soon_threadsafe(self._opened, loop, handshake, primary)
@@ -95,7 +89,7 @@ class PrimaryWatch:
                 handshake, loop, _ANSWER, _pass_on, self._switched, self._lost
             )
             self._shared.follow(primary)
-            self._run_script(loop, self._connection)
+            self._ask_sentinel(loop, self._connection)
 
     def _lost(self, connection: Connection, *_: object) -> None:
         if connection is self._connection:
@@ -104,13 +98,13 @@ class PrimaryWatch:
             loop = asyncio.get_running_loop()
             loop.call_later(_ANSWER, self._open, loop)
 
-    def _run_script(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+    def _ask_sentinel(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         if connection is self._connection:
-            connection.send(Call(None, (), where_is_primary(self._endpoint), self._asked))
-            loop.call_later(_ASK_EVERY, self._run_script, loop, connection)
+            connection.send(Call(None, (), primary_command(self._endpoint), self._asked))
+            loop.call_later(_ASK_EVERY, self._ask_sentinel, loop, connection)
 
     def _asked(self, _: Call, reply: Any) -> None:
-        primary = read_primary(reply)
+        primary = parse_primary(reply)
         if primary is not None:
             self._shared.follow(primary)
 

@@ -25,12 +25,12 @@ from weakref import WeakValueDictionary
 from slotwise._core import fork
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._endpoint import Address
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._keys import Keys, KeySet
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import pack_half
-from slotwise.redis._net.handshake import Address
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._scripts import load
 

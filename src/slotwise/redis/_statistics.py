@@ -14,8 +14,8 @@ from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
+    from slotwise.redis._endpoint import Address
     from slotwise.redis._loop_client import LoopClient
-    from slotwise.redis._net.handshake import Address
     from slotwise.redis._shared_client import SharedClient
 
 _MOST_AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write

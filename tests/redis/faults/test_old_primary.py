@@ -17,7 +17,8 @@ from tests.redis.faults.test_topologies import Sentinel
 from slotwise._cli.doctor import Check
 from slotwise._cli.doctor_redis import examine
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._net.handshake import LATE, Address
+from slotwise.redis._endpoint import Address
+from slotwise.redis._net.sentinel import LATE
 from slotwise.redis._primary import PrimaryWatch
 
 # Longer than a failover takes on a busy machine; and one that ends during it.

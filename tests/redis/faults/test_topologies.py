@@ -39,14 +39,14 @@ class ClusterNode(Server):
 class Sentinel(Server):
     """A redis-server that watches another."""
 
-    def __init__(self, folder: Path, primary: Server) -> None:
+    def __init__(self, folder: Path, primary: Server, *more: str) -> None:
         super().__init__(folder)
         self._file = folder / "sentinel.conf"
         self._file.write_text(
             f"port {self.port}\nbind 127.0.0.1\nprotected-mode no\n"
             f"sentinel monitor fleet 127.0.0.1 {primary.port} 1\n"
             f"sentinel down-after-milliseconds fleet 500\n"
-            f"sentinel failover-timeout fleet 4000\n"
+            f"sentinel failover-timeout fleet 4000\n" + "".join(f"{line}\n" for line in more)
         )
 
     def configuration(self) -> list[str]:
@@ -179,6 +179,50 @@ async def test_settings_are_taken_from_cluster_clients(cluster: list[Server]) ->
     async_client = redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=port)
     await use(RedisConfig.from_client(async_client, namespace="b"), 3)
     await async_client.aclose()
+
+
+async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
+    cluster: list[Server],
+) -> None:
+    client = redis.cluster.RedisCluster(
+        host="127.0.0.1",
+        port=cluster[0].port,
+        address_remap=lambda address: ("localhost", address[1]),
+    )
+    config = RedisConfig.from_client(client, namespace="remapped")
+    await use(config, 3)
+    client.close()
+    announced = RedisSemaphore(name="s0", value=2, config=config)._shared.cluster
+    assert announced is not None
+    assert set(announced.primaries()) == {("localhost", node.port) for node in cluster}
+    assert announced.parse_redirection("MOVED 7 10.0.0.1:99") == (False, 7, ("localhost", 99))
+
+
+async def test_a_credential_provider_is_asked_for_every_node_of_a_cluster(
+    cluster: list[Server],
+) -> None:
+    class Tokens(redis.CredentialProvider):
+        asked = 0
+
+        def get_credentials(self) -> tuple[str, str]:
+            self.asked += 1
+            return "tokens", "right"
+
+    with contextlib.ExitStack() as stack:
+        for node in cluster:
+            admin = stack.enter_context(node.client())
+            rights = ["on", ">right", "~*", "&*", "+@all"]
+            admin.execute_command("ACL", "SETUSER", "tokens", *rights)
+            stack.callback(admin.execute_command, "ACL", "DELUSER", "tokens")
+        tokens = Tokens()
+        config = RedisConfig(
+            cluster_url(cluster[:1]), namespace="tokens", credential_provider=tokens
+        )
+        await use(config, 12)
+        assert tokens.asked > len(cluster)
+        for node in cluster:
+            with node.client() as client:
+                assert "tokens" in {each["user"] for each in client.client_list()}
 
 
 class Move:
@@ -329,11 +373,12 @@ async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
                     "a sentinel that knows the replica",
                 )
             config = RedisConfig(f"redis+sentinel://127.0.0.1:{sentinel.port}/fleet", attempts=60)
-            manager = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)])
-            assert RedisConfig.from_client(manager.master_for("fleet")).endpoint == config.endpoint
-            async_manager = redis.asyncio.sentinel.Sentinel([("127.0.0.1", sentinel.port)])
-            by_async = RedisConfig.from_client(async_manager.master_for("fleet"))
-            assert by_async.endpoint == config.endpoint
+            for kind in (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel):
+                manager = kind([("127.0.0.1", sentinel.port)])
+                by_client = RedisConfig.from_client(manager.master_for("fleet"))
+                assert str(by_client.endpoint) == str(config.endpoint)
+                one = RedisSemaphore(name="by client", value=1, config=by_client)
+                assert await one.release(await one.acquire())
 
             semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=20, config=config)
             held = await semaphore.acquire()
@@ -348,6 +393,27 @@ async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
             with replica.client() as client:
                 assert client.zcard("adv-sem:semaphore_main:s") == 1
             assert await semaphore.release(acquired) is True
+
+
+async def test_sentinels_have_credentials_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    primary = Server(tmp_path / "a")
+    sentinel = Sentinel(tmp_path / "b", primary, "requirepass s3cr3t")
+    sentinel.password = "s3cr3t"
+    with primary, sentinel:
+        address = ("127.0.0.1", sentinel.port)
+        for kind in (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel):
+            manager = kind([address], sentinel_kwargs={"password": "s3cr3t"}, client_name="mine")
+            config = RedisConfig.from_client(manager.master_for("fleet"))
+            semaphore = RedisSemaphore(name="s", value=1, config=config)
+            held = await semaphore.acquire()
+            watch = semaphore._shared.heartbeat_thread._primary
+            await until(lambda w=watch: w._connection is not None, "a subscription")
+            assert await semaphore.release(held)
+            assert "s3cr3t" in config.endpoint.secrets
+        without = RedisConfig(f"redis+sentinel://127.0.0.1:{sentinel.port}/fleet", attempts=1)
+        with pytest.raises(BackendError, match=r"known to no sentinel that answers.*NOAUTH"):
+            await RedisSemaphore(name="s", value=1, config=without).acquire()
 
 
 @pytest.mark.soak

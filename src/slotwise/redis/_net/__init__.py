@@ -1,4 +1,5 @@
-"""Connections to a Redis server: opening, multiplexing and reopening them.
+"""Connections to Redis servers: opening, multiplexing and reopening them.
 
-Nothing here knows semaphores: calls go out, replies and messages come in.
+redis-py opens the sockets; everything after that is ours, down to one write per tick of the
+event loop. Nothing here knows semaphores: calls are sent, replies and messages are received.
 """

@@ -1,6 +1,7 @@
-"""Which node of a Redis Cluster serves which hash slot, learned and relearned.
+"""Which node of a Redis Cluster serves which hash slot, asked and asked again.
 
-Nothing here holds a connection: asking is done in a short-lived thread.
+A node is asked in a short-lived thread, over a connection that is closed again. redis-py's own
+map isn't used: it makes a client with a connection pool for every node.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable
 
+from hiredis import ReplyError
+
 from slotwise.errors import BackendError
+from slotwise.redis import _diagnosis
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._net.handshake import Address, ask_cluster
+from slotwise.redis._endpoint import Address
+from slotwise.redis._net.handshake import greet
 
 
 class ClusterMap:
@@ -22,10 +27,10 @@ class ClusterMap:
         self._config = config
         self._lasts: list[int] = []  # the last slot of each range, in order
         self._addresses: list[Address] = []
-        self._moved: dict[int, Address] = {}  # learned since the last full answer
+        self._moved: dict[int, Address] = {}  # learned since the last complete answer
 
     def address_of(self, slot: int) -> Address | None:
-        """Who serves ``slot``, as far as is known."""
+        """Return the node that serves ``slot``, as far as is known."""
         moved = self._moved.get(slot)
         if moved is not None or not self._lasts:
             return moved
@@ -36,12 +41,13 @@ class ClusterMap:
         return list(dict.fromkeys(self._addresses))
 
     def note(self, slot: int, address: Address) -> None:
+        """Remember that a slot is served by another node now."""
         self._moved[slot] = address
 
     def learn(
         self, loop: asyncio.AbstractEventLoop, then: Callable[[BackendError | None], object]
     ) -> None:
-        """Ask the cluster anew, and call ``then`` in the loop, with the error if it failed."""
+        """Ask the cluster again, and call ``then`` in the loop, with the error if it failed."""
 
         def ask() -> None:
             error: BackendError | None = None
@@ -54,14 +60,54 @@ class ClusterMap:
                 error = failure
             try:
                 loop.call_soon_threadsafe(then, error)
-            except RuntimeError:  # closed meanwhile
+            except RuntimeError:  # closed in the meantime
                 pass
 
         threading.Thread(target=ask, name="slotwise-cluster", daemon=True).start()
 
+    def parse_redirection(self, text: str) -> tuple[bool, int, Address]:
+        """Read ``MOVED 42 host:port`` or ``ASK ...``: whether for one call only, slot, address."""
+        word, slot, where = text.split()[:3]
+        host, _, port = where.rpartition(":")
+        address = (host.strip("[]"), int(port))
+        return word == "ASK", int(slot), self._config.endpoint.remap(address)
 
-def parse_redirection(text: str) -> tuple[bool, int, Address]:
-    """``MOVED 42 host:port`` or ``ASK ...``: whether to ask only once, the slot, the address."""
-    word, slot, where = text.split()[:3]
-    host, _, port = where.rpartition(":")
-    return word == "ASK", int(slot), (host.strip("[]"), int(port))
+
+def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tuple[int, Address]]:
+    """Return which node serves which hash slots: (last slot, address), in order.
+
+    Raises:
+        BackendError: no node answers, or it isn't a cluster.
+    """
+    endpoint = config.endpoint
+    last: BaseException | None = None
+    for address in dict.fromkeys((*known, *endpoint.addresses)):
+        try:
+            handshake = greet(config, address, [["CLUSTER", "SLOTS"]])
+            try:
+                ranges = handshake.reply()
+            finally:
+                handshake.sock.close()
+        except (OSError, ReplyError) as error:
+            last = error
+            continue
+        if isinstance(ranges, ReplyError):
+            said = _diagnosis.said_by(endpoint, ranges)
+            raise _diagnosis.Unusable(f"{endpoint} is not a cluster ({said}); use redis:// for it")
+        nodes: list[tuple[int, Address]] = []
+        try:
+            for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0])):
+                # A node that doesn't know its own name is the one that was asked.
+                host = primary[0].decode() if primary[0] else ""
+                port = int(primary[1])
+                node = endpoint.remap((host, port)) if host else (address[0], port)
+                nodes.append((int(last_slot), node))
+        except (LookupError, AttributeError, TypeError, ValueError):
+            last = handshake.misunderstood()
+            continue
+        if nodes:
+            return nodes
+        last = None
+    if isinstance(last, ReplyError):
+        raise _diagnosis.refused(endpoint, last, _diagnosis.Unusable)
+    raise _diagnosis.unreachable(endpoint, last or OSError("no node serves any slot"))

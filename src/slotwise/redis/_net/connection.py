@@ -21,7 +21,8 @@ from typing import Any
 
 from hiredis import PushNotification
 
-from slotwise.redis._net.handshake import LATE, Handshake, pack_command
+from slotwise.redis._net.handshake import Handshake, pack_command
+from slotwise.redis._net.sentinel import LATE
 from slotwise.redis._scripts import Script
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -172,7 +173,7 @@ class Connection:
 
     def __init__(
         self,
-        talk: Handshake,
+        handshake: Handshake,
         loop: asyncio.AbstractEventLoop,
         reply_timeout: float,
         on_reply: Callable[[Call, Any], object],
@@ -182,10 +183,10 @@ class Connection:
         on_silence: Callable[[], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
     ) -> None:
-        self.address = talk.address
-        self._sock = talk.sock
-        self._recv = talk.sock.recv
-        self._reader = talk.reader
+        self.address = handshake.address
+        self._sock = handshake.sock
+        self._recv = handshake.sock.recv
+        self._reader = handshake.reader
         self._loop = loop
         self._reply_timeout = reply_timeout
         self._on_reply = on_reply

@@ -21,8 +21,11 @@ from hiredis import ReplyError
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
 from slotwise.redis._config import RedisConfig
+from slotwise.redis._endpoint import Address
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
-from slotwise.redis._net.handshake import Address, Handshake, ask_sentinels, open_line
+from slotwise.redis._net.handshake import Handshake
+from slotwise.redis._net.preparation import open_connection
+from slotwise.redis._net.sentinel import ask_sentinels
 from slotwise.redis._scripts import OURS, Script, load
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
@@ -139,7 +142,7 @@ class Reconnector:
     def _open_in_thread(self, attempt: int) -> None:
         result: Handshake | BackendError
         try:
-            result = open_line(self.config, self.address, self.channel, teach=False)
+            result = open_connection(self.config, self.address, self.channel, load_scripts=False)
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
@@ -175,7 +178,9 @@ class Reconnector:
             # A line without a channel makes calls that block: there no reply is late.
             verify=self._verify if self.config.endpoint.service and self.channel else None,
         )
-        for script in result.unknown:  # a call of one that is unknown would be passed by others
+        for (
+            script
+        ) in result.missing_scripts:  # a call of one that is unknown would be passed by others
             self.link.send(_load(script))
         again, self._opened_before = self._opened_before, True
         # Whoever was in the middle of something looks first, so that grants

@@ -1,0 +1,146 @@
+"""Open a socket to a Redis server with redis-py's connection classes, and get the credentials.
+
+TCP, unix sockets, TLS and its options, keepalive and classes of the user's own are redis-py's.
+The greeting is not: redis-py sends its commands one by one, at one round trip each, and
+`handshake` sends them all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from redis.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
+from slotwise.errors import BackendError
+from slotwise.redis import _diagnosis
+from slotwise.redis._endpoint import Address, ConnectionOptions, Endpoint
+
+Credentials = tuple[str, str]
+
+# A class that overrides one of these greets and authenticates in its own way.
+_GREETING = ("on_connect", "on_connect_check_health")
+
+
+def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentials | None:
+    """Return the user and password for the next connection; None if it needs none.
+
+    A credential provider is asked each time, so that tokens may expire.
+
+    Raises:
+        BackendError: the credential provider failed.
+    """
+    kwargs = options.kwargs
+    provider = kwargs.get("credential_provider")
+    if _greets_itself(options):
+        return None
+    if provider is None:
+        user, password = kwargs.get("username"), kwargs.get("password")
+        return (str(user or "default"), str(password or "")) if user or password else None
+    try:
+        given = _ask(provider)
+        user, password = given if len(given) == 2 else ("default", given[0])
+    except Exception as error:
+        # Its own words may repeat a token; the traceback has them.
+        raise _diagnosis.Unreachable(
+            f"the credential_provider of {endpoint} failed with {type(error).__name__}"
+        ) from error
+    if password not in options.issued:
+        options.issued.append(password)
+    return str(user or "default"), str(password or "")
+
+
+def _ask(provider: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(provider.get_credentials())
+    except NotImplementedError:  # only for asyncio; no loop runs in this thread
+        return tuple(asyncio.run(provider.get_credentials_async()))
+
+
+def open_socket(
+    endpoint: Endpoint, options: ConnectionOptions, address: Address, timeout: float
+) -> socket.socket:
+    """Return a connected socket, over TLS if the options say so.
+
+    Raises:
+        OSError: the operating system's own error, or BackendError.
+    """
+    host, port = address
+    kwargs = {**options.kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout}
+    kwargs |= {"path": host} if port == 0 else {"host": host, "port": port}
+    if port and options.connection_class is None:
+        kwargs.setdefault("socket_keepalive", True)  # not the default before redis-py 7
+    if _greets_itself(options):
+        kwargs["protocol"] = 3
+    else:
+        kwargs["redis_connect_func"] = _greet_later
+    try:
+        connection = _class_for(options, address)(**kwargs)
+        connection.connect()
+    except (OSError, RedisError, TypeError, ValueError) as error:
+        raise _as_os_error(endpoint, options, error) from error
+    # redis-py has no public way to take the socket over. Without it, the connection object
+    # can't close it either when it is collected.
+    sock = getattr(connection, "_sock", None)
+    if not isinstance(sock, socket.socket):
+        raise _diagnosis.Unusable(
+            f"{endpoint} can't be used: {type(connection).__name__} opens no socket"
+        )
+    connection._sock = None
+    return sock
+
+
+def _class_for(options: ConnectionOptions, address: Address) -> type[Any]:
+    if options.connection_class is not None:
+        return options.connection_class
+    if address[1] == 0:
+        return UnixDomainSocketConnection
+    return SSLConnection if options.tls else Connection
+
+
+def _greets_itself(options: ConnectionOptions) -> bool:
+    """Whether the user has told redis-py how to greet, and so to authenticate."""
+    used = options.connection_class
+    return options.kwargs.get("redis_connect_func") is not None or (
+        used is not None
+        and any(
+            getattr(used, name, None) is not getattr(AbstractConnection, name, None)
+            for name in _GREETING
+        )
+    )
+
+
+def _greet_later(_: object) -> None:
+    """What redis-py calls once the socket is open, instead of its own greeting."""
+
+
+def _as_os_error(
+    endpoint: Endpoint, options: ConnectionOptions, error: BaseException
+) -> OSError | BackendError:
+    """Return the operating system's error behind redis-py's, as it tells more; or a diagnosis."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if options.tls and isinstance(cause, TimeoutError):
+        return _diagnosis.Unreachable(
+            f"{endpoint} does not answer, or does not speak TLS; is it running, or is it"
+            f" redis:// instead of rediss://?"
+        )
+    if options.tls and isinstance(cause, FileNotFoundError):
+        return _diagnosis.Unusable(
+            f"{endpoint} can't be used: a file that ssl_ca_certs=, ssl_certfile= or ssl_keyfile="
+            f" names does not exist"
+        )
+    if isinstance(cause, OSError):
+        return cause
+    if isinstance(error, ResponseError | AuthenticationError):  # from a greeting of the user's
+        return _diagnosis.refused(endpoint, error, _diagnosis.Unusable)
+    said = _diagnosis.said_by(endpoint, error)
+    return _diagnosis.Unusable(f"{endpoint} can't be used: redis-py says {said}")

@@ -1,0 +1,105 @@
+"""Ask Redis Sentinels where the primary of a service is, and subscribe to the changes.
+
+Over one connection, opened by redis-py and asked in one round trip. redis-py's own discovery
+takes a connection pool per sentinel and several round trips, and can't listen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hiredis import ReplyError
+
+from slotwise.redis import _diagnosis
+from slotwise.redis._config import RedisConfig
+from slotwise.redis._endpoint import Address, Endpoint
+from slotwise.redis._net.handshake import Handshake
+from slotwise.redis._net.opening import Credentials, get_credentials, open_socket
+
+# From a server with sentinels, a reply that took longer is not believed before they were asked
+# who the primary is: it may have been replaced. They take longer than this to replace it.
+LATE = 0.5
+
+SWITCH_MASTER = "+switch-master"  # the channel on which sentinels announce new primaries
+
+
+def ask_sentinels(config: RedisConfig) -> Address:
+    """Return where the primary is, by the first sentinel that knows.
+
+    Raises:
+        BackendError: no sentinel knows, or none answers.
+    """
+    handshake, primary = _open_sentinel(config, listen=False)
+    handshake.sock.close()
+    return primary
+
+
+def listen_to_sentinel(config: RedisConfig) -> tuple[Handshake, Address]:
+    """Return a connection to a sentinel that announces every new primary, and the present one.
+
+    Raises:
+        BackendError: no sentinel knows, or none answers.
+    """
+    handshake, primary = _open_sentinel(config, listen=True)
+    handshake.sock.settimeout(0)
+    return handshake, primary
+
+
+def primary_command(endpoint: Endpoint) -> list[Any]:
+    """Return the command that asks a sentinel where the primary is."""
+    return ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.service]
+
+
+def parse_primary(reply: Any) -> Address | None:
+    """Return what a sentinel replies to that; None if it doesn't know."""
+    return (reply[0].decode(), int(reply[1])) if isinstance(reply, list) else None
+
+
+def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Address]:
+    """Return a connection to the first sentinel that knows the primary, and the primary."""
+    endpoint = config.endpoint
+    options = endpoint.sentinel_options
+    last: Exception | None = None
+    for address in endpoint.addresses:
+        handshake = None
+        try:
+            credentials = get_credentials(endpoint, options)
+            deadline = time.monotonic() + config.connect_timeout
+            sock = open_socket(endpoint, options, address, config.connect_timeout)
+            handshake = Handshake(sock, deadline, endpoint, address)
+            commands = _greeting(credentials, listen=listen)
+            # Last, since the primary may change before we listen.
+            handshake.send([*commands, primary_command(endpoint)])
+            replies = [handshake.reply() for _ in commands]
+            refusals = [reply for reply in replies if isinstance(reply, ReplyError)]
+            reply = handshake.reply()
+            try:
+                primary = parse_primary(reply)
+            except (LookupError, AttributeError, TypeError, ValueError):
+                raise handshake.misunderstood() from None
+            # A password that the sentinel doesn't want matters only to who listens.
+            if primary is not None and not (listen and refusals):
+                return handshake, primary
+            errors = [*refusals, *([reply] if isinstance(reply, ReplyError) else [])]
+            last = errors[0] if errors else None
+        except OSError as error:  # BackendError included
+            last = error
+        if handshake is not None:
+            handshake.sock.close()
+    raise _diagnosis.Unreachable(
+        f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
+        + (f" ({_diagnosis.said_by(endpoint, last)})" if last else "")
+    )
+
+
+def _greeting(credentials: Credentials | None, *, listen: bool) -> list[Sequence[Any]]:
+    """Return what to send first: a subscription beside commands takes RESP3."""
+    if listen:
+        auth = ["AUTH", *credentials] if credentials else []
+        return [["HELLO", "3", *auth], ["SUBSCRIBE", SWITCH_MASTER]]
+    if credentials is None:
+        return []
+    user, password = credentials
+    return [["AUTH", password] if user == "default" else ["AUTH", user, password]]

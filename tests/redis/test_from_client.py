@@ -1,0 +1,388 @@
+"""RedisConfig.from_client and credential_provider=: what redis-py can be told, we can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.cluster
+import redis.connection
+import redis.sentinel
+from tests.redis._server import Server, until
+
+import slotwise
+from slotwise.errors import BackendError
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+KEY = "adv-sem:semaphore_state:s"
+
+
+class Tokens(redis.CredentialProvider):
+    """A user whose password is another one each time it is asked for, as in a cloud."""
+
+    def __init__(self, server: Server, user: str = "cloud") -> None:
+        self._server = server
+        self._user = user
+        self.given: list[str] = []
+
+    def get_credentials(self) -> tuple[str, str]:
+        token = f"T0ken-{len(self.given)}"
+        with self._server.client() as admin:
+            rights = ["~*", "&*", "+@all", "resetpass", f">{token}"]
+            admin.execute_command("ACL", "SETUSER", self._user, "on", *rights)
+        self.given.append(token)
+        return self._user, token
+
+
+class AsyncTokens(Tokens):
+    """Can only be asked by a coroutine."""
+
+    def get_credentials(self) -> tuple[str, str]:
+        raise NotImplementedError
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        await asyncio.sleep(0)
+        return super().get_credentials()
+
+
+class Counts(redis.connection.Connection):
+    """A class of the user's own, with an argument of its own, that opens sockets in its own way."""
+
+    opened: ClassVar[list[str]] = []
+
+    def __init__(self, tunnel: str = "", **kwargs: Any) -> None:
+        self._tunnel = tunnel
+        super().__init__(**kwargs)
+
+    def _connect(self) -> socket.socket:
+        self.opened.append(self._tunnel)
+        return super()._connect()  # type: ignore[no-any-return]
+
+
+class OpensItself(redis.asyncio.connection.Connection):
+    async def _connect(self) -> None:
+        raise NotImplementedError
+
+
+class OnlyNamed(redis.asyncio.connection.Connection):
+    """Changes nothing about how connections are opened."""
+
+
+async def use(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    assert await asyncio.wait_for(semaphore.release(await semaphore.acquire()), 30)
+
+
+def users(server: Server) -> set[tuple[str, str]]:
+    """Return the (user, client name) of every connection to the server."""
+    with server.client() as client:
+        return {(each["user"], each["name"]) for each in client.client_list()}
+
+
+@pytest.fixture
+def cloud(server: Server) -> Iterator[Server]:
+    """The server, where users can be made that are gone afterwards."""
+    yield server
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", "cloud")
+
+
+def plain(server: Server) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": server.port}
+
+
+# ----------------------------------------------------------------------- settings
+
+
+def test_settings_are_taken_from_clients_and_connections_are_not(server: Server) -> None:
+    client = redis.Redis(**plain(server), db=3, username="u", password="pw", client_name="me")
+    config = RedisConfig.from_client(client, namespace="mine")
+    endpoint = config.endpoint
+    assert endpoint.addresses == (("127.0.0.1", server.port),)
+    assert (endpoint.database, config.namespace) == (3, "mine")
+    kwargs = endpoint.options.kwargs
+    assert (kwargs["username"], kwargs["password"], kwargs["client_name"]) == ("u", "pw", "me")
+    assert "pw" not in repr(config)
+    assert client.connection_pool._available_connections == []
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(RedisConfig.from_client(client, namespace="mine"))
+
+
+def test_tls_and_unix_sockets_are_seen() -> None:
+    for kind in (redis, redis.asyncio):
+        assert RedisConfig.from_client(kind.Redis(unix_socket_path="/x")).endpoint.addresses == (
+            ("/x", 0),
+        )
+        options = RedisConfig.from_client(kind.Redis(ssl=True, ssl_ca_certs="/ca")).endpoint.options
+        assert options.tls
+        assert options.kwargs["ssl_ca_certs"] == "/ca"
+        unchecked = kind.Redis(ssl=True, ssl_cert_reqs=None, ssl_check_hostname=False)
+        assert RedisConfig.from_client(unchecked).endpoint.options.kwargs["ssl_cert_reqs"] is None
+        assert not RedisConfig.from_client(kind.Redis()).endpoint.options.tls
+
+
+@pytest.mark.parametrize("given", ["redis://localhost", None, object()])
+def test_what_is_no_client_is_refused(given: object) -> None:
+    with pytest.raises(TypeError, match="from_client takes a client or connection pool"):
+        RedisConfig.from_client(given)
+
+
+CLIENTS: dict[str, Callable[[Server], Any]] = {
+    "sync": lambda server: redis.Redis(**plain(server)),
+    "sync with retries": lambda server: redis.Redis(
+        **plain(server),
+        retry_on_error=[redis.TimeoutError],
+        health_check_interval=1,
+        decode_responses=True,
+        socket_keepalive_options={socket.TCP_KEEPIDLE: 30},
+    ),
+    "asyncio": lambda server: redis.asyncio.Redis(**plain(server), decode_responses=True),
+    "asyncio, by url": lambda server: redis.asyncio.Redis.from_url(server.url),
+    "RESP3": lambda server: redis.Redis(**plain(server), protocol=3),
+    "pool": lambda server: redis.ConnectionPool(**plain(server)),
+    "blocking pool": lambda server: redis.BlockingConnectionPool.from_url(server.url),
+    "asyncio pool": lambda server: redis.asyncio.ConnectionPool(**plain(server)),
+    "asyncio class that only has another name": lambda server: redis.asyncio.Redis(
+        connection_pool=redis.asyncio.ConnectionPool(connection_class=OnlyNamed, **plain(server))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_semaphores_work_with_the_settings_of(kind: str, server: Server) -> None:
+    await use(RedisConfig.from_client(CLIENTS[kind](server)))
+    with server.client() as client:
+        assert client.exists(KEY)
+
+
+async def test_a_unix_socket_of_an_asyncio_client_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Server(tmp_path / "redis", "--unixsocket", str(path)) as server:
+        await use(RedisConfig.from_client(redis.asyncio.Redis(unix_socket_path=str(path), db=2)))
+        with server.client(db=2) as client:
+            assert client.exists(KEY)
+
+
+async def test_the_client_name_is_the_clients_or_ours(server: Server) -> None:
+    named = RedisConfig.from_client(redis.Redis(**plain(server), client_name="billing"))
+    await use(named)
+    assert ("default", "billing") in users(server)
+    await use(RedisConfig(f"{server.url}?client_name=by-url"))
+    assert ("default", "by-url") in users(server)
+    await use(RedisConfig(server.url))
+    assert ("default", "slotwise") in users(server)
+
+
+async def test_a_user_without_a_password_is_that_user(cloud: Server) -> None:
+    with cloud.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "cloud", "on", "nopass", "~*", "&*", "+@all")
+    await use(RedisConfig(f"redis://cloud@127.0.0.1:{cloud.port}"))
+    assert ("cloud", "slotwise") in users(cloud)
+
+
+# -------------------------------------------------------------- connection classes
+
+
+async def test_a_connection_class_of_the_users_own_opens_the_sockets(server: Server) -> None:
+    Counts.opened.clear()
+    pool = redis.ConnectionPool(connection_class=Counts, tunnel="via-bastion", **plain(server))
+    await use(RedisConfig.from_client(redis.Redis(connection_pool=pool)))
+    assert set(Counts.opened) == {"via-bastion"}
+    gc.collect()  # redis-py's connection objects are gone, and the sockets stay open
+    await use(RedisConfig.from_client(pool))
+
+
+async def test_an_asyncio_class_that_opens_connections_in_its_own_way_is_refused() -> None:
+    pool = redis.asyncio.ConnectionPool(connection_class=OpensItself)
+    with pytest.raises(TypeError, match=r"can't use OpensItself.*pass a sync client"):
+        RedisConfig.from_client(redis.asyncio.Redis(connection_pool=pool))
+
+
+async def test_redis_connect_func_authenticates(cloud: Server) -> None:
+    tokens = Tokens(cloud)
+
+    def authenticate(connection: Any) -> None:
+        connection.on_connect()
+        connection.send_command("AUTH", *tokens.get_credentials())
+        assert connection.read_response() in (b"OK", "OK")
+
+    client = redis.Redis(**plain(cloud), redis_connect_func=authenticate)
+    await use(RedisConfig.from_client(client))
+    assert ("cloud", "slotwise") in users(cloud)
+    with pytest.raises(TypeError, match="use credential_provider="):
+        RedisConfig.from_client(redis.asyncio.Redis(redis_connect_func=authenticate))
+
+
+async def test_a_refusal_by_redis_connect_func_is_explained(server: Server) -> None:
+    def authenticate(connection: Any) -> None:
+        connection.on_connect()
+        connection.send_command("AUTH", "nobody", "s3cr3t-token")
+        connection.read_response()
+
+    client = redis.Redis(**plain(server), redis_connect_func=authenticate)
+    with pytest.raises(BackendError, match="refuses the user or password") as caught:
+        await use(RedisConfig.from_client(client))
+    assert "s3cr3t" not in str(caught.value)
+
+
+async def test_a_class_without_a_socket_is_named(server: Server) -> None:
+    class NoSocket(redis.connection.Connection):
+        def connect(self) -> None:
+            pass
+
+    pool = redis.ConnectionPool(connection_class=NoSocket, **plain(server))
+    with pytest.raises(BackendError, match="NoSocket opens no socket"):
+        await use(RedisConfig.from_client(pool))
+
+
+# ------------------------------------------------------------- credential providers
+
+
+PROVIDED: dict[str, Callable[[Server, Tokens], RedisConfig]] = {
+    "sync client": lambda server, tokens: RedisConfig.from_client(
+        redis.Redis(**plain(server), credential_provider=tokens)
+    ),
+    "asyncio client": lambda server, tokens: RedisConfig.from_client(
+        redis.asyncio.Redis(**plain(server), credential_provider=tokens)
+    ),
+    "RedisConfig": lambda server, tokens: RedisConfig(server.url, credential_provider=tokens),
+}
+
+
+@pytest.mark.parametrize("kind", PROVIDED)
+async def test_a_credential_provider_is_asked_at_every_connect(kind: str, cloud: Server) -> None:
+    tokens = Tokens(cloud)
+    semaphore = RedisSemaphore(name="s", value=1, config=PROVIDED[kind](cloud, tokens))
+    held = await semaphore.acquire()
+    before = len(tokens.given)
+    with cloud.client() as admin:
+        # Its token expired: a server ends the connection, and refuses the token from now on.
+        admin.execute_command("ACL", "SETUSER", "cloud", "resetpass")
+        admin.execute_command("CLIENT", "KILL", "USER", "cloud")
+    assert await asyncio.wait_for(semaphore.release(held), 30)
+    assert len(tokens.given) > before
+    assert len(set(tokens.given)) == len(tokens.given)
+    assert ("cloud", "slotwise") in users(cloud)
+
+
+async def test_a_provider_that_is_only_for_asyncio_is_asked(cloud: Server) -> None:
+    tokens = AsyncTokens(cloud)
+    await use(
+        RedisConfig.from_client(redis.asyncio.Redis(**plain(cloud), credential_provider=tokens))
+    )
+    assert tokens.given
+
+
+async def test_a_provider_that_returns_only_a_password_means_the_default_user(
+    tmp_path: Path,
+) -> None:
+    server = Server(tmp_path, "--requirepass", "right")
+    server.password = "right"
+
+    class OnlyPassword(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str]:
+            return ("right",)
+
+    with server:
+        await use(
+            RedisConfig(f"redis://127.0.0.1:{server.port}", credential_provider=OnlyPassword())
+        )
+
+
+async def test_no_message_repeats_a_token_that_is_refused(cloud: Server) -> None:
+    class Wrong(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            return "cloud", "s3cr3t-token"
+
+    config = RedisConfig(cloud.url, credential_provider=Wrong())
+    with pytest.raises(BackendError, match="refuses the user or password") as caught:
+        await use(config)
+    assert "s3cr3t" not in str(caught.value)
+    assert "s3cr3t-token" in config.endpoint.secrets
+    assert "s3cr3t" not in repr(config)
+
+
+async def test_a_provider_that_fails_is_named_and_asked_again(cloud: Server) -> None:
+    class Flaky(Tokens):
+        failures = 2
+
+        def get_credentials(self) -> tuple[str, str]:
+            if self.failures:
+                self.failures -= 1
+                raise OSError("token endpoint said s3cr3t")
+            return super().get_credentials()
+
+    tokens = Flaky(cloud)
+    await use(RedisConfig(cloud.url, credential_provider=tokens, backoff=0.01))
+    tokens = Flaky(cloud)
+    with pytest.raises(
+        BackendError, match=r"credential_provider of .* failed with OSError"
+    ) as told:
+        await use(RedisConfig(cloud.url, credential_provider=tokens, attempts=1))
+    assert "s3cr3t" not in str(told.value)
+
+
+def test_a_provider_and_a_password_exclude_each_other() -> None:
+    provider = redis.UsernamePasswordCredentialProvider("u", "pw")
+    with pytest.raises(ValueError, match="must not have a user or password") as caught:
+        RedisConfig("redis://:s3cr3t@localhost", credential_provider=provider)
+    assert "s3cr3t" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"credential_provider must be a redis\.CredentialProvider"):
+        RedisConfig(credential_provider="s3cr3t")
+
+
+async def test_a_provider_can_be_given_to_semaphore(cloud: Server) -> None:
+    tokens = Tokens(cloud)
+    semaphore = slotwise.semaphore("s", 1, url=cloud.url, credential_provider=tokens)
+    async with semaphore:
+        assert tokens.given
+    await until(lambda: ("cloud", "slotwise") in users(cloud), "the user")
+
+
+def test_equal_settings_share_their_connections_even_with_unhashable_values() -> None:
+    class Provider(redis.CredentialProvider):
+        def __init__(self, user: str) -> None:
+            self.user = user
+
+        def __eq__(self, other: object) -> bool:  # and so it has no hash
+            return isinstance(other, Provider) and other.user == self.user
+
+    def config(user: str) -> RedisConfig:
+        return RedisConfig(credential_provider=Provider(user)).connection
+
+    assert config("a") == config("a")
+    assert hash(config("a")) == hash(config("a"))
+    assert config("a") != config("b")
+
+
+# --------------------------------------------------------------- urls with TLS options
+
+
+def test_tls_options_of_a_url_are_redis_pys() -> None:
+    def kwargs(query: str) -> dict[str, Any]:
+        return RedisConfig(f"rediss://host?{query}").endpoint.options.kwargs
+
+    assert kwargs("") == {"ssl_check_hostname": True}
+    assert kwargs("ssl_cert_reqs=none") == {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    assert kwargs("ssl_check_hostname=False")["ssl_check_hostname"] is False
+    assert kwargs("ssl_min_version=771")["ssl_min_version"] == ssl.TLSVersion.TLSv1_2
+    for query in ("ssl_cert_reqs=maybe", "ssl_min_version=TLSv1"):
+        with pytest.raises(ValueError, match=r"url can't be read: ssl_\w+ is not"):
+            kwargs(query)
+    assert RedisConfig("redis://host?ssl_ca_certs=/ca").endpoint.options.kwargs == {}
+
+
+async def test_a_certificate_file_that_does_not_exist_is_named(server: Server) -> None:
+    config = RedisConfig(f"rediss://127.0.0.1:{server.port}?ssl_ca_certs=/no/such/file")
+    with pytest.raises(BackendError, match=r"ssl_ca_certs=.* does not exist"):
+        await use(config)
