@@ -162,6 +162,8 @@ async def test_tls_is_not_spoken_with_a_plain_server(
     with pytest.raises(BackendError, match=f"127.0.0.1:{server.port} .* TLS.* redis://"):
         await RedisSemaphore(value=1, config=config).acquire()
     assert_nothing_left(client)
+    async with RedisSemaphore(value=1, config=RedisConfig(server.url)):
+        pass  # the outage ends here, and is not reported in another test
 
 
 async def test_settings_of_a_tls_client_are_taken(tls_port: int, certificate: Certificate) -> None:
