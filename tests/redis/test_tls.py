@@ -110,6 +110,7 @@ async def test_slots_are_taken_waited_for_and_given_over_tls(
     semaphore = RedisSemaphore(name="s", value=2, config=config)
     inside = most = 0
     order: list[int] = []
+    two_inside = asyncio.Event()
 
     async def work(n: int) -> None:
         nonlocal inside, most
@@ -117,6 +118,9 @@ async def test_slots_are_taken_waited_for_and_given_over_tls(
             order.append(n)
             inside += 1
             most = max(most, inside)
+            if inside == 2:
+                two_inside.set()
+            await two_inside.wait()
             await asyncio.sleep(0)
             inside -= 1
 
