@@ -36,6 +36,13 @@ async def acquire_with_time_out(semaphore: Semaphore, name: str, entered: list[s
     await semaphore.release(acquired)
 
 
+async def try_acquire(semaphore: Semaphore, name: str, entered: list[str]) -> None:
+    acquired = await semaphore.try_acquire()
+    assert acquired is not None
+    entered.append(name)
+    await semaphore.release(acquired)
+
+
 WAYS = [block, cm, acquire, acquire_with_time_out]
 
 
@@ -57,7 +64,7 @@ async def test_those_behind_a_cancelled_waiter_are_woken_in_their_order(
     assert entered == ["B", "C", "D"]
 
 
-@pytest.mark.parametrize("newcomer", WAYS)
+@pytest.mark.parametrize("newcomer", [*WAYS, try_acquire])
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_newcomer_does_not_enter_before_a_waiter_that_was_granted_earlier(
     make: Make, way: Enter, newcomer: Enter

@@ -234,6 +234,8 @@ class ProcessSemaphore(Semaphore):
         acquisition = self._new(slots, None, label)
         try:
             granted = await self._request_async(acquisition, None, LOCK_TIMEOUT)
+            if granted and acquisition.file.woken:
+                await acquisition.file.woken.let_pass()
         except Busy as error:
             raise _messages.busy(acquisition.file.path, error) from None
         except BaseException:
