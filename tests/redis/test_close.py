@@ -51,6 +51,20 @@ async def test_a_local_close_is_not_noticed_by_other_processes(
         assert await hears(worker) == "released True"
 
 
+async def test_many_waiters_that_a_local_close_fails_leave_the_queue(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=300, config=config)
+    held = await semaphore.acquire()
+    ours = [asyncio.create_task(semaphore.acquire()) for _ in range(10)]
+    await in_line(semaphore, 10)
+    await semaphore.close()
+    await asyncio.gather(*ours, return_exceptions=True)
+    await in_line(semaphore, 0)
+    assert await semaphore.release(held)
+    newcomer = RedisSemaphore(1, name="s", heartbeat_max_interval=300, config=config)
+    granted = await newcomer.acquire(timeout=60)
+    assert await newcomer.release(granted)
+
+
 async def test_close_everywhere_and_reopen_reach_other_processes(
     server: Server, config: RedisConfig
 ) -> None:

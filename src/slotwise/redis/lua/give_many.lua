@@ -1,19 +1,21 @@
--- give_many.lua: several releases of one tick at once, each of one slot; the next ones get the slots.
+-- give_many.lua: several releases of one tick at once, each of one slot, of holders and of waiters;
+-- the next ones get the slots.
 -- KEYS  1-7 the semaphore (common.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the caller's seat, or empty
 --       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
 --       5... the acquisition ids, none of several slots
 -- Returns {a digit for each id: 1 if it was held, else 0}, and behind it what it has to tell
--- the caller's seat.  Mirrors Ledger.release for each, with one hand-over at the end.
+-- the caller's seat.  Mirrors Ledger.release or Ledger.cancel for each, with one hand-over at the end.
 -- include proof.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
 local ids = {unpack(ARGV, 5)}
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
-local digits, freed, with_ttl, known = {}, {}, {}, true
+local digits, freed, with_ttl, not_held, known = {}, {}, {}, {}, true
 for i, id in ipairs(ids) do
   digits[i] = scores[i] and '1' or '0'
+  if not scores[i] then not_held[#not_held + 1] = id end
   local ttl, number = string.match(claims[i] or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
   if scores[i] and number then
     freed[#freed + 1] = tonumber(number)
@@ -26,6 +28,10 @@ local reply = {table.concat(digits)}
 redis.call('ZREM', main, unpack(ids))
 redis.call('HDEL', state, unpack(ids))
 if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
+if #not_held > 0 then
+  redis.call('ZREM', waiting, unpack(not_held))
+  redis.call('ZREM', waiting_heartbeat, unpack(not_held))
+end
 
 -- The common case, with few calls: as many as were freed stand in line, alive, each for
 -- one slot and without a ttl; they take the numbers over, the lowest first.
