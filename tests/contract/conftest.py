@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquisitionResult, MemorySemaphore, Semaphore, SemaphoreStats
+from slotwise import AcquisitionResult, Claimant, MemorySemaphore, Semaphore, SemaphoreStats
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
 from tests.redis._server import Server
@@ -42,8 +42,10 @@ class Speak:
         assert isinstance(result, AcquisitionResult)
         return result
 
-    async def try_acquire(self, semaphore: Semaphore, slots: int = 1) -> AcquisitionResult | None:
-        result = await self._say(semaphore, "try_acquire", slots)
+    async def try_acquire(
+        self, semaphore: Semaphore, slots: int = 1, **options: Any
+    ) -> AcquisitionResult | None:
+        result = await self._say(semaphore, "try_acquire", slots, **options)
         assert result is None or isinstance(result, AcquisitionResult)
         return result
 
@@ -59,6 +61,19 @@ class Speak:
         stats = await self._say(semaphore, "stats")
         assert isinstance(stats, SemaphoreStats)
         return stats
+
+    async def holders(self, semaphore: Semaphore) -> list[Claimant]:
+        holders: list[Claimant] = await self._say(semaphore, "holders")
+        return holders
+
+    async def waiters(self, semaphore: Semaphore) -> list[Claimant]:
+        waiters: list[Claimant] = await self._say(semaphore, "waiters")
+        return waiters
+
+    async def kick(self, semaphore: Semaphore, which: str | AcquisitionResult) -> bool:
+        kicked = await self._say(semaphore, "kick", which)
+        assert isinstance(kicked, bool)
+        return kicked
 
     async def resize(self, semaphore: Semaphore, value: int) -> None:
         await self._say(semaphore, "resize", value)

@@ -76,35 +76,35 @@ class Semaphore(Limit):
 
     # ------------------------------------------------------------ inspecting
 
+    @abstractmethod
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, the longest first."""
-        raise NotImplementedError  # abstract once the memory driver has it
 
+    @abstractmethod
     def holders_sync(self) -> list[Claimant]:
         """Like `holders`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def waiters(self) -> list[Claimant]:
         """Who waits now, in the order of the queue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def waiters_sync(self) -> list[Claimant]:
         """Like `waiters`."""
-        raise NotImplementedError
 
     # ----------------------------------------------------------- controlling
 
+    @abstractmethod
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition; False if it had ended.
 
         The next waiters get its slots at once, and its holder's ``lost`` is set. A
         request that still waits is left alone.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `kick`."""
-        raise NotImplementedError
 
     @abstractmethod
     async def resize(self, value: int) -> None:

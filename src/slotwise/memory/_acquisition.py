@@ -61,12 +61,26 @@ def key_of(acquisition_id: str) -> int | None:
     return key if 0 < key < next_key() and id_of(key) == acquisition_id else None
 
 
+def id_of_block(which: str) -> str:
+    """What a block is shown by that has no acquisition, and so no id."""
+    return f"{_prefixes[0][1]}block-{which}"
+
+
+def is_id_of_block(acquisition_id: str) -> bool:
+    return "-block-" in acquisition_id
+
+
 class MemoryClaim(Claim):
     """A claim with what the driver needs to end its wait."""
 
-    __slots__ = ("failure", "semaphore", "timeout", "waker")
+    __slots__ = ("failure", "semaphore", "since", "timeout", "waker")
+
+    label: str | None = None
 
     semaphore: MemorySemaphore
+    # When it began to wait, then when it was granted; not set if it was granted by the
+    # quick lane, which doesn't look at the clock.
+    since: float
     timeout: float | None  # the longest wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
@@ -95,13 +109,12 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
     a call of ``__init__`` would be a tenth of an uncontended acquisition.
     """
 
-    __slots__ = ("since",)
+    __slots__ = ()
 
     slots = 1
     ttl: float | None = None
 
     key: int | None  # None until it is entered
-    since: float  # when it was granted, if it has a ttl or was logged
 
     __init__ = object.__init__
 
@@ -319,11 +332,15 @@ class TimedMemoryAcquisition(MemoryAcquisition):
         self._leave()
 
 
-class WideMemoryAcquisition(TimedMemoryAcquisition):
-    """Several slots of a MemorySemaphore, with or without a ttl; never by the quick lane."""
+class GeneralMemoryAcquisition(TimedMemoryAcquisition):
+    """Slots of a MemorySemaphore, as many as wanted, with or without a ttl or a label.
 
-    __slots__ = ("slots",)
+    Never by the quick lane.
+    """
 
+    __slots__ = ("label", "slots")
+
+    label: str | None
     slots: int
 
     def take(self) -> bool:

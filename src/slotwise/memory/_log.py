@@ -79,6 +79,18 @@ def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> Non
     )
 
 
+def kicked(lease: MemoryAcquisition, tracker: Tracker) -> None:
+    since: float | None = getattr(lease, "since", None)
+    held_time = None if since is None else clock.now() - since
+    logger.warning(
+        "slot %d of %s lost by %s: it was kicked",
+        lease.slot_number,
+        display(tracker.name),
+        lease.acquisition_id,
+        extra=_ending(lease, tracker, held_time),
+    )
+
+
 def unknown_id(acquisition_id: str, name: str | None) -> None:
     logger.warning(
         "release of %r from %s ignored: this process never issued that id",

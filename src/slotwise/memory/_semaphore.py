@@ -30,20 +30,21 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display, value_conflict
-from slotwise._core.results import AcquisitionResult, SemaphoreStats, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, lock, section
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import ValueConflict
-from slotwise.memory import _log
+from slotwise.memory import _inspect, _log
 from slotwise.memory._acquisition import (
     BlockWait,
+    GeneralMemoryAcquisition,
     MemoryAcquisition,
     MemoryClaim,
     TimedMemoryAcquisition,
-    WideMemoryAcquisition,
+    is_id_of_block,
     key_of,
     next_key,
     running_task,
@@ -188,17 +189,16 @@ class MemorySemaphore(Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
     ) -> AcquisitionContext:
-        if label is not None:
-            check_label(label)
         lease: MemoryAcquisition
         if timeout is UNSET:
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        if slots is not _ONE and check_count("slots", slots) != 1:
-            lease = wide = WideMemoryAcquisition()
-            wide.slots = slots
-            wide.ttl = self._ttl
+        if slots is not _ONE or label is not None:
+            lease = general = GeneralMemoryAcquisition()
+            general.slots = check_count("slots", slots)
+            general.label = check_label(label)
+            general.ttl = self._ttl
         elif self._ttl is not None:
             lease = timed = TimedMemoryAcquisition()
             timed.ttl = self._ttl
@@ -351,13 +351,20 @@ class MemorySemaphore(Semaphore):
         if key is None:
             _log.unknown_id(acquisition_id, self._name)
             return False
-        tracker = self._known() or self._tracker
-        holder = tracker.holders.get(key)
-        # Named semaphores share their table of holders: is this one of ours?
-        if holder is None or holder.semaphore._tracker is not tracker:
+        holder, tracker = self._holder(key)
+        if holder is None:
             tracker.keep_task(key)
             return False
-        return cast("MemoryAcquisition", holder).give()
+        return holder.give()
+
+    def _holder(self, key: int) -> tuple[MemoryAcquisition | None, Tracker]:
+        """The acquisition behind a key, if it is one of this semaphore, and its tracker."""
+        tracker = self._known() or self._tracker
+        holder = tracker.holders.get(key)
+        # Named semaphores share their table of holders.
+        if holder is None or holder.semaphore._tracker is not tracker:
+            return None, tracker
+        return cast("MemoryAcquisition", holder), tracker
 
     # ------------------------------------------------- `async with semaphore:`
 
@@ -580,6 +587,47 @@ class MemorySemaphore(Semaphore):
         if isinstance(names, str):
             raise TypeError(f"names must be several names, not the str {names!r}")
         return registry.stats(names, check_count("limit", limit))
+
+    async def holders(self) -> list[Claimant]:
+        return self.holders_sync()
+
+    def holders_sync(self) -> list[Claimant]:
+        """Who holds slots now, the longest first.
+
+        Blocks of ``async with semaphore:`` come last, with their slot number alone: they
+        have no acquisition, and no id that they could be kicked by. When a slot was
+        granted is known if it has a ttl, a label or several slots, or was waited for.
+        """
+        tracker = self._known()
+        return [] if tracker is None else _inspect.holders(tracker)
+
+    async def waiters(self) -> list[Claimant]:
+        return self.waiters_sync()
+
+    def waiters_sync(self) -> list[Claimant]:
+        tracker = self._known()
+        return [] if tracker is None else _inspect.waiters(tracker)
+
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return self.kick_sync(acquisition_id)
+
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `kick`.
+
+        Raises:
+            ValueError: it is a block of ``async with semaphore:``, which can't be told.
+        """
+        acquisition_id = acquisition_id_of(acquisition_id)
+        if is_id_of_block(acquisition_id):
+            raise ValueError(
+                f"{acquisition_id!r} is a block of 'async with semaphore:', which can't be told"
+                " that it was kicked; only what acquire() or cm() took can be kicked"
+            )
+        key = key_of(acquisition_id)
+        if key is None:
+            return False
+        holder, tracker = self._holder(key)
+        return holder is not None and tracker.kick(holder)
 
     async def resize(self, value: int) -> None:
         self.resize_sync(value)

@@ -116,20 +116,20 @@ class Tracker(Ledger[MemoryClaim]):
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
         timeout = claim.timeout
+        now = clock.now()
         if timeout is None:
-            now = self._now()
             granted = self.request(claim, now)
         else:
-            now = clock.now()
             if timeout == 0:
                 if not self.try_request(claim, now):
                     raise self._timeout_error(0.0)
                 granted = [claim]
             else:
                 granted = self.request(claim, now, wait_until=now + timeout)
-        if granted and self.deadlines is not None:
-            self._start_ttls(granted, now)
+        if granted:
+            self._note_grants(granted, now)
         if not granted or granted[-1] is not claim:
+            claim.since = now
             claim.failure = None
             claim.waker = make_waker()
             self._expect_waking()
@@ -141,10 +141,10 @@ class Tracker(Ledger[MemoryClaim]):
         """Ask for slots without waiting, *in the section*."""
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
-        now = self._now()
+        now = clock.now()
         if not self.try_request(claim, now):
             return False
-        self._start_ttls([claim], now)
+        self._note_grants([claim], now)
         return True
 
     # ---------------------------------------------------------------- giving
@@ -155,7 +155,7 @@ class Tracker(Ledger[MemoryClaim]):
         exclusive_or_later(self._withdraw, claim, then=self.deliver)
 
     def _withdraw(self, claim: MemoryClaim | LineGrant) -> list[MemoryClaim]:
-        key, now = claim.key, self._now()
+        key, now = claim.key, clock.now()
         if claim.named or not claim._slot_number:
             ended = self.cancel(key, now) if key in self.waiting else self.release(key, now)
         else:
@@ -164,18 +164,32 @@ class Tracker(Ledger[MemoryClaim]):
 
     def take_back(self, lease: MemoryAcquisition) -> bool:
         """Free what a lease holds; False if it has ended before."""
-        try:
-            del self.holders[lease.key]
-        except KeyError:
+        if not self._free(lease):
             self.keep_task(lease.key)
             return False
-        self.last_used = glance.time
-        exclusive_or_later(self._take_back, lease, then=self.deliver)
         _log.released(lease, self)
         return True
 
+    def kick(self, lease: MemoryAcquisition) -> bool:
+        """Free what somebody else holds, and tell them; False if it has ended before."""
+        if not self._free(lease):
+            return False
+        lease.lost.set("it was kicked")
+        _log.kicked(lease, self)
+        return True
+
+    def _free(self, lease: MemoryAcquisition) -> bool:
+        # The deletion decides between all who want to end the same acquisition.
+        try:
+            del self.holders[lease.key]
+        except KeyError:
+            return False
+        self.last_used = glance.time
+        exclusive_or_later(self._take_back, lease, then=self.deliver)
+        return True
+
     def _take_back(self, lease: MemoryAcquisition) -> list[MemoryClaim]:
-        now = self._now()
+        now = clock.now()
         if self.deadlines is not None:
             self.deadlines.discard(lease.key)
         return self._after_change(self.give(lease, now), now)
@@ -185,7 +199,7 @@ class Tracker(Ledger[MemoryClaim]):
         exclusive_or_later(self._put_back_in_section, number, then=self.deliver)
 
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
-        now = self._now()
+        now = clock.now()
         return self._after_change(self.give_number(number, now), now)
 
     def hand_over(self, number: int) -> None:
@@ -219,7 +233,7 @@ class Tracker(Ledger[MemoryClaim]):
         exclusive_or_later(self._look_after_waiters, then=self.deliver)
 
     def _look_after_waiters(self) -> list[MemoryClaim]:
-        now = self._now()
+        now = clock.now()
         return self._after_change(self.settle(now), now)
 
     def forget_deadline(self, key: Hashable) -> None:
@@ -237,8 +251,8 @@ class Tracker(Ledger[MemoryClaim]):
         ttl_cancels.keep_task(key, owner=self)
 
     def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
-        if ended and self.deadlines is not None:
-            self._start_ttls(ended, now)
+        if ended:
+            self._note_grants(ended, now)
         if self.circulating == 0 and self.is_ended and self.registry is not None:
             self.registry.forget(self)
         return ended
@@ -318,7 +332,7 @@ class Tracker(Ledger[MemoryClaim]):
         """
         if self.closed:
             raise self.closed_error()
-        now = self._now()
+        now = clock.now()
         self.former_values = (*dict.fromkeys((*self.former_values, self.value, declared)),)
         refused, granted = self.resize(value, now)
         for claim in refused:
@@ -342,7 +356,7 @@ class Tracker(Ledger[MemoryClaim]):
         if self.closure is None:
             return []
         self.closure = None
-        now = self._now()
+        now = clock.now()
         return self._after_change(self.reopen(now), now)
 
     def _refuse_all(self) -> list[MemoryClaim]:
@@ -393,11 +407,12 @@ class Tracker(Ledger[MemoryClaim]):
         """Have the alarm ring at ``when`` or earlier."""
         exclusive_or_later(self._ring_by, when, then=_nothing)
 
-    def _start_ttls(self, claims: Iterable[MemoryClaim], now: float) -> None:
+    def _note_grants(self, claims: Iterable[MemoryClaim], now: float) -> None:
         for claim in claims:
-            if claim.ttl is not None:
-                cast("MemoryAcquisition", claim).since = now
-                self._ring_by(now + claim.ttl)
+            if claim.named:
+                claim.since = now
+                if claim.ttl is not None:
+                    self._ring_by(now + claim.ttl)
 
     def _ring_by(self, when: float) -> None:
         if when < self.alarm:
@@ -438,10 +453,6 @@ class Tracker(Ledger[MemoryClaim]):
             cancel.send()
         for lease in holders:
             _log.expired(lease, self, now - lease.since)
-
-    def _now(self) -> float:
-        """The time, if anybody's runs here."""
-        return 0.0 if self.deadlines is None else clock.now()
 
     # ---------------------------------------------------------------- errors
 
