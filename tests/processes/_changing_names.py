@@ -1,4 +1,4 @@
-"""Uses ever new names, and looks whether anything grows.
+"""Use new names all the time, and check that nothing grows.
 
 python -m tests.processes._changing_names DIRECTORY SECONDS IDLE
 """

@@ -1,4 +1,4 @@
-"""Kills children at every step of a change, and tells what the file said after each.
+"""Kill children at every step of a change, and print what the file says after each.
 
     python -m tests.processes._crash DIRECTORY VERB
 
@@ -27,7 +27,7 @@ warnings.simplefilter("ignore", DeprecationWarning)
 
 
 class Killer:
-    """Counts system calls and dies at the one it was told."""
+    """Counts system calls, and kills the process at a given one."""
 
     def __init__(self, at: int, how: str) -> None:
         self.left = at
@@ -65,7 +65,7 @@ def change(semaphore: ProcessSemaphore, verb: str, holder: str) -> None:
     elif verb == "resize":
         semaphore.resize_sync(5)
     elif verb == "compact":
-        journals._COMPACT_AFTER = 0  # this very change makes a snapshot
+        journals._COMPACT_AFTER = 0  # so that this change writes a snapshot
         semaphore.kick_sync(holder)
     elif verb == "create":
         semaphore.acquire_sync()
@@ -83,7 +83,7 @@ def main(directory: Path, verb: str) -> None:
             if not child:
                 semaphore = ProcessSemaphore(name=name, value=3, directory=directory)
                 if verb != "create":
-                    semaphore.locked_sync()  # opened, and read
+                    semaphore.locked_sync()  # opens and reads the file
                 Killer(step, how).arm()
                 change(semaphore, verb, holder)
                 os._exit(0)
@@ -97,7 +97,7 @@ def main(directory: Path, verb: str) -> None:
                 "held": stats.acquired_slots,
                 "value": stats.max_slots,
             }
-            # And it can be used as if nothing had happened.
+            # It can still be used.
             again = own.acquire_sync(timeout=30)
             assert own.release_sync(again) is True
             print(json.dumps(seen), flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""Forks while other threads are in the middle of changes; each child uses the semaphore too.
+"""Fork while other threads are in the middle of changes; each child uses the semaphore too.
 
 python -m tests.processes._forks DIRECTORY
 """
@@ -36,7 +36,7 @@ def main(directory: Path) -> None:
     for _ in range(CHILDREN):
         child = os.fork()
         if not child:
-            signal.alarm(60)  # a child that hangs is one that fails
+            signal.alarm(60)  # a child that hangs fails
             with semaphore.cm(), ProcessSemaphore(name="other", value=40, directory=directory).cm():
                 pass
             os._exit(0)

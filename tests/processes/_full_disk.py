@@ -1,4 +1,4 @@
-"""What happens on a file system without file: run in a directory on a tiny one.
+"""What happens on a full file system: to be run in a directory on a tiny one.
 
 python -m tests.processes._full_disk DIRECTORY
 """
@@ -26,7 +26,7 @@ def refusal(semaphore: ProcessSemaphore, label: str | None = None) -> str:
         semaphore.acquire_sync(label=label)
     except BackendError as error:
         return str(error)
-    raise AssertionError("there was file")
+    raise AssertionError("there was space left")
 
 
 def main(directory: Path) -> None:
@@ -34,11 +34,11 @@ def main(directory: Path) -> None:
     held = old.acquire_sync()
     fill(directory / "filler")
 
-    # What was made before goes on, for as many changes as anybody likes.
+    # An existing semaphore still works, for any number of changes.
     for _ in range(500):
         old.release_sync(old.acquire_sync())
 
-    # A change that does not fit is refused, and has not happened.
+    # A change that doesn't fit fails, and changes nothing.
     told = refusal(old, "x" * 100_000)
     assert "/old." in told, told
     assert "disk is full" in told, told
@@ -46,11 +46,11 @@ def main(directory: Path) -> None:
     assert old.release_sync(held) is True
     assert old.stats_sync() == SemaphoreStats(0, 2)
 
-    # A new one can't be made.
+    # A new semaphore can't be created.
     new = ProcessSemaphore(name="new", value=1, directory=directory)
     assert "disk is full" in refusal(new)
 
-    # With file again all is well.
+    # With free space again, it can.
     (directory / "filler").unlink()
     assert new.release_sync(new.acquire_sync()) is True
     print("ok")  # noqa: T201

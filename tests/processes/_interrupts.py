@@ -1,8 +1,8 @@
-"""Takes and gives in the main thread, and is interrupted again and again, wherever it is.
+"""Acquire and release in the main thread, interrupted again and again at any point.
 
     python -m tests.processes._interrupts DIRECTORY ROUNDS
 
-Prints how many slots stayed taken, and how many losses were told.
+Prints how many slots are still held, and how many losses were logged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(directory: Path, rounds: int) -> None:
         except KeyboardInterrupt:
             pass
     print(semaphore.stats_sync().acquired_slots, losses.count)  # noqa: T201
-    # It lives on, and is in nobody's way.
+    # It stays alive, and blocks nobody.
     sys.stdout.flush()
     sys.stdin.readline()
 

@@ -1,4 +1,4 @@
-"""Takes the lock of a file as a process does that is stopped in the middle of a change.
+"""Hold the lock of a file, like a process that was stopped in the middle of a change.
 
 python -m tests.processes._lock_hog PATH    # until its input ends
 """

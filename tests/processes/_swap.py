@@ -1,4 +1,4 @@
-"""Puts other directories in the place of one, as whoever may write to its parent can do.
+"""Replace a directory by others, as anybody can who may write to its parent.
 
 python -m tests.processes._swap DIRECTORY DECOY...    # until its input ends
 """
@@ -27,7 +27,7 @@ def show_instead(other: Path, directory: Path) -> None:
     while True:
         try:
             other.rename(directory)
-        except OSError:  # whom this is done to has made one in the gap
+        except OSError:  # the process under test has created one meanwhile
             shutil.rmtree(directory, ignore_errors=True)
         else:
             return
@@ -41,7 +41,7 @@ def main(directory: Path, decoys: list[Path]) -> None:
     while not ended.is_set():
         swap(directory, decoys[count % len(decoys)])
         count += 1
-        time.sleep(0.001)  # or nobody would ever get beyond the check
+        time.sleep(0.001)  # or the process under test would never get past the check
     print(count)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""A process of its own that does with a ProcessSemaphore what it is told, line by line.
+"""A process that runs the commands on its input with a ProcessSemaphore.
 
     acquire [timeout [slots]]
                         prints "acquired NUMBER TOKEN", or "failed ERROR"; in the background
@@ -24,7 +24,7 @@ from typing import Any
 from slotwise import AcquisitionResult
 from slotwise.processes import ProcessSemaphore
 
-# Python 3.12 warns of forks in processes with threads; that is what is tested here.
+# Python 3.12 warns about forks in processes with threads, which are tested here.
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
@@ -82,7 +82,7 @@ async def main() -> None:
         elif word == "child-acquire":
             child = os.fork()
             if not child:
-                # A loop that is copied runs nowhere: the child goes on without one.
+                # The copied loop doesn't run in the child, which goes on without one.
                 asyncio._set_running_loop(None)
                 in_child()
                 os._exit(0)

@@ -34,7 +34,7 @@ def make(directory: Path) -> Callable[..., ProcessSemaphore]:
 
 @pytest.fixture
 def worker(directory: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts processes that do what they are told, and ends them after the test."""
+    """Return a function that starts workers, which are ended after the test."""
     with ExitStack() as running:
 
         def start(value: int = 1, **options: Any) -> Worker:

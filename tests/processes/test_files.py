@@ -1,4 +1,4 @@
-"""The directory and the files in it: who may use them, and what is said when they can't be used."""
+"""The directory and the files in it: who can use them, and the errors if they can't be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def used(make: Make, **options: object) -> ProcessSemaphore:
 
 
 def in_another_process(directory: Path, code: str) -> str:
-    """What ``code`` prints in a process that has not seen any of our files."""
+    """Return what ``code`` prints in a process that has not opened any of our files."""
     program = (
         "import sys; from slotwise.processes import ProcessSemaphore\n"
         "s = ProcessSemaphore(name='s', value=1, directory=sys.argv[1])\n"
@@ -77,7 +77,7 @@ def test_the_directory_is_the_argument_then_the_environment_then_the_systems(
         ProcessSemaphore(name="s", value=1, directory=7)  # type: ignore[arg-type]
 
 
-def test_the_directory_is_made_for_its_owner_alone(make: Make, directory: Path) -> None:
+def test_the_directory_is_created_for_its_owner_only(make: Make, directory: Path) -> None:
     old = os.umask(0)
     try:
         semaphore = used(make)
@@ -87,7 +87,7 @@ def test_the_directory_is_made_for_its_owner_alone(make: Make, directory: Path) 
     assert file_of(semaphore, directory).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_directory_that_others_may_write_to_is_refused(make: Make, directory: Path) -> None:
+def test_a_directory_that_others_can_write_to_is_refused(make: Make, directory: Path) -> None:
     directory.mkdir()
     directory.chmod(0o770)
     told = rf"^{directory}: others can write to it \(mode 770\): run `chmod 700 {directory}`"
@@ -131,8 +131,8 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
         semaphore.acquire_sync()
 
 
-def test_a_long_directory_is_no_obstacle(tmp_path: Path) -> None:
-    """Unix sockets would not take it."""
+def test_the_path_of_the_directory_can_be_long(tmp_path: Path) -> None:
+    """It would be too long for a Unix socket."""
     deep = tmp_path / ("d" * 200)
     deep.mkdir(mode=0o700)
     with ProcessSemaphore(name="s", value=1, directory=deep).cm():
@@ -148,7 +148,7 @@ def test_a_long_directory_is_no_obstacle(tmp_path: Path) -> None:
         (errno.EMFILE, "ulimit -n"),
     ],
 )
-def test_troubles_name_the_file_and_the_remedy(number: int, remedy: str) -> None:
+def test_errors_name_the_file_and_the_remedy(number: int, remedy: str) -> None:
     told = str(os_error(OSError(number, os.strerror(number)), "/some/file"))
     assert told.startswith("/some/file: ")
     assert remedy in told
@@ -173,7 +173,7 @@ def test_short_names_are_read_from_the_file_names() -> None:
     assert name_from(filename_of("ü" * 1000)) is None
 
 
-def test_names_of_a_directory_that_is_not_there_are_none(directory: Path) -> None:
+def test_a_directory_that_does_not_exist_has_no_names(directory: Path) -> None:
     assert ProcessSemaphore.names(directory) == []
     assert not directory.exists()
 
@@ -189,7 +189,7 @@ def test_what_was_never_used_does_not_exist(make: Make, directory: Path) -> None
         ProcessSemaphore.existing("x", directory=directory)
 
 
-# ------------------------------------------------------------- what is in them
+# ------------------------------------------------------------------- contents
 
 
 def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, directory: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Pat
     locked_file.close()
 
 
-def test_one_damaged_root_is_no_damage(make: Make, directory: Path) -> None:
-    """It is the older one, or the last change was not completed."""
+def test_one_damaged_root_does_no_harm(make: Make, directory: Path) -> None:
+    """It is the older root, or the last change was not committed."""
     path = file_of(used(make), directory)
     sound = path.read_bytes()
     for at in (0, 64):
@@ -251,14 +251,14 @@ def test_a_deleted_file_ends_what_was_held_in_it(make: Make, directory: Path) ->
     assert semaphore.release_sync(acquired) is False
     assert acquired.lost.is_set()
     assert "deleted" in str(acquired.lost.reason)
-    # And it goes on with a new one.
+    # It goes on with a new file.
     again = semaphore.acquire_sync(timeout=30)
     assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
     assert semaphore.release_sync(again) is True
 
 
 @pytest.mark.parametrize("displace", [Path.unlink, lambda path: path.rename(path.parent / "old")])
-def test_who_makes_a_file_anew_tells_those_who_held_the_former_one(
+def test_creating_a_file_again_tells_the_holders_of_the_old_one(
     make: Make, directory: Path, displace: Callable[[Path], object]
 ) -> None:
     """Otherwise there would be two semaphores, and nobody would know."""
@@ -268,14 +268,12 @@ def test_who_makes_a_file_anew_tells_those_who_held_the_former_one(
     assert not acquired.lost.is_set()
     assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")
     assert acquired.lost.wait(30)
-    # The one that is there counts.
+    # The new file is used.
     assert semaphore.acquire_sync(timeout=30).slot_number == 1
     assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
 
 
-def test_a_directory_that_was_moved_is_left_for_the_one_in_its_place(
-    make: Make, directory: Path
-) -> None:
+def test_after_a_move_the_directory_at_the_path_is_used(make: Make, directory: Path) -> None:
     semaphore = make()
     acquired = semaphore.acquire_sync()
     directory.rename(directory.parent / "moved")
@@ -285,7 +283,7 @@ def test_a_directory_that_was_moved_is_left_for_the_one_in_its_place(
     assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
 
 
-def test_a_private_semaphore_is_in_no_list_and_leaves_nothing(make: Make, directory: Path) -> None:
+def test_a_private_semaphore_is_not_listed_and_leaves_nothing(make: Make, directory: Path) -> None:
     semaphore = make(name=None)
     semaphore.release_sync(semaphore.acquire_sync())
     semaphore.resize_sync(3)
@@ -308,7 +306,7 @@ def test_a_private_semaphore_leaves_nothing_at_the_end_of_its_process(directory:
 
 
 def test_a_private_semaphore_is_shared_with_forked_children(directory: Path) -> None:
-    """And a child that ends does not take it away."""
+    """A child that ends doesn't delete it."""
     child = (
         "import os; p.release_sync('x'); tried = p.try_acquire_sync(); sys.exit(tried is not None)"
     )
@@ -327,7 +325,7 @@ def test_a_private_semaphore_is_shared_with_forked_children(directory: Path) -> 
 
 
 def test_a_directory_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
-    """To open its files by the other path would be to drop the locks on them."""
+    """Opening its files by the other path would drop the locks on them."""
     here, there = tmp_path / "here", tmp_path / "there"
     for path in (here, there):
         path.mkdir(mode=0o700)
@@ -356,17 +354,15 @@ def test_a_directory_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
     subprocess.run([*inside, run], check=True, timeout=60)
 
 
-def test_a_pid_that_is_in_use_again_is_not_taken_for_the_dead_one(
-    make: Make, directory: Path
-) -> None:
+def test_a_reused_pid_is_not_mistaken_for_the_dead_process(make: Make, directory: Path) -> None:
     semaphore = used(make)
-    # A holder that is no more, under the pid of somebody who lives: our parent, us.
+    # A dead holder with the pid of a live process: this one.
     forged = f"s._attachment.file().process.pid = {os.getpid()}; print(s.acquire_sync())"
     assert "acquisition_id" in in_another_process(directory, forged)
     assert semaphore.try_acquire_sync() is not None
 
 
-def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
+def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
     make: Make, directory: Path
 ) -> None:
     directory.mkdir(mode=0o700)
@@ -386,7 +382,7 @@ def test_after_a_reboot_all_are_gone_and_a_resize_and_a_close_are_kept(
     assert semaphore.acquire_sync(timeout=0).fencing_token is not None
 
 
-def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, directory: Path) -> None:
+def test_old_idle_files_are_deleted_by_later_processes(make: Make, directory: Path) -> None:
     yesterday = time.time() - 25 * 3600
     idle, resized, in_use, young = (make(name=name) for name in ("idle", "resized", "in use", "y"))
     for semaphore in (idle, resized, young):
@@ -397,14 +393,14 @@ def test_old_idle_files_are_swept_by_processes_that_come_later(make: Make, direc
         os.utime(file_of(semaphore, directory), (yesterday, yesterday))
     in_another_process(directory, "s.acquire_sync()")
     assert ProcessSemaphore.names(directory) == ["in use", "resized", "s", "y"]
-    # Who has the swept one open makes another.
+    # A process that has the deleted file open creates another.
     again = idle.acquire_sync(timeout=30)
     assert ProcessSemaphore.names(directory) == ["idle", "in use", "resized", "s", "y"]
     assert idle.release_sync(again) is True
     assert in_use.release_sync(held) is True
 
 
-def test_the_file_of_a_closed_name_is_not_swept(make: Make, directory: Path) -> None:
+def test_the_file_of_a_closed_name_is_not_deleted(make: Make, directory: Path) -> None:
     long_ago = time.time() - 365 * 24 * 3600
     closed = make(name="closed")
     closed.close_everywhere_sync("for good")
@@ -416,7 +412,7 @@ def test_the_file_of_a_closed_name_is_not_swept(make: Make, directory: Path) -> 
 
 
 def open_files() -> int:
-    """How many this process has open, by asking for each number."""
+    """Return how many files this process has open."""
 
     def is_open(number: int) -> bool:
         try:
@@ -445,7 +441,7 @@ def test_many_names_do_not_keep_many_files_open(make: Make, directory: Path) -> 
     assert held.release_sync(acquired) is True
 
 
-def test_a_full_disk_keeps_nothing_from_being_given_back(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_prevent_a_release(tmp_path: Path) -> None:
     directory = tmp_path / "tiny"
     directory.mkdir(mode=0o700)
     mount = f"mount -t tmpfs -o size=128k,mode=700 tiny '{directory}'"
@@ -477,5 +473,5 @@ def test_a_limit_for_file_sizes_is_named(directory: Path) -> None:
     told = in_another_process(directory, limited)
     assert told.startswith(f"BackendError {directory / filename_of('s')}")
     assert "ulimit -f" in told
-    # Nothing is left of it that would be in the way.
+    # Nothing is left that would block others.
     assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")

@@ -1,4 +1,4 @@
-"""Names that come and go leave nothing: no files, no descriptors, whoever used them."""
+"""Names that come and go leave no files and no descriptors behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def use(semaphore: ProcessSemaphore) -> None:
         pass
 
 
-def test_names_not_used_for_a_minute_go_as_others_are_made(make: Make, directory: Path) -> None:
+def test_names_not_used_for_a_minute_are_deleted_as_others_are_created(
+    make: Make, directory: Path
+) -> None:
     for number in range(200):  # more than stay open
         use(make(name=f"old {number}"))
     old = files(directory)
@@ -54,13 +56,11 @@ def test_names_not_used_for_a_minute_go_as_others_are_made(make: Make, directory
     assert len(files(directory)) == 205, "and none of the others"
 
 
-def test_what_was_closed_for_others_goes_when_its_time_has_come(
+def test_files_that_were_closed_to_open_others_are_deleted_later(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_sweeping, "MAX_IDLE_FILES", 4)
-    monkeypatch.setattr(
-        _sweeping, "_SCAN_INTERVAL", 3600.0
-    )  # it is not found by going through the directory
+    monkeypatch.setattr(_sweeping, "_SCAN_INTERVAL", 3600.0)  # not found by a scan
     for number in range(100):
         use(make(name=f"old {number}"))
     for path in files(directory):
@@ -70,7 +70,7 @@ def test_what_was_closed_for_others_goes_when_its_time_has_come(
     assert [*directory.glob("old*")] == []
 
 
-def test_the_files_of_an_idle_process_go_without_a_new_name(make: Make, directory: Path) -> None:
+def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path) -> None:
     semaphore = make()
     use(semaphore)
     age(directory / filename_of("s"), 61)
@@ -82,7 +82,7 @@ def test_the_files_of_an_idle_process_go_without_a_new_name(make: Make, director
     assert len(files(directory)) == 1
 
 
-def test_what_is_held_resized_or_closed_stays(make: Make, directory: Path) -> None:
+def test_files_of_held_resized_or_closed_semaphores_stay(make: Make, directory: Path) -> None:
     held, resized, closed = (make(name=name) for name in ("held", "resized", "closed"))
     acquired = held.acquire_sync()
     resized.resize_sync(3)
@@ -96,13 +96,13 @@ def test_what_is_held_resized_or_closed_stays(make: Make, directory: Path) -> No
     assert held.release_sync(acquired) is True
 
 
-def test_looking_makes_no_file(make: Make, directory: Path) -> None:
+def test_a_release_of_an_unknown_id_creates_no_file(make: Make, directory: Path) -> None:
     semaphore = make()
     assert semaphore.release_sync("p1-1") is False
     assert files(directory) == []
 
 
-def test_a_timer_makes_no_file_anew(make: Make, directory: Path) -> None:
+def test_a_timer_creates_no_file(make: Make, directory: Path) -> None:
     semaphore = make(ttl=0.05)
     acquired = semaphore.acquire_sync()
     (directory / filename_of("s")).unlink()
@@ -110,7 +110,7 @@ def test_a_timer_makes_no_file_anew(make: Make, directory: Path) -> None:
     assert files(directory) == []
 
 
-def test_private_files_go_at_the_end_whatever_their_ttls(directory: Path) -> None:
+def test_private_files_are_deleted_at_exit_whatever_their_ttls(directory: Path) -> None:
     program = (
         "import sys; from slotwise.processes import ProcessSemaphore\n"
         "for _ in range(200):\n"
@@ -123,7 +123,7 @@ def test_private_files_go_at_the_end_whatever_their_ttls(directory: Path) -> Non
     assert [*directory.iterdir()] == []
 
 
-def test_the_file_of_a_private_semaphore_goes_with_its_last_holder(
+def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
     make: Make, directory: Path
 ) -> None:
     semaphore = make(name=None)
@@ -141,8 +141,8 @@ def test_the_file_of_a_private_semaphore_goes_with_its_last_holder(
         time.sleep(0.01)
 
 
-def test_those_who_came_to_look_for_a_fifo_meet_no_file(make: Make, directory: Path) -> None:
-    """Who makes a name tells all processes, and must not go through all files for that."""
+def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: Path) -> None:
+    """Creating a name notifies all processes, and must not list all files for that."""
     semaphore = make()
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
@@ -151,8 +151,8 @@ def test_those_who_came_to_look_for_a_fifo_meet_no_file(make: Make, directory: P
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_files_descriptors_threads_and_memory_stay_as_they_are(directory: Path) -> None:
-    """For two minutes, with names kept for a tenth of the usual time."""
+def test_files_descriptors_threads_and_memory_do_not_grow(directory: Path) -> None:
+    """For two minutes, with idle names kept for a tenth of the usual time."""
     program = [sys.executable, "-m", "tests.processes._changing_names", str(directory), "120", "6"]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Locks are taken in one order, whoever interrupts whom."""
+"""Locks are always taken in the same order, also by code that interrupts other code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Make = Callable[..., ProcessSemaphore]
 LONG = 30.0
 
 
-def test_a_collection_amid_the_timers_lock_waits_for_no_change_that_sets_a_timer(
+def test_a_garbage_collection_under_the_timers_lock_does_not_deadlock(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread changes the file and sets an alarm, another withdraws under the alarm's lock."""
+    """One thread changes the file and sets a timer, another withdraws under the timers' lock."""
     semaphore = make(2, ttl=60.0)
     changing, interrupted = threading.Event(), threading.Event()
     write = SemaphoreFile.write

@@ -57,7 +57,7 @@ def test_nobody_waits_for_a_process_that_was_killed_while_it_queued(
 def test_the_longest_wait_of_a_process_is_shown(queues: list[LockQueue]) -> None:
     ours, other, _ = queues
     ours.announce(since=10.0, now=20.0)
-    ours.announce(since=15.0, now=20.001)  # another thread of it
+    ours.announce(since=15.0, now=20.001)  # another thread of the same process
     assert other.is_anothers_turn(since=12.0, now=20.002)
     ours.leave(15.0)
     assert other.is_anothers_turn(since=12.0, now=20.002)

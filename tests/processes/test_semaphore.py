@@ -1,4 +1,4 @@
-"""What only this driver has, and what is particular to it, seen from one process."""
+"""What only this driver has, as seen from one process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_it_is_exported_without_being_imported() -> None:
     assert slotwise.ProcessSemaphore is ProcessSemaphore
 
 
-# --------------------------------------------------------------- who is there
+# --------------------------------------------------------- holders and waiters
 
 
-async def test_holders_and_waiters_are_told_with_their_labels(make: Make) -> None:
+async def test_holders_and_waiters_are_listed_with_their_labels(make: Make) -> None:
     semaphore = make(3)
     acquired = await semaphore.acquire(2, label="first")
     waiting = asyncio.create_task(semaphore.acquire(2, label="second"))
@@ -65,7 +65,7 @@ def test_cm_and_try_acquire_take_labels_too(make: Make) -> None:
         semaphore.acquire_sync(label=7)  # type: ignore[arg-type]
 
 
-def test_fencing_tokens_grow_and_are_about_the_time(make: Make) -> None:
+def test_fencing_tokens_grow_and_are_close_to_the_time(make: Make) -> None:
     semaphore = make()
     tokens = []
     for _ in range(20):
@@ -76,7 +76,7 @@ def test_fencing_tokens_grow_and_are_about_the_time(make: Make) -> None:
     assert abs(tokens[0] / 1e6 - time.time()) < 60
 
 
-def test_the_statistics_are_those_of_the_directory(make: Make, directory: Path) -> None:
+def test_statistics_are_those_of_the_directory(make: Make, directory: Path) -> None:
     half, full, idle = make(2, name="half"), make(1, name="full"), make(1, name="idle")
     half.acquire_sync()
     full.acquire_sync()
@@ -90,7 +90,7 @@ def test_the_statistics_are_those_of_the_directory(make: Make, directory: Path) 
         ProcessSemaphore.get_acquired_stats_sync("idle", directory=directory)
 
 
-async def test_the_statistics_have_an_async_twin(make: Make, directory: Path) -> None:
+async def test_statistics_have_an_async_twin(make: Make, directory: Path) -> None:
     await make().acquire()
     stats = await ProcessSemaphore.get_acquired_stats(directory=directory)
     assert stats == {"s": SemaphoreStats(1, 1)}
@@ -99,7 +99,9 @@ async def test_the_statistics_have_an_async_twin(make: Make, directory: Path) ->
 # -------------------------------------------------------------- value, resize
 
 
-def test_an_existing_one_is_opened_without_knowing_its_value(make: Make, directory: Path) -> None:
+def test_an_existing_semaphore_is_opened_without_knowing_its_value(
+    make: Make, directory: Path
+) -> None:
     make(3).acquire_sync()
     found = ProcessSemaphore.existing("s", directory=directory)
     assert (found.value, found.resized) == (3, False)
@@ -118,7 +120,7 @@ def test_whether_it_was_resized_can_be_seen(make: Make, directory: Path) -> None
     assert make(3).release_sync(held) is True
 
 
-def test_another_value_than_an_idle_one_has_remakes_it(make: Make, directory: Path) -> None:
+def test_an_idle_semaphore_takes_another_value(make: Make, directory: Path) -> None:
     first = make(3)
     first.release_sync(first.acquire_sync())
     with make(7).cm():
@@ -163,7 +165,7 @@ async def test_a_wait_ends_by_the_clock_of_slotwise(
         await waiting
 
 
-async def test_who_releases_before_the_cancel_comes_is_not_cancelled(
+async def test_a_task_that_releases_before_the_cancel_arrives_is_not_cancelled(
     make: Make, clock: FakeClock
 ) -> None:
     semaphore = make(1, ttl=60, cancel_task_after_ttl=True)
@@ -171,11 +173,11 @@ async def test_who_releases_before_the_cancel_comes_is_not_cancelled(
     clock.advance(61)
     assert await semaphore.release(acquired) is False
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # the cancel would have come here
+    await asyncio.sleep(0)  # the cancel would arrive here
     assert acquired.lost.is_set()
 
 
-async def test_a_kick_is_a_loss_and_serves_the_next(make: Make, settle: Settle) -> None:
+async def test_a_kick_sets_lost_and_serves_the_next_waiter(make: Make, settle: Settle) -> None:
     semaphore = make()
     acquired = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
@@ -186,7 +188,7 @@ async def test_a_kick_is_a_loss_and_serves_the_next(make: Make, settle: Settle) 
     assert semaphore.kick_sync(acquired.acquisition_id) is False
 
 
-async def test_a_release_of_ones_own_is_no_loss(make: Make) -> None:
+async def test_a_release_in_the_same_process_does_not_set_lost(make: Make) -> None:
     semaphore, other = make(), make()
     acquired = await semaphore.acquire()
     assert await other.release(acquired.acquisition_id) is True
@@ -196,7 +198,7 @@ async def test_a_release_of_ones_own_is_no_loss(make: Make) -> None:
 # -------------------------------------------- loops, threads, interruptions
 
 
-async def test_what_is_granted_to_a_waiter_in_a_closed_loop_is_handed_on(make: Make) -> None:
+async def test_a_grant_to_a_waiter_in_a_closed_loop_is_passed_on(make: Make) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     loops: list[asyncio.AbstractEventLoop] = []
@@ -217,7 +219,7 @@ async def test_what_is_granted_to_a_waiter_in_a_closed_loop_is_handed_on(make: M
         await semaphore.acquire()
 
 
-async def test_a_collected_block_gives_its_slot_back(
+async def test_a_garbage_collected_block_releases_its_slot(
     make: Make, collect: Callable[[], None]
 ) -> None:
     semaphore = make()
@@ -247,7 +249,7 @@ def test_a_release_in_a_signal_handler_that_interrupts_a_change_is_done_after_it
         with pytest.raises(RuntimeError, match="interrupted slotwise"):
             semaphore.try_acquire_sync()
 
-    # In the middle of a change of this thread, and of no other.
+    # In the middle of a change of this thread.
     usual = SemaphoreFile.write
 
     def interrupted(self: SemaphoreFile, *args: object) -> None:
@@ -296,7 +298,7 @@ def test_an_interrupted_wait_takes_nothing(make: Make) -> None:
     assert semaphore.release_sync(held) is True
 
 
-async def test_thousands_may_wait_in_one_process(make: Make) -> None:
+async def test_thousands_can_wait_in_one_process(make: Make) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     order: list[int] = []
@@ -326,7 +328,7 @@ def test_a_result_can_be_pickled(make: Make) -> None:
     assert semaphore.release_sync(copy) is True
 
 
-def test_private_ones_are_not_shared(make: Make) -> None:
+def test_private_semaphores_are_not_shared(make: Make) -> None:
     one, other = make(name=None), make(name=None)
     one.acquire_sync()
     assert one.name is None

@@ -1,4 +1,4 @@
-"""Several readers and writers of one file, and the naive model, driven by one sequence of verbs.
+"""Several readers and writers of one file, and a naive model, driven by the same verbs.
 
 The "processes" here are journals of one test: each has read its own part of the
 file and keeps its own copy of the state. Real ones are in the other files.
@@ -31,7 +31,7 @@ values = st.integers(1, 6)
 which = st.integers(0, 30)
 actors = st.integers(0, 2)
 
-SNAPSHOT_AFTER = 400  # bytes of records: a handful, so that each run sees several
+SNAPSHOT_AFTER = 400  # bytes of records: few, so that each run has several snapshots
 
 
 class Process(Journal):
@@ -66,13 +66,13 @@ class FileAgainstModel(RuleBasedStateMachine):
             process.file.close()
         self._directory.cleanup()
 
-    # ----------------------------------------------------------- the helpers
+    # ----------------------------------------------------------- helpers
 
     def some_id(self, number: int) -> str:
         return self.ids[-1 - number % len(self.ids)] if self.ids else "p1-0"
 
     def do(self, actor: int, verb: str, *args: Any) -> list[tuple[str, str]]:
-        """Have one process make a change; what happened, but for the grants, by id."""
+        """Let one process make a change; return the events, with the ids."""
         process = self.processes[actor]
         process.catch_up()
         events = process.write([verb, self.now, self.wall_us, *args])
@@ -83,10 +83,10 @@ class FileAgainstModel(RuleBasedStateMachine):
                 self.fence = entry.token
         return [(word, str(entry.key)) for word, entry in events]
 
-    # -------------------------------------------------------------- the rules
+    # -------------------------------------------------------------- rules
 
     @rule(actor=actors, wanted=slots, ttl=perhaps_seconds, wait=perhaps_seconds)
-    def ask(self, actor: int, wanted: int, ttl: float | None, wait: float | None) -> None:
+    def request(self, actor: int, wanted: int, ttl: float | None, wait: float | None) -> None:
         key = f"p{actor + 1:x}-{len(self.ids)}"
         until = None if wait is None else self.now + wait
         args = (key, wanted, ttl, until, None, 1000 + actor, None)
@@ -117,7 +117,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         assert self.do(actor, "withdraw", key) == ended + [("granted", each) for each in granted]
 
     @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
-    def let_time_pass(self, actor: int, seconds: float) -> None:
+    def advance_time(self, actor: int, seconds: float) -> None:
         self.now += seconds
         self.wall_us += int(seconds * 1e6)
         holders, waiters, granted = self.model.expire(self.now)
@@ -128,7 +128,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         assert rest[len(waiters) :] == [("granted", each) for each in granted]
 
     @rule(actor=actors, dead=actors)
-    def bury(self, actor: int, dead: int) -> None:
+    def drop_dead(self, actor: int, dead: int) -> None:
         owner = f"p{dead + 1:x}-"
         for entry in [e for e in self.model.waiting if str(e.key).startswith(owner)][::-1]:
             self.model.cancel(entry.key, self.now)
@@ -141,7 +141,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @rule(actor=actors, value=values)
     def resize(self, actor: int, value: int) -> None:
         if self.model.closed:
-            return  # the file refuses that before it writes anything
+            return  # refused before anything is written
         refused, granted = self.model.resize(value, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
         assert self.do(actor, "resize", value, None) == happened
@@ -160,18 +160,18 @@ class FileAgainstModel(RuleBasedStateMachine):
 
     @rule(actor=actors)
     def die_while_writing(self, actor: int) -> None:
-        """What stands behind the end that the root names is nothing, and is overwritten."""
+        """What was written but not committed is ignored, and overwritten."""
         process = self.processes[actor]
         process.catch_up()
         os.pwrite(process.file.fd, b"\x40\0\0\0half a record", process._end)
 
     @rule(actor=actors)
-    def start_anew(self, actor: int) -> None:
+    def restart(self, actor: int) -> None:
         old = self.processes[actor]
         self.processes[actor] = Process(old.file.directory, actor + 1)
         old.file.close()
 
-    # ---------------------------------------------------------- what must hold
+    # ---------------------------------------------------------- invariants
 
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:

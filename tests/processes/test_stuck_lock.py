@@ -1,4 +1,4 @@
-"""Somebody was stopped in the middle of a change, and keeps the file's lock."""
+"""A process was stopped in the middle of a change, and keeps the file's lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def stuck(directory: Path) -> Iterator[int]:
-    """Somebody has the lock: the pid."""
+    """Run a process that has the lock, and yield its pid."""
     hog = subprocess.Popen(
         [sys.executable, "-m", "tests.processes._lock_hog", str(directory / filename_of("s"))],
         cwd=ROOT,
@@ -34,13 +34,13 @@ def stuck(directory: Path) -> Iterator[int]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    with hog:  # which closes its input, and waits for it
+    with hog:  # which closes its input, and waits for its end
         assert hog.stdout is not None
         assert hog.stdout.readline() == "locked\n"
         yield hog.pid
 
 
-async def test_the_event_loop_goes_on_meanwhile(make: Make, directory: Path) -> None:
+async def test_the_event_loop_keeps_running_meanwhile(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     longest = 0.0
@@ -82,7 +82,7 @@ async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
         await semaphore.acquire()
 
 
-async def test_a_time_out_is_kept(make: Make, directory: Path) -> None:
+async def test_a_timeout_is_kept(make: Make, directory: Path) -> None:
     semaphore = make()
     await semaphore.release(await semaphore.acquire())
     with stuck(directory) as pid:
@@ -94,7 +94,7 @@ async def test_a_time_out_is_kept(make: Make, directory: Path) -> None:
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
 
-def test_who_only_looks_gives_up_with_a_hint(
+def test_stats_gives_up_and_names_the_process(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_semaphore_file, "LOCK_TIMEOUT", 0.1)
@@ -105,7 +105,7 @@ def test_who_only_looks_gives_up_with_a_hint(
     assert semaphore.release_sync(held) is True
 
 
-async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, directory: Path) -> None:
+async def test_a_waiter_in_the_queue_times_out_all_the_same(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire(timeout=2))
@@ -121,7 +121,7 @@ async def test_who_waits_in_line_is_not_kept_beyond_its_time(make: Make, directo
     assert await semaphore.release(held) is True
 
 
-def test_one_that_is_stopped_is_said_to_be(
+def test_a_stopped_process_is_reported_as_stopped(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/proc/self/stat").exists():
@@ -143,7 +143,7 @@ def test_one_that_is_stopped_is_said_to_be(
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_withdrawal_is_made_up_for(make: Make, directory: Path) -> None:
+async def test_a_withdrawal_is_completed_later(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())

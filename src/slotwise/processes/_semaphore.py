@@ -180,17 +180,10 @@ class ProcessSemaphore(Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
     ) -> AcquisitionResult:
-        """Wait for ``slots`` slots, in the order of arrival of all processes.
+        """Wait for ``slots`` slots, in the order of arrival over all processes.
 
-        A wait that is cancelled or times out takes no slot. ``label`` is shown
-        by `holders` and `waiters`.
-
-        Raises:
-            AcquireTimeout: ``timeout`` seconds passed first.
-            SemaphoreClosed: closed before or during the wait.
-            ValueConflict: the name is in use with another value.
-            ValueError: ``slots`` is more than the semaphore has.
-            BackendError: the file can't be used; the message names the remedy.
+        As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
+        remedy.
         """
         acquisition = self._new(slots, timeout, label)
         make_waker = asyncio.get_running_loop().create_future

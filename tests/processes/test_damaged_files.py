@@ -1,4 +1,4 @@
-"""Whatever stands in a file: correct service, or an error that says what to do. Never a hang."""
+"""Files with any contents: they work, or there is an error with a remedy. Nothing hangs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
 
-HEAD = 384  # two roots, and those who wait for the lock
-LONG = 20.0  # seconds; nothing here waits for anybody
+HEAD = 384  # two roots, and the lock queue
+LONG = 20.0  # seconds; nothing here has to wait
 
 WEIRD: list[Any] = [
     *(None, True, -1, 0, 3, 10**12, 10**30, 1.5, -1e300, float("nan"), float("inf")),
@@ -53,7 +53,7 @@ def a_history(path: Path) -> None:
 
 
 def contents(raw: bytes) -> tuple[list[Any], int, int]:
-    """The snapshot and the records of a file, where they start, and their epoch."""
+    """Return the snapshot and the records of a file, where they start, and their epoch."""
     roots = [struct.unpack_from("<8sHHQQQQ", raw, at) for at in (0, 64)]
     _, _, _, _, epoch, start, end = max(roots, key=lambda root: root[3])
     found, at = [], start
@@ -65,7 +65,7 @@ def contents(raw: bytes) -> tuple[list[Any], int, int]:
 
 
 def with_contents(raw: bytes, records: list[Any], start: int, epoch: int) -> bytes:
-    """The file with these in it, and all sums right."""
+    """Return the file with these records, and valid checksums."""
     bodies = [json.dumps(record).encode() for record in records]
     area = b"".join(struct.pack("<II", len(body), crc32(body, epoch)) + body for body in bodies)
     root = struct.pack("<8sHHQQQQ16x", b"slotwise", 1, 1, 99, epoch, start, start + len(area))
@@ -74,7 +74,7 @@ def with_contents(raw: bytes, records: list[Any], start: int, epoch: int) -> byt
 
 
 def somewhere(dice: random.Random, tree: Any) -> tuple[Any, Any]:
-    """A container in ``tree`` and a place in it."""
+    """Return a container in ``tree`` and a key or an index of it."""
     while True:
         places = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
         place = dice.choice(places)
@@ -86,7 +86,7 @@ def somewhere(dice: random.Random, tree: Any) -> tuple[Any, Any]:
 
 def garble_anywhere(dice: random.Random, raw: bytes) -> bytes:
     spoilt = bytearray(raw)
-    # The most where it matters: the head, and right behind it.
+    # Mostly where it matters: the head, and right behind it.
     limit = dice.choice([128, HEAD, HEAD, 2000])
     match dice.randrange(4):
         case 0:
@@ -104,7 +104,7 @@ def garble_anywhere(dice: random.Random, raw: bytes) -> bytes:
 
 
 def garble_contents(dice: random.Random, raw: bytes) -> bytes:
-    """Valid sums over what no process would have written."""
+    """Return a file with valid checksums that no process would have written."""
     records, start, epoch = contents(raw)
     for _ in range(dice.choice([1, 1, 2])):
         tree, place = somewhere(dice, records)
@@ -118,7 +118,7 @@ def garble_contents(dice: random.Random, raw: bytes) -> bytes:
 
 
 def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
-    """Call every verb: True if all was well, False if the file was refused as it should be."""
+    """Call everything; return False if the file was refused, as it should be."""
     calls: list[Callable[[], object]] = [
         lambda: semaphore.release_sync("pabc-1"),
         semaphore.stats_sync,
@@ -139,9 +139,11 @@ def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
             if sound or not re.search("damaged .* remove it|a newer release", told):
                 raise
         except SlotwiseError:
-            pass  # closed, in use with another value, nothing free: it may well be so
+            pass  # closed, in use with another value, nothing free: all of that is possible
         assert time.monotonic() - since < LONG
-    ProcessSemaphore.get_acquired_stats_sync(directory=path.parent)  # without it, at worst
+    ProcessSemaphore.get_acquired_stats_sync(
+        directory=path.parent
+    )  # it leaves out what it can't read
     return sound
 
 
@@ -164,7 +166,7 @@ def test_a_garbled_file_serves_or_is_refused(
             raise
         refused += not sound
         path.unlink(missing_ok=True)
-        if not sound:  # as the message says
+        if not sound:  # remove it, as the message says
             with make(2, name=name).cm(timeout=LONG):
                 pass
             path.unlink()
@@ -180,7 +182,7 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
         acquired = semaphore.acquire_sync()
         for _ in range(dice.randrange(3)):
             semaphore.release_sync(semaphore.acquire_sync())
-        # Not with write_bytes, which would close it and drop the lock of who holds.
+        # Not with write_bytes, which would close it and drop the holder's lock.
         fd = semaphore._attachment.file()._file.fd
         spoilt = garble_anywhere(dice, path.read_bytes())
         os.pwrite(fd, spoilt, 0)
@@ -198,7 +200,7 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
         path.unlink()
 
 
-def test_an_exception_of_a_signal_handler_is_no_damage(
+def test_an_exception_of_a_signal_handler_is_not_taken_for_damage(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.mkdir(mode=0o700)
@@ -215,8 +217,8 @@ def test_an_exception_of_a_signal_handler_is_no_damage(
     make().stats_sync()
 
 
-def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, directory: Path) -> None:
-    """It has no checksum; a time in the future once kept everybody waiting for ever."""
+def test_garbage_in_the_lock_queue_is_ignored(make: Make, directory: Path) -> None:
+    """It has no checksum; a time in the future once made everybody wait forever."""
     semaphore = make()
     semaphore.release_sync(semaphore.acquire_sync())
     path = directory / filename_of("s")
@@ -230,9 +232,7 @@ def test_garbage_among_those_who_wait_for_the_lock_is_nobody(make: Make, directo
         assert path.read_bytes()[128:HEAD] == bytes(HEAD - 128), "it was repaired"
 
 
-def test_who_waits_for_the_lock_of_a_file_notices_that_it_was_removed(
-    make: Make, directory: Path
-) -> None:
+def test_a_wait_for_the_lock_of_a_deleted_file_ends(make: Make, directory: Path) -> None:
     semaphore = make()
     semaphore.release_sync(semaphore.acquire_sync())
     with stuck(directory):
@@ -244,7 +244,7 @@ def test_who_waits_for_the_lock_of_a_file_notices_that_it_was_removed(
 def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(
     make: Make, directory: Path
 ) -> None:
-    """And not that there are too few."""
+    """And not that there are too few slots."""
     semaphore = make(4)
     held = semaphore.acquire_sync(4)
     told: list[BaseException] = []

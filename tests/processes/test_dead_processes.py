@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 HANG = 30  # seconds after which something never happens
 
 
-async def in_line(semaphore: ProcessSemaphore, count: int) -> None:
+async def until_waiting(semaphore: ProcessSemaphore, count: int) -> None:
     async with asyncio.timeout(HANG):
         while (await semaphore.stats()).waiting != count:
             await asyncio.sleep(0.001)
@@ -40,9 +40,9 @@ async def test_a_slot_goes_from_process_to_process(make: Make, worker: Start) ->
     semaphore = make()
     first, second = holding(worker()), worker()
     second.tell("acquire")
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     mine = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 2)
+    await until_waiting(semaphore, 2)
     first.tell("release")
     assert second.hears().startswith("acquired 1")
     assert not mine.done()
@@ -50,17 +50,17 @@ async def test_a_slot_goes_from_process_to_process(make: Make, worker: Start) ->
     await asyncio.wait_for(mine, HANG)
 
 
-async def test_a_hand_over_needs_nobody_to_look_by_chance(make: Make, worker: Start) -> None:
-    """By the looks alone that are taken once a second, these would take minutes."""
+async def test_a_hand_over_does_not_depend_on_polling(make: Make, worker: Start) -> None:
+    """By polling once a second alone, this would take minutes."""
     semaphore = make()
     other = worker()
     async with asyncio.timeout(HANG):
         for _ in range(100):
             acquired = await semaphore.acquire()
             other.tell("acquire")
-            await in_line(semaphore, 1)
+            await until_waiting(semaphore, 1)
             mine = asyncio.create_task(semaphore.acquire())
-            await in_line(semaphore, 2)
+            await until_waiting(semaphore, 2)
             await semaphore.release(acquired)
             assert other.hears().startswith("acquired")
             other.tell("release")
@@ -68,7 +68,7 @@ async def test_a_hand_over_needs_nobody_to_look_by_chance(make: Make, worker: St
             await semaphore.release(await mine)
 
 
-async def test_the_death_of_a_process_that_the_kernel_does_not_tell_of_is_noticed(
+async def test_a_death_that_the_kernel_does_not_report_is_noticed(
     make: Make, worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older kernel, or a process in another namespace."""
@@ -80,21 +80,21 @@ async def test_the_death_of_a_process_that_the_kernel_does_not_tell_of_is_notice
     semaphore = make()
     holder = holding(worker())
     waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     holder.kill()
     await asyncio.wait_for(waiting, HANG)
 
 
-async def test_a_killed_holder_frees_its_slot_for_who_waits(make: Make, worker: Start) -> None:
+async def test_a_killed_holder_frees_its_slot_for_a_waiter(make: Make, worker: Start) -> None:
     semaphore = make()
     holder = holding(worker())
     waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     holder.kill()
     await asyncio.wait_for(waiting, HANG)
 
 
-async def test_a_killed_holder_is_gone_at_once_for_who_asks(make: Make, worker: Start) -> None:
+async def test_a_killed_holder_is_gone_at_once_for_newcomers(make: Make, worker: Start) -> None:
     semaphore = make()
     holding(worker()).kill()
     assert await semaphore.stats() == SemaphoreStats(0, 1)
@@ -106,42 +106,40 @@ async def test_a_killed_holder_is_gone_at_once_for_who_asks(make: Make, worker: 
     assert await semaphore.try_acquire() is not None
 
 
-async def test_a_dead_holder_is_in_nobodys_way_who_declares_another_value(
-    make: Make, worker: Start
-) -> None:
+async def test_a_dead_holder_does_not_block_another_value(make: Make, worker: Start) -> None:
     holding(worker(2)).kill()
     await make(3).acquire()
 
 
-async def test_the_death_of_the_first_in_line_serves_the_second(make: Make, worker: Start) -> None:
+async def test_the_death_of_the_first_waiter_serves_the_second(make: Make, worker: Start) -> None:
     semaphore = make(2)
     held = [await semaphore.acquire() for _ in range(2)]
     first = worker(2)
     first.tell("acquire")
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     second = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 2)
+    await until_waiting(semaphore, 2)
     first.kill()
     await semaphore.release(held[0])
     await asyncio.wait_for(second, HANG)
 
 
-async def test_the_death_of_one_who_blocks_the_line_is_noticed_by_those_behind(
+async def test_the_death_of_a_waiter_at_the_head_is_noticed_by_those_behind_it(
     make: Make, worker: Start
 ) -> None:
     semaphore = make(2)
     await semaphore.acquire()
     wide = worker(2)
     wide.tell("acquire inf 2")
-    await in_line(semaphore, 1)
-    # One slot is free; nobody passes the one who waits for two.
+    await until_waiting(semaphore, 1)
+    # One slot is free, but nobody passes the waiter for two.
     narrow = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 2)
+    await until_waiting(semaphore, 2)
     wide.kill()
     await asyncio.wait_for(narrow, HANG)
 
 
-async def test_a_child_that_lives_on_does_not_keep_a_killed_parents_slot(
+async def test_a_child_does_not_keep_the_slot_of_its_killed_parent(
     make: Make, worker: Start
 ) -> None:
     semaphore = make()
@@ -150,11 +148,11 @@ async def test_a_child_that_lives_on_does_not_keep_a_killed_parents_slot(
     child = int(parent.hears().split()[1])
     try:
         waiting = asyncio.create_task(semaphore.acquire())
-        await in_line(semaphore, 1)
+        await until_waiting(semaphore, 1)
         os.kill(parent.process.pid, signal.SIGKILL)
         parent.process.wait(HANG)
         await asyncio.wait_for(waiting, HANG)
-        os.kill(child, 0)  # it does live on
+        os.kill(child, 0)  # it is still alive
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -176,11 +174,11 @@ async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> 
     parent.tell("child-acquire")
     assert parent.hears() == "child 2"
     assert parent.hears() == "ended"
-    # What the child took ended with it; the parent's did not.
+    # The child's slot was freed when it ended, the parent's was not.
     assert await make(2).stats() == SemaphoreStats(1, 2)
 
 
-def test_a_fork_in_the_middle_of_other_threads_changes_harms_nobody(directory: Path) -> None:
+def test_a_fork_in_the_middle_of_another_threads_change_does_no_harm(directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.processes._forks", str(directory)],
         cwd=ROOT,
@@ -197,7 +195,7 @@ async def test_a_process_that_becomes_another_program_holds_nothing(
 ) -> None:
     holder = holding(worker())
     holder.tell("exec")
-    assert holder.hears() == "executed"  # under the pid that stands in the file
+    assert holder.hears() == "executed"  # with the pid that is in the file
     assert await make().stats() == SemaphoreStats(0, 1)
 
 
@@ -213,7 +211,7 @@ async def test_a_stopped_holder_keeps_its_slot(make: Make, worker: Start) -> Non
     assert holder.hears() == "released True"
 
 
-async def test_the_ttl_of_a_stopped_holder_ends_for_who_waits(make: Make, worker: Start) -> None:
+async def test_the_ttl_of_a_stopped_holder_ends_for_waiters(make: Make, worker: Start) -> None:
     semaphore = make()
     holder = holding(worker(ttl=1))
     holder.signal(signal.SIGSTOP)
@@ -222,11 +220,11 @@ async def test_the_ttl_of_a_stopped_holder_ends_for_who_waits(make: Make, worker
     assert holder.hears() == "lost its ttl of 1 s ended"
 
 
-async def test_a_kicked_holder_in_another_process_learns_it(make: Make, worker: Start) -> None:
+async def test_a_kicked_holder_in_another_process_is_told(make: Make, worker: Start) -> None:
     semaphore = make()
     holder = holding(worker())
     waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     [seen] = await semaphore.holders()
     assert (seen.pid, seen.label, seen.slot_number) == (holder.process.pid, "worker", 1)
     assert await semaphore.kick(seen.acquisition_id) is True
@@ -247,11 +245,11 @@ async def test_a_resize_and_a_close_reach_other_processes(make: Make, worker: St
     held = await semaphore.acquire()
     other = worker()
     other.tell("acquire")
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     await semaphore.resize(2)
     assert other.hears().startswith("acquired 2")
     other.tell("acquire")
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     await semaphore.close_everywhere("late")
     assert other.hears() == "failed SemaphoreClosed 's' is closed everywhere: late"
     other.tell("release")
@@ -268,19 +266,19 @@ async def test_a_local_close_is_not_noticed_by_other_processes(make: Make, worke
     semaphore = make()
     held = await semaphore.acquire()
     ours = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     other = worker()
     other.tell("acquire")
-    await in_line(semaphore, 2)
+    await until_waiting(semaphore, 2)
     await semaphore.close()
     with pytest.raises(SemaphoreClosed):
         await ours
-    await in_line(semaphore, 1)
+    await until_waiting(semaphore, 1)
     await semaphore.release(held)
     assert other.hears().startswith("acquired 1")
 
 
-async def test_a_time_out_in_another_process_leaves_the_others_in_order(
+async def test_a_timeout_in_another_process_keeps_the_order_of_the_others(
     make: Make, worker: Start
 ) -> None:
     semaphore = make()
@@ -292,7 +290,7 @@ async def test_a_time_out_in_another_process_leaves_the_others_in_order(
     await semaphore.release(held)
 
 
-def test_fifos_of_killed_processes_are_swept(worker: Start, directory: Path) -> None:
+def test_fifos_of_killed_processes_are_removed(worker: Start, directory: Path) -> None:
     holding(worker()).kill()
     [left] = directory.glob("wake/*")
     holding(worker())

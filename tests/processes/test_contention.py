@@ -1,4 +1,4 @@
-"""Many processes, few slots; what happened is counted by nobody but the test."""
+"""Many processes and few slots, counted by the test alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESSES, ROUNDS, VALUE = 8, 200, 3
 def test_never_over_the_value_and_tokens_in_order(directory: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.processes._storm", str(directory)),
+            *(sys.executable, "-m", "tests.processes._contention", str(directory)),
             *map(str, (PROCESSES, ROUNDS, VALUE)),
         ],
         cwd=ROOT,
@@ -34,26 +34,26 @@ def test_never_over_the_value_and_tokens_in_order(directory: Path) -> None:
     ]
     assert len(log) == PROCESSES * ROUNDS
 
-    # A stay began when it was had and ended when it was about to be given back.
-    comings = [(had, 1) for _, had, _, _, _ in log]
-    goings = [(gave, -1) for _, _, gave, _, _ in log]
+    # A hold lasts from when the caller had it to right before its release.
+    starts = [(had, 1) for _, had, _, _, _ in log]
+    ends = [(gave, -1) for _, _, gave, _, _ in log]
     inside = most = 0
-    for _, step in sorted(comings + goings):
+    for _, step in sorted(starts + ends):
         inside += step
         most = max(most, inside)
     assert most == VALUE
 
-    # No two had the same slot at once.
+    # No two held the same slot at once.
     for number in range(1, VALUE + 1):
-        stays = sorted((had, gave) for _, had, gave, _, slot in log if slot == number)
-        assert all(gave <= had for (_, gave), (had, _) in pairwise(stays))
+        holds = sorted((had, gave) for _, had, gave, _, slot in log if slot == number)
+        assert all(gave <= had for (_, gave), (had, _) in pairwise(holds))
 
-    # Who called when another had its slot already has a larger token.
-    by_token = sorted(log, key=lambda stay: stay[3])
-    assert len({stay[3] for stay in log}) == len(log)
+    # A call made after another was granted has a larger token.
+    by_token = sorted(log, key=lambda hold: hold[3])
+    assert len({hold[3] for hold in log}) == len(log)
     latest_call = 0
     for called, had, _, _, _ in by_token:
-        assert had > latest_call, "it was had before an earlier token was called for"
+        assert had > latest_call, "it was granted before an earlier token was requested"
         latest_call = max(latest_call, called)
 
     assert ProcessSemaphore.existing("s", directory=directory).stats_sync() == SemaphoreStats(

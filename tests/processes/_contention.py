@@ -1,6 +1,6 @@
-"""Many processes that all want a slot, for the storm: forked from one, before anything is open.
+"""Many processes that all want a slot, forked from one before anything is open.
 
-    python -m tests.processes._storm DIRECTORY PROCESSES ROUNDS VALUE
+    python -m tests.processes._contention DIRECTORY PROCESSES ROUNDS VALUE
 
 Each acquisition is a line of JSON: when it was called for, when it was had, when
 it was about to be given back, all by the clock that all processes share, and its
@@ -68,7 +68,7 @@ def main(directory: Path, processes: int, rounds: int, value: int) -> int:
         child = os.fork()
         if not child:
             os.close(opener)
-            os.read(gate, 1)  # until all are there
+            os.read(gate, 1)  # until all have started
             semaphore = ProcessSemaphore(name="s", value=value, directory=directory)
             if number % 2:
                 log = with_threads(semaphore, rounds)

@@ -1,4 +1,4 @@
-"""Something else than ours is in the place of the directory or of a file; or a umask spoils it."""
+"""Something else is in the place of the directory or of a file, or the umask is unusual."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ Make = Callable[..., ProcessSemaphore]
 ROOT = Path(__file__).parents[2]
 
 
-def test_nothing_goes_astray_while_directories_are_swapped(make: Make, directory: Path) -> None:
-    """What was checked is what is used, whatever is in its place an instant later."""
+def test_nothing_is_written_elsewhere_while_directories_are_swapped(
+    make: Make, directory: Path
+) -> None:
+    """The directory that was checked is used, whatever is at its path an instant later."""
     victim, loose, link = (directory.with_suffix(end) for end in (".victim", ".loose", ".link"))
     for path in (directory, victim, loose):
         path.mkdir(mode=0o700)
@@ -45,7 +47,7 @@ def test_nothing_goes_astray_while_directories_are_swapped(make: Make, directory
                 ProcessSemaphore.existing("known", directory=directory).stats_sync()
                 ProcessSemaphore.names(directory)
             except (BackendError, LookupError):
-                pass  # refused, or there was none at that instant
+                pass  # refused, or it did not exist at that instant
         swapping.stdin.close()
         assert int(swapping.stdout.read()) > 0
     assert [*victim.iterdir(), *loose.iterdir()] == []
@@ -85,7 +87,7 @@ def put_fifo(path: Path) -> None:
 
 
 def put_socket(path: Path) -> None:
-    short = Path(tempfile.mkdtemp())  # as the path of a socket has to be
+    short = Path(tempfile.mkdtemp())  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(short / "s"))
     (short / "s").rename(path)
@@ -98,7 +100,7 @@ def put_link(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [put_fifo, put_socket, put_link, Path.mkdir])
 @pytest.mark.parametrize("name", ["s", "long " * 100])
-def test_what_is_no_file_is_refused_and_the_rest_is_served(
+def test_what_is_not_a_regular_file_is_refused_and_the_rest_is_served(
     make: Make, directory: Path, put: Callable[[Path], None], name: str
 ) -> None:
     make(name="other").acquire_sync()
@@ -125,7 +127,7 @@ os.umask(int(sys.argv[3], 8))
 s = ProcessSemaphore(name="s", value=1, directory=sys.argv[1])
 a = s.acquire_sync(timeout=30)
 child = os.fork()
-if not child:  # another process, by the same files
+if not child:  # another process with the same files
     try:
         s.acquire_sync(timeout=0.01)
     except AcquireTimeout:
@@ -139,7 +141,7 @@ print(ProcessSemaphore.names(sys.argv[1]))
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A directory that other users reach, too."""
+    """A directory that other users can reach."""
     path = Path(tempfile.mkdtemp())
     path.chmod(0o777)
     yield path
@@ -148,8 +150,8 @@ def open_to_all() -> Iterator[Path]:
 
 @pytest.mark.parametrize("user", ["same", "other"])
 @pytest.mark.parametrize("umask", ["777", "277", "077", "000"])
-def test_no_umask_is_in_the_way(open_to_all: Path, user: str, umask: str) -> None:
-    """Not even one that takes the owner's own rights; root would not notice."""
+def test_it_works_under_any_umask(open_to_all: Path, user: str, umask: str) -> None:
+    """Even one that removes the owner's permissions; root would not notice."""
     if user == "other" and os.getuid() != 0:
         pytest.skip("only root can become somebody else")
     directory = open_to_all / "slots"
