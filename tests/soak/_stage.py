@@ -43,6 +43,14 @@ class Stage:
         self._immortal: set[str] = set()
 
     def __enter__(self) -> Stage:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self) -> None:
         self._open.enter_context(self.server)
         self._open.enter_context(Monitor(self.server.port, self._history))
         self._url = self.server.url
@@ -54,7 +62,6 @@ class Stage:
         for _ in range(WORKERS):
             self.start_worker()
         self.wait_for_workers()
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         for worker in self.workers:
@@ -78,7 +85,10 @@ class Stage:
 
     def _has_begun(self, pid: int) -> bool:
         path = self._history / f"worker-{pid}.jsonl"
-        return path.exists() and b'"grant"' in path.read_bytes()[:20_000]
+        if not path.exists():
+            return False
+        with path.open("rb") as history:
+            return b'"grant"' in history.read(20_000)
 
     @contextmanager
     def fault(
