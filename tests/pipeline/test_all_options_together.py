@@ -37,7 +37,7 @@ class SourceBroke(Exception):
 
 
 @dataclass
-class Item:
+class WorkItem:
     number: int
     end: str  # "fine", or how it fails
     turns: int
@@ -54,7 +54,7 @@ class Case:
     """What was drawn. Its repr tells all there is to know about a failure."""
 
     way: str
-    items: list[Item]
+    items: list[WorkItem]
     source: str
     breaks_at: int | None  # the source raises in place of this item
     limit: int
@@ -72,7 +72,7 @@ class Case:
     # ----------------------------------------------------------- the naive model
 
     @property
-    def pulled(self) -> list[Item]:
+    def pulled(self) -> list[WorkItem]:
         most = self.settings.get("max_items", len(self.items))
         return self.items[: self.breaks_at][:most]
 
@@ -86,7 +86,7 @@ class Case:
     def most_at_once(self) -> int:
         return self.limit if self.slots is None else self.slots
 
-    def fails(self, item: Item) -> bool:
+    def fails(self, item: WorkItem) -> bool:
         too_heavy = "weight" in self.settings and item.weight > self.most_at_once
         return item.end != "fine" or too_heavy
 
@@ -112,7 +112,7 @@ def draw(seed: int, way: str) -> Case:
         ends = ["fine"]
     count = one([0, 1, 3, 9, 20])
     items = [
-        Item(
+        WorkItem(
             number=number,
             end=one(ends),
             turns=one([0, 0, 0, 1, 5]),
@@ -168,15 +168,15 @@ class World:
         self.case = case
         self.semaphore = None if case.slots is None else case.driver(case.slots)
         self.got: list[int] = []
-        self.running: list[Item] = []
-        self.started: list[Item] = []
+        self.running: list[WorkItem] = []
+        self.started: list[WorkItem] = []
         self.lock = threading.Lock()
 
     @property
     def settings(self) -> dict[str, Any]:
         return {**self.case.settings, "limit": self.case.limit, "semaphore": self.semaphore}
 
-    def begin(self, item: Item) -> None:
+    def begin(self, item: WorkItem) -> None:
         case = self.case
         with self.lock:
             self.running.append(item)
@@ -195,7 +195,7 @@ class World:
             case.problems.append(f"{item} sees the context of {who.get()}")
         who.set(f"item {item.number}")
 
-    def end(self, item: Item) -> int:
+    def end(self, item: WorkItem) -> int:
         with self.lock:
             self.running.remove(item)
         errors = {
@@ -208,7 +208,7 @@ class World:
             raise errors[item.end](item.number)
         return item.number
 
-    async def task_work(self, item: Item) -> int:
+    async def task_work(self, item: WorkItem) -> int:
         self.begin(item)
         task = asyncio.current_task()
         if task.cancelling():
@@ -225,7 +225,7 @@ class World:
             raise
         return self.end(item)
 
-    def thread_work(self, item: Item) -> int:
+    def thread_work(self, item: WorkItem) -> int:
         self.begin(item)
         if item.turns:
             time.sleep(item.turns * 0.0001)

@@ -369,7 +369,7 @@ def test_a_run_may_be_ended_by_the_collector_in_a_thread_that_holds_its_lock() -
     run = bounded_map_sync(same, range(3), 1)
 
     def collect() -> None:
-        with run._crew._lock:
+        with run._workers._lock:
             run.__del__()
 
     thread = threading.Thread(target=collect, daemon=True)

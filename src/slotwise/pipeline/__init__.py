@@ -1,4 +1,4 @@
-"""Bounded work: from a source of any length, at most so many in flight, into a loop.
+"""Bounded work: process a source of any length with a bounded number of items in flight.
 
 Memory is bounded by the limit and never by the amount of work.
 """

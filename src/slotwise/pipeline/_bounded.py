@@ -1,4 +1,4 @@
-"""bounded_map and run_bounded: at most so many at once, over a source of any length.
+"""bounded_map and run_bounded: run a function over a source, a bounded number at a time.
 
 This is the side of the caller: results out, an end in order, the report. Who runs
 the function is in `tasks` and `threads`, what may run when in `flow`, and the twins
@@ -39,13 +39,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Source = Union[Iterable[T], AsyncIterable[T]]  # noqa: UP007  # a generic alias for 3.11
-Crew = TaskWorkers | ThreadWorkers
+Workers = TaskWorkers | ThreadWorkers
 
 
 class BoundedMap(Generic[R]):
-    """The results of a run, as they come; made by `bounded_map`.
+    """The results of a run as they become available; made by `bounded_map`.
 
-    The run starts with the first result that is asked for, or with ``async with``.
+    The run starts when the first result is requested, or with ``async with``.
     It ends with the source, with an error, with `aclose`, or when the loop over it
     is left; ``async with`` waits until nothing of it runs any more.
     """
@@ -63,12 +63,12 @@ class BoundedMap(Generic[R]):
         self._source = iterator_of(source)
         self._settings = settings
         self._flow = Flow(settings, consumed=consumed)
-        self._crew: Crew | None = None
+        self._workers: Workers | None = None
         self._ending = Ending(self._flow)
 
     @property
     def report(self) -> Report:
-        """What was done so far; still true after the end, whatever the end was."""
+        """Counts so far; final after the run has ended, however it ended."""
         return self._flow.report
 
     def __aiter__(self) -> _Loop[R]:
@@ -76,19 +76,19 @@ class BoundedMap(Generic[R]):
 
     async def __anext__(self) -> R:
         self._ending.refuse_if_left()
-        crew = self._crew or self._open()
+        workers = self._workers or self._open()
         while True:
-            result = crew.take()
+            result = workers.take()
             if result is not NOTHING:
                 return cast("R", result)
-            if crew.finished:
+            if workers.finished:
                 self._ending.refuse_if_left()  # closed by somebody else meanwhile
                 self._ending.conclude()
                 raise StopAsyncIteration
-            await self._news(crew)
+            await self._news(workers)
 
     async def __aenter__(self) -> BoundedMap[R]:
-        if self._crew is None:
+        if self._workers is None:
             self._open()
         return self
 
@@ -101,16 +101,16 @@ class BoundedMap(Generic[R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Start nothing any more, and wait until nothing runs.
+        """Start nothing more, and wait until nothing runs.
 
         What runs is cancelled, or finished with ``on_cancel="finish"``; plain
         functions in threads always finish. Calling it again does no harm.
         """
         self._ending.leave("it was closed")
-        if self._crew is None:
+        if self._workers is None:
             self._flow.finish()
         else:
-            await self._wind_down(self._crew)
+            await self._wind_down(self._workers)
         self._flow.forget_results()
         self._ending.conclude(silently=True)
 
@@ -120,56 +120,58 @@ class BoundedMap(Generic[R]):
 
     # ---------------------------------------------------------------- inside
 
-    def _open(self) -> Crew:
+    def _open(self) -> Workers:
         loop = asyncio.get_running_loop()
         grouped = self._flow.lanes is not None
         if self._in_loop:
-            self._crew = (TaskLanes if grouped else TaskWorkers)(self._flow, self._fn, self._source)
+            self._workers = (TaskLanes if grouped else TaskWorkers)(
+                self._flow, self._fn, self._source
+            )
         else:
             kind = ThreadLanes if grouped else ThreadWorkers
-            self._crew = kind(self._flow, self._fn, self._source, loop)
-        self._crew.open()
-        return self._crew
+            self._workers = kind(self._flow, self._fn, self._source, loop)
+        self._workers.open()
+        return self._workers
 
-    async def _news(self, crew: Crew) -> None:
-        """Wait for a result or the end; a cancellation here is the end."""
+    async def _news(self, workers: Workers) -> None:
+        """Wait for a result or the end of the run. Cancelling this ends the run."""
         try:
-            await _told(crew)
+            await _until_news(workers)
         except asyncio.CancelledError as cancellation:
-            self._ending.leave("who waited for a result of it was cancelled")
-            await self._wind_down(crew)
+            self._ending.leave("its consumer was cancelled")
+            await self._wind_down(workers)
             self._flow.forget_results()
             carry(cancellation, self.report)
             with suppress(Exception):  # the cancellation goes first
                 self._ending.conclude(silently=True)
             raise
 
-    async def _wind_down(self, crew: Crew) -> None:
-        crew.stop(cancel=self._settings.on_cancel == "cancel")
+    async def _wind_down(self, workers: Workers) -> None:
+        workers.stop(cancel=self._settings.on_cancel == "cancel")
         cancellation = None
-        while not crew.finished:
+        while not workers.finished:
             try:
-                # Results that are ready are no news here: nobody takes them any more.
-                await _told(crew, results=False)
+                # Ready results don't matter here: nobody will take them.
+                await _until_news(workers, results=False)
             except asyncio.CancelledError as again:
-                # Asked twice: there is no patience for finishing any more.
+                # Cancelled a second time: cancel instead of finishing.
                 cancellation = again
-                crew.stop(cancel=True)
+                workers.stop(cancel=True)
         if cancellation is not None:
             raise cancellation
 
     def _leave(self) -> None:
-        """The loop was left: stop, without anybody to wait for it."""
-        crew = self._crew
-        if crew is None:
+        """Stop after the loop was left; nobody waits for it."""
+        workers = self._workers
+        if workers is None:
             return
         self._ending.leave("a loop over it was left early")
-        if not crew.finished:
-            crew.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
+        if not workers.finished:
+            workers.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
 
 
 class _Loop(AsyncIterator[R]):
-    """One ``async for``; when it is left early, nothing refers to this any more."""
+    """One ``async for``; collected when the loop is left early."""
 
     __slots__ = ("_map",)
 
@@ -228,7 +230,7 @@ async def run_bounded(
     limit: int | None = None,
     **settings: Unpack[MapSettings[T]],
 ) -> Report:
-    """Like `bounded_map`, for work whose results are of no interest; gives the report.
+    """Like `bounded_map`, but discard the results and return the report.
 
     Takes the same arguments. An exception carries the report as ``.report``, and
     so does a cancellation.
@@ -239,7 +241,7 @@ async def run_bounded(
     return run.report
 
 
-async def _told(crew: Crew, *, results: bool = True) -> None:
+async def _until_news(workers: Workers, *, results: bool = True) -> None:
     loop = asyncio.get_running_loop()
     told = loop.create_future()
 
@@ -247,8 +249,8 @@ async def _told(crew: Crew, *, results: bool = True) -> None:
         if not told.done():
             told.set_result(None)
 
-    call = wake if isinstance(crew, TaskWorkers) else lambda: _call(loop, wake)
-    if crew.listen(call, results=results):
+    call = wake if isinstance(workers, TaskWorkers) else lambda: _call(loop, wake)
+    if workers.listen(call, results=results):
         await told
 
 

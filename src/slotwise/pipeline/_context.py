@@ -12,7 +12,7 @@ from typing import Any
 def in_context(
     context: Context, call: Callable[..., Awaitable[Any]], *args: Any
 ) -> Generator[Any, Any, Any]:
-    """Call, and await what that gives, in ``context``: each step of it runs in there.
+    """Call ``call`` and await its result, running every step in ``context``.
 
     The task is the one that awaits this; a task for each call would cost more than
     a short call itself.
@@ -44,7 +44,7 @@ _UNSET = object()
 
 
 def is_same(one: Context, other: Context) -> bool:
-    """Whether two contexts have the very same values.
+    """Return whether two contexts have the very same values.
 
     Contexts compare equal when their values do, but an item may have set an equal value that is
     another object, and comparing would run ``__eq__`` of our users' classes.

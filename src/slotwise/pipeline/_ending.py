@@ -1,4 +1,4 @@
-"""Ending: how a run tells its consumer that it is over, and with what; once."""
+"""Tell the consumer of a run how it ended, exactly once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Ending:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._told = False  # nobody is left who could take this end for a success
-        self._told_progress = False
+        self._until_news = False  # nobody is left who could take this end for a success
+        self._progress_reported = False
         self._left: str | None = None
 
     def leave(self, how: str) -> None:
-        """The consumer went away before it was told the end: ``how``, in words."""
-        if not self._told and self._left is None:
+        """Note that the consumer left before the end; ``how`` completes the message."""
+        if not self._until_news and self._left is None:
             self._left = how
 
     def refuse_if_left(self) -> None:
-        """Raise if the run was left: what is missing must not look like an empty rest."""
+        """Raise if the run was left: missing results must not look like the end of the source."""
         if self._left is not None:
             raise RuntimeError(
                 f"this run is over before its end: {self._left}; to continue after"
@@ -32,17 +32,17 @@ class Ending:
             )
 
     def conclude(self, *, silently: bool = False) -> None:
-        """Tell the hook a last time, and raise what the run ended with, once.
+        """Report progress a last time, and raise the error that ended the run, once.
 
         Args:
-            silently: whoever closes a run does not ask for its error.
+            silently: don't raise; for callers that close the run.
         """
         flow = self._flow
-        error = None if silently or self._told else flow.error
-        self._told = True
+        error = None if silently or self._until_news else flow.error
+        self._until_news = True
         flow.report._end()
         try:
-            self._tell_progress()
+            self._report_progress()
         except Exception as broken:
             if error is None:
                 raise not_an_end(broken) from None
@@ -50,14 +50,14 @@ class Ending:
             carry(error, flow.report)
             raise error
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         hook = self._flow.settings.on_progress
-        if hook is not None and not self._told_progress:
-            self._told_progress = True
+        if hook is not None and not self._progress_reported:
+            self._progress_reported = True
             hook(self._flow.report)
 
 
 def carry(error: BaseException, report: Report) -> None:
-    """Let an exception tell how far the run got."""
+    """Attach the report to an exception, so that it tells how far the run got."""
     with suppress(Exception):  # it may have no room for attributes
         error.report = report  # type: ignore[attr-defined]

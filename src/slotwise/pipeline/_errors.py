@@ -1,4 +1,4 @@
-"""What a pipeline raises of its own; all else is the work's or the source's exception."""
+"""The exceptions that pipelines raise themselves, and the check for stray StopIteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class MemoryLimitExceeded(SlotwiseError, MemoryError):
-    """Memory rose above the guard's second mark; what had started was finished first."""
+    """Memory rose above the guard's stop mark; items in flight were finished first."""
 
     report: Report | None = None
 

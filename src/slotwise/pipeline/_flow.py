@@ -1,4 +1,4 @@
-"""Flow: the decisions of a run. What comes next, may it start, is there room for it.
+"""Decide what a run does next: what to pull, what may start, whether there is room.
 
 No task, thread, lock or waiting is in here: crews (`tasks`, `threads`) do that,
 and call these methods one at a time.
@@ -23,18 +23,18 @@ from typing import Any
 from slotwise._core.memory_guard import Pressure
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
-from slotwise.pipeline._item import Item
 from slotwise.pipeline._lanes import Lanes
 from slotwise.pipeline._lookahead import Lookahead
 from slotwise.pipeline._report import FAILURES_KEPT, Report
 from slotwise.pipeline._results import Results
 from slotwise.pipeline._settings import Settings
+from slotwise.pipeline._work_item import WorkItem
 
 _PROGRESS_EVERY = 0.1
 
 
 class Step(Enum):
-    """What a worker that looks for work should do."""
+    """What a worker that is looking for work should do."""
 
     PULL = "take an item from the source"
     AHEAD = "start the best of the items that were looked at"
@@ -136,10 +136,10 @@ class Flow:
 
     @property
     def looked_ahead(self) -> bool:
-        """Whether an item is at hand that could be started without another pull."""
+        """Whether an item could be started without pulling another."""
         return self._ahead is not None and len(self._ahead) > 0 and self._has_room()
 
-    def take_in(self, item: Any) -> Item | None:
+    def take_in(self, item: Any) -> WorkItem | None:
         """An item came from the source; what to start, if that is decided by now.
 
         A ``weight``, ``priority`` or ``group_key`` that raises, or gives a weight
@@ -150,26 +150,28 @@ class Flow:
             self.exhausted = True
         settings = self.settings
         try:
-            start = Item(item, self._weight if isinstance(self._weight, int) else self._weigh(item))
+            work = WorkItem(
+                item, self._weight if isinstance(self._weight, int) else self._weigh(item)
+            )
             if self._ahead is not None:
-                self._ahead.add(start)
+                self._ahead.add(work)
                 return None
             if self.lanes is not None and settings.group_key is not None:
-                start.key = settings.group_key(item)
-                start.lane = self.lanes.assign(start.key)
+                work.key = settings.group_key(item)
+                work.lane = self.lanes.assign(work.key)
                 self._in_lanes += 1
         except Exception as error:
             self._count_failure(item, error)
             return None
-        self.results.let_in(start)
-        return start
+        self.results.let_in(work)
+        return work
 
-    def best(self) -> Item:
+    def best(self) -> WorkItem:
         """The highest priority of what was looked at, the first of equals."""
         assert self._ahead is not None
-        start = self._ahead.best()
-        self.results.let_in(start)
-        return start
+        work = self._ahead.best()
+        self.results.let_in(work)
+        return work
 
     def left_lane_queue(self) -> None:
         self._in_lanes -= 1
@@ -191,7 +193,7 @@ class Flow:
 
     # ------------------------------------------------------------- may it start
 
-    def may_start(self, start: Item) -> Step | float:
+    def may_start(self, work: WorkItem) -> Step | float:
         """START, WAIT, OVER, or how many seconds to wait; with a semaphore: to ask it."""
         if self.stopped:
             return Step.OVER
@@ -200,8 +202,8 @@ class Flow:
             if held is not None:
                 return held
         if self._semaphore is None:
-            if self._counts_weight and self.in_use + start.weight > self.limit:
-                # Nobody passes one that does not fit: light items would starve a heavy one.
+            if self._counts_weight and self.in_use + work.weight > self.limit:
+                # An item that doesn't fit is not passed: light items would starve a heavy one.
                 return Step.WAIT
             return self._pause_until(self._next_start)
         # As many ask as there are workers: one that is queued early has its slot, on a
@@ -217,16 +219,16 @@ class Flow:
     def asked(self) -> None:
         self._asking -= 1
 
-    def refused(self, start: Item, error: Exception) -> None:
+    def refused(self, work: WorkItem, error: Exception) -> None:
         """The semaphore gave it no slots.
 
         More than it has now, since somebody resized it, is a failure of that item.
         Closed, timed out, unreachable: nothing can run.
         """
         if isinstance(error, ValueError) and not isinstance(error, SlotwiseError):
-            self.reject(start, error)
+            self.reject(work, error)
         else:
-            self.drop(start)
+            self.drop(work)
             self.finish(error)
 
     def may_begin(self) -> Step | float:
@@ -250,52 +252,52 @@ class Flow:
                 return when - now
         return Step.START
 
-    def begin(self, start: Item) -> None:
+    def begin(self, work: WorkItem) -> None:
         report = self.report
         if report._waiting_since is not None:
             report._go_on()
         report.started += 1
         report.in_flight += 1
-        self.in_use += start.weight
-        report._moved(start.weight)
+        self.in_use += work.weight
+        report._moved(work.weight)
         if self.settings.max_per_second is not None:
             self._next_start = time.monotonic() + 1 / self.settings.max_per_second
 
     # ------------------------------------------------------------------ the end
 
-    def succeed(self, start: Item, result: Any) -> None:
-        self._ended(start)
+    def succeed(self, work: WorkItem, result: Any) -> None:
+        self._ended(work)
         self.report.done += 1
-        self.results.add(start, result)
+        self.results.add(work, result)
 
-    def fail(self, start: Item, error: BaseException) -> None:
-        self._ended(start)
-        self.results.give_up(start)
-        self._count_failure(start.item, error)
+    def fail(self, work: WorkItem, error: BaseException) -> None:
+        self._ended(work)
+        self.results.give_up(work)
+        self._count_failure(work.item, error)
 
-    def cancelled(self, start: Item) -> None:
-        self._ended(start)
-        self.results.give_up(start)
+    def cancelled(self, work: WorkItem) -> None:
+        self._ended(work)
+        self.results.give_up(work)
         self.report.cancelled += 1
 
-    def drop(self, start: Item) -> None:
+    def drop(self, work: WorkItem) -> None:
         """It was let in and will not be started."""
-        self.results.give_up(start)
+        self.results.give_up(work)
 
-    def reject(self, start: Item, error: BaseException) -> None:
+    def reject(self, work: WorkItem, error: BaseException) -> None:
         """It was let in and failed before it began."""
-        self.results.give_up(start)
+        self.results.give_up(work)
         if self.lanes is not None:
-            self.lanes.ended(start.key, start.lane)
-        self._count_failure(start.item, error)
+            self.lanes.ended(work.key, work.lane)
+        self._count_failure(work.item, error)
 
-    def _ended(self, start: Item) -> None:
+    def _ended(self, work: WorkItem) -> None:
         report = self.report
         report.in_flight -= 1
-        self.in_use -= start.weight
-        report._moved(-start.weight)
+        self.in_use -= work.weight
+        report._moved(-work.weight)
         if self.lanes is not None:
-            self.lanes.ended(start.key, start.lane)
+            self.lanes.ended(work.key, work.lane)
 
     def _count_failure(self, item: Any, error: BaseException) -> None:
         error = not_an_end(error)
@@ -307,13 +309,13 @@ class Flow:
             self.report.failures.append((item, error))
 
     def source_failed(self, error: BaseException) -> None:
-        """The source raised: it has no more, and what came of it before is still run."""
+        """Note that the source raised; items pulled before that still run."""
         self.exhausted = True
         if self.error is None and not self.stopped:
             self.error = not_an_end(error)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Start nothing any more; the first error there was is what the run ends with."""
+        """Start nothing more; the run ends with the first error."""
         # Not "if it is over": it is over with the source's last item, while items still run.
         if not self.stopped:
             self.stopped = True
@@ -324,7 +326,7 @@ class Flow:
     # ------------------------------------------------------------- the consumer
 
     def forget_results(self) -> None:
-        """Nobody will take them."""
+        """Drop the results: nobody will take them."""
         self.results.clear()
         self._in_lanes = 0
         if self._ahead is not None:

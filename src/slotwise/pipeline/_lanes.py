@@ -1,4 +1,4 @@
-"""Lanes: which worker a group of items belongs to."""
+"""Assign groups of items to workers, so that items of a group run one after the other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 from collections import OrderedDict
 from typing import Any
 
-# Groups that have no item under way are remembered too, so that their next items
-# find the same worker again; this many per worker.
+# Idle groups are remembered too, so that their next items get the same worker again:
+# at most this many per worker.
 _IDLE_GROUPS = 16
 
 
@@ -28,7 +28,7 @@ class Lanes:
         self._most_idle = _IDLE_GROUPS * count
 
     def assign(self, key: Any) -> int:
-        """The lane for one more item of a group."""
+        """Return the lane for one more item of a group."""
         known = self._busy.get(key)
         if known is not None:
             known[1] += 1
@@ -42,7 +42,7 @@ class Lanes:
         return lane
 
     def ended(self, key: Any, lane: int) -> None:
-        """An item of a group has ended."""
+        """Note that an item of a group has ended."""
         known = self._busy[key]
         known[1] -= 1
         if not known[1]:

@@ -1,4 +1,4 @@
-"""News: whoever waits for a result or for the end is called, once."""
+"""One-shot callbacks for whoever waits for a result or for the end of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Listeners:
-    """Calls to make when something has happened; whose lock guards them is the owner's."""
+    """Callbacks to call when something has happened; the owner's lock guards them."""
 
     __slots__ = ("calls",)
 
@@ -16,7 +16,7 @@ class Listeners:
     def listen(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         calls, self.calls = self.calls, []
         for call in calls:
             call()

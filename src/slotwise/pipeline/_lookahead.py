@@ -1,4 +1,4 @@
-"""Ahead: items that were pulled to choose from, the highest priority first."""
+"""A small priority queue of items that were pulled ahead of their start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from slotwise.pipeline._item import Item
+from slotwise.pipeline._work_item import WorkItem
 
 
 class Lookahead:
@@ -15,21 +15,21 @@ class Lookahead:
 
     def __init__(self, priority: Callable[[Any], Any]) -> None:
         self._priority = priority
-        self._heap: list[tuple[_Reversed, int, Item]] = []
+        self._heap: list[tuple[_Reversed, int, WorkItem]] = []
         self._tickets = itertools.count()
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, start: Item) -> None:
+    def add(self, work: WorkItem) -> None:
         """Raises what the priority raises, also if it can't be compared; nothing is added then."""
-        rank = _Reversed(self._priority(start.item))
+        rank = _Reversed(self._priority(work.item))
         if self._heap:
             rank < self._heap[0][0]  # noqa: B015  # raises here, not inside the heap
-        # heapq's least is our highest.
-        heapq.heappush(self._heap, (rank, next(self._tickets), start))
+        # heapq pops the smallest; we want the highest priority.
+        heapq.heappush(self._heap, (rank, next(self._tickets), work))
 
-    def best(self) -> Item:
+    def best(self) -> WorkItem:
         return heapq.heappop(self._heap)[2]
 
     def clear(self) -> None:
@@ -37,7 +37,7 @@ class Lookahead:
 
 
 class _Reversed:
-    """Turns the order of priorities round, whatever they are."""
+    """Reverses the order of priorities, whatever their type."""
 
     __slots__ = ("rank",)
 

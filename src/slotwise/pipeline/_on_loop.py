@@ -1,4 +1,4 @@
-"""A thread lets a coroutine run in an event loop, and learns how it really ended.
+"""Run coroutines in an event loop on behalf of threads, and return how they really ended.
 
 For waits that a plain thread could not break off: the coroutine can be cancelled.
 """
@@ -71,7 +71,7 @@ class OnLoop:
 
 
 class LoopCalls:
-    """Coroutines that threads wait for; all of them can be broken off at once.
+    """Coroutines that threads wait for; `stop` cancels all of them.
 
     Args:
         loop: where they run. None: a loop of our own, started when it is needed.
@@ -87,7 +87,7 @@ class LoopCalls:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What ``work`` gives or raises; CancelledError if it was broken off."""
+        """Return or raise what ``work`` does; CancelledError after `stop`."""
         with self._lock:
             if self._stopped:
                 work.close()
@@ -103,7 +103,7 @@ class LoopCalls:
                 self._calls.discard(call)
 
     def stop(self) -> None:
-        """Break off those that run, and begin none any more."""
+        """Cancel those that run, and start none afterwards."""
         with self._lock:
             self._stopped = True
             calls = list(self._calls)
@@ -111,7 +111,7 @@ class LoopCalls:
             call.cancel()
 
     def close(self) -> None:
-        """Nobody runs anything any more."""
+        """Stop the loop; nothing runs any more."""
         if self._own_loop is not None:
             self._own_loop.call_soon_threadsafe(self._own_loop.stop)
             self._own_loop = None

@@ -1,4 +1,4 @@
-"""A rich progress bar for ``on_progress``. The only place of the pipeline that needs rich."""
+"""A rich progress bar for ``on_progress``; the only module here that imports rich."""
 
 from __future__ import annotations
 

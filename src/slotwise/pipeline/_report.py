@@ -1,4 +1,4 @@
-"""Report: what a run has done so far, readable at any moment and after its end.
+"""Report: the counts of a run, readable at any time, also after it has ended.
 
 The numbers are kept here and changed by the run alone; reading them costs the
 run nothing.
@@ -18,7 +18,7 @@ FAILURES_KEPT = 100
 
 
 class Report:
-    """The state of one run. Live while it runs, and still true after a cancel."""
+    """The counts of one run: live while it runs, final afterwards, also after a cancel."""
 
     __slots__ = (
         "_busy",
@@ -52,7 +52,7 @@ class Report:
         """Items that were started and cancelled before they ended."""
         self.started = 0
         self.in_flight = 0
-        """Items that run right now."""
+        """Items that are running now."""
         self.failures: list[tuple[Any, BaseException]] = []
         """With ``on_error="collect"``: the first 100 items that failed, and why."""
         self._limit = limit
@@ -124,7 +124,7 @@ class Report:
 
     @property
     def back_pressure_seconds(self) -> float:
-        """How long new work was held back by an unhurried consumer or a lack of memory."""
+        """Seconds during which new work was held back by a slow consumer or by low memory."""
         if self._waiting_since is None:
             return self._waits
         return self._waits + self._now() - self._waiting_since

@@ -1,4 +1,4 @@
-"""Results: what was let in, what has finished, and what the consumer has not taken yet.
+"""Hold the results of a run until the consumer takes them, in order if asked.
 
 At most ``window`` items are between the source and the consumer. With ``ordered`` each
 has its place from the moment it is let in, and is taken when its turn comes.
@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, Final
 
-from slotwise.pipeline._item import Item
+from slotwise.pipeline._work_item import WorkItem
 
 
 class _Nothing(Enum):
@@ -22,7 +22,7 @@ _UNFINISHED: Final = object()
 
 
 class Results:
-    """The way out of a run. Not ``consumed``: nobody takes any, so none is kept."""
+    """The results of a run; none are kept unless they are ``consumed``."""
 
     # Between any two calls:
     #   O1  outstanding counts what was let in and has neither failed nor been taken
@@ -39,21 +39,21 @@ class Results:
         self._ordered = ordered and consumed
         self._ready: deque[Any] = deque()
         # Not a dict: finding its first key is slow after many removals at the front.
-        self._places: OrderedDict[Item, Any] = OrderedDict()
+        self._places: OrderedDict[WorkItem, Any] = OrderedDict()
 
     @property
     def have_room(self) -> bool:
         return not self._consumed or self.outstanding < self._window
 
-    def let_in(self, start: Item) -> None:
+    def let_in(self, work: WorkItem) -> None:
         self.outstanding += 1
         if self._ordered:
-            self._places[start] = _UNFINISHED
+            self._places[work] = _UNFINISHED
 
-    def add(self, start: Item, result: Any) -> None:
-        """``start`` has succeeded."""
+    def add(self, work: WorkItem, result: Any) -> None:
+        """``work`` has succeeded."""
         if self._ordered:
-            self._places[start] = result
+            self._places[work] = result
             self.waiting += 1
         elif self._consumed:
             self._ready.append(result)
@@ -61,14 +61,14 @@ class Results:
         else:
             self.outstanding -= 1
 
-    def give_up(self, start: Item) -> None:
-        """``start`` will have no result."""
+    def give_up(self, work: WorkItem) -> None:
+        """``work`` will have no result."""
         self.outstanding -= 1
         if self._ordered:
-            del self._places[start]
+            del self._places[work]
 
     def take(self) -> Any:
-        """The next result, or NOTHING if none is ready."""
+        """Return the next result, or NOTHING if none is ready."""
         if not (self.first_is_ready if self._ordered else self._ready):
             return NOTHING
         self.outstanding -= 1
@@ -83,7 +83,7 @@ class Results:
         return next(iter(self._places.values()), _UNFINISHED) is not _UNFINISHED
 
     def clear(self) -> None:
-        """The run is over, and nobody will take them."""
+        """Drop all results: the run is over."""
         self._ready.clear()
         self._places.clear()
         self.waiting = 0

@@ -1,4 +1,4 @@
-"""Settings: what a run was asked to do, checked once, before anything starts."""
+"""The arguments of `bounded_map`, checked once before anything starts."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ OnCancel = Literal["cancel", "finish"]
 
 
 class MapSettings(TypedDict, Generic[T], total=False):
-    """The keywords of `bounded_map` and its kin; each may be left out."""
+    """The keyword arguments of `bounded_map` and its variants; all optional."""
 
     semaphore: Semaphore | None
-    """Each item takes slots of this, too: a limit shared with others."""
+    """Each item also takes slots of this limit, which may be shared with others."""
     weight: int | Callable[[T], int]
     """How many slots an item takes, or a function that tells; 1."""
     ordered: bool
     """Results come in the order of the source (with ``priority``: of the starts); an
     item that takes long holds back at most ``2 * limit``. False."""
     max_per_second: float | None
-    """At most so many starts a second, evenly spaced."""
+    """The most starts per second, evenly spaced."""
     max_items: int | None
-    """Stop after so many items."""
+    """Stop after this many items."""
     priority: Callable[[T], Any] | None
-    """Higher first, within a look-ahead of ``limit`` items."""
+    """Start items with a higher priority first, among the next ``limit`` items."""
     group_key: Callable[[T], Any] | None
     """Items with equal keys run one after the other on one worker."""
     memory_guard: MemoryGuard | None
-    """Slows the run down, or stops it, when memory gets short."""
+    """Slows the run down, or stops it, when memory runs low."""
     on_error: OnError
     """"raise" (the default) ends the run with the first exception, which is raised after
     the results that are ready; "skip" and "collect" count failures and go on, and
@@ -101,7 +101,7 @@ class Settings:
 
 
 def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
-    """What was asked for; raises if it makes no sense, before anything starts."""
+    """Return the checked settings; raise before anything starts if they are invalid."""
     semaphore: object = given.get("semaphore")
     if semaphore is not None and not isinstance(semaphore, Semaphore):
         raise TypeError(f"semaphore must be a slotwise Semaphore, not {semaphore!r}")
@@ -113,7 +113,7 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
-    """Whether calling ``fn`` gives a coroutine: also through partial() and ``async __call__``."""
+    """Whether calling ``fn`` returns a coroutine: also through partial() and ``async __call__``."""
     if not callable(fn):
         raise TypeError(f"fn must be a function of an item, not {fn!r}")
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(

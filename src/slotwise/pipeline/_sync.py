@@ -1,4 +1,4 @@
-"""bounded_map_sync and run_bounded_sync: the same from plain threads, without asyncio."""
+"""bounded_map_sync and run_bounded_sync: bounded runs for plain threads, without asyncio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class BoundedMapSync(Generic[R]):
-    """The results of a run, as they come; made by `bounded_map_sync`.
+    """The results of a run as they become available; made by `bounded_map_sync`.
 
     An iterator and a context manager; `close` waits for the worker threads.
     """
@@ -48,12 +48,12 @@ class BoundedMapSync(Generic[R]):
         self._flow = Flow(settings, consumed=consumed)
         self._settings = settings
         kind = ThreadWorkers if self._flow.lanes is None else ThreadLanes
-        self._crew = kind(self._flow, fn, iterator)
+        self._workers = kind(self._flow, fn, iterator)
         self._ending = Ending(self._flow)
 
     @property
     def report(self) -> Report:
-        """What was done so far; still true after the end, whatever the end was."""
+        """Counts so far; final after the run has ended, however it ended."""
         return self._flow.report
 
     def __iter__(self) -> _Loop[R]:
@@ -62,19 +62,19 @@ class BoundedMapSync(Generic[R]):
     def __next__(self) -> R:
         refuse_to_block_a_loop("bounded_map_sync")
         self._ending.refuse_if_left()
-        crew = self._crew
+        workers = self._workers
         try:
-            crew.open()
+            workers.open()
             while True:
-                result = crew.take()
+                result = workers.take()
                 if result is not NOTHING:
                     return cast("R", result)
-                if crew.finished:
+                if workers.finished:
                     self._ending.refuse_if_left()  # closed by another thread meanwhile
                     break
-                crew.wait()
+                workers.wait()
         except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
-            self._ending.leave("who waited for a result of it was interrupted")
+            self._ending.leave("its consumer was interrupted")
             carry(interruption, self.report)
             self.close()
             raise
@@ -82,7 +82,7 @@ class BoundedMapSync(Generic[R]):
         raise StopIteration
 
     def __enter__(self) -> BoundedMapSync[R]:
-        self._crew.open()
+        self._workers.open()
         return self
 
     def __exit__(
@@ -94,28 +94,28 @@ class BoundedMapSync(Generic[R]):
         self.close()
 
     def close(self) -> None:
-        """Start nothing any more, and wait for what runs: threads can't be cancelled."""
+        """Start nothing more, and wait for what runs: threads can't be cancelled."""
         self._ending.leave("it was closed")
-        self._crew.stop()
-        while not self._crew.finished:
-            self._crew.wait_for_end()
+        self._workers.stop()
+        while not self._workers.finished:
+            self._workers.wait_for_end()
         self._flow.forget_results()
         with suppress(Exception):
             self._ending.conclude(silently=True)
 
     def __del__(self) -> None:
-        if hasattr(self, "_crew"):
-            self._crew.stop()
+        if hasattr(self, "_workers"):
+            self._workers.stop()
 
     def _leave(self) -> None:
-        """The loop was left: stop, without anybody to wait for it."""
-        if self._crew.opened:
+        """Stop after the loop was left; nobody waits for it."""
+        if self._workers.opened:
             self._ending.leave("a loop over it was left early")
-            self._crew.stop()
+            self._workers.stop()
 
 
 class _Loop(Iterator[R]):
-    """One ``for``; when it is left early, nothing refers to this any more."""
+    """One ``for``; collected when the loop is left early."""
 
     __slots__ = ("_map",)
 

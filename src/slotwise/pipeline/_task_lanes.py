@@ -1,4 +1,4 @@
-"""TaskLanes: a `TaskWorkers` whose items have groups, each with a worker of its own.
+"""TaskLanes: task workers for runs with ``group_key``, one worker per lane.
 
 One task does nothing but pull, and hands each item to the worker of its group.
 """
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._item import Item
 from slotwise.pipeline._task_workers import TaskWorkers, this_task
+from slotwise.pipeline._work_item import WorkItem
 
 
 class TaskLanes(TaskWorkers):
@@ -25,7 +25,7 @@ class TaskLanes(TaskWorkers):
         source: Iterator[Any] | AsyncIterator[Any],
     ) -> None:
         super().__init__(flow, fn, source)
-        self._queues: dict[int, deque[Item]] = {}
+        self._queues: dict[int, deque[WorkItem]] = {}
         self._admission = asyncio.Lock()
         self._admitted: asyncio.Task[Any] | None = None  # the lane that waits to start an item
 
@@ -41,13 +41,13 @@ class TaskLanes(TaskWorkers):
     async def _dispatch(self) -> None:
         self._leader = this_task()
         try:
-            while (start := await self._next()) is not None:
-                queue = self._queues.get(start.lane)
+            while (work := await self._next()) is not None:
+                queue = self._queues.get(work.lane)
                 if queue is None:
-                    self._queues[start.lane] = deque([start])
-                    self._add(self._lane(start.lane))
+                    self._queues[work.lane] = deque([work])
+                    self._add(self._lane(work.lane))
                 else:
-                    queue.append(start)
+                    queue.append(work)
                     self._nudge()
         except asyncio.CancelledError as error:
             if self.flow.stopped:
@@ -72,22 +72,22 @@ class TaskLanes(TaskWorkers):
                     raise
                 await self._forget_cancellation()  # by a stranger, and nobody else has this lane
 
-    async def _start(self, start: Item) -> None:
+    async def _start(self, work: WorkItem) -> None:
         self.flow.left_lane_queue()
         task = this_task()
         try:
             await self._admission.acquire()
         except asyncio.CancelledError as error:
-            self._interrupted(start, error)
+            self._interrupted(work, error)
             raise
         self._admitted = task
         try:
-            admitted = await self._admit(start)
+            admitted = await self._admit(work)
         finally:
             self._admitted = None
             self._admission.release()
         self._nudge()
         if admitted and self._semaphore is None:
-            await self._run(start, task)
+            await self._run(work, task)
         elif admitted:
-            await self._run_with_slots(start, task)
+            await self._run_with_slots(work, task)

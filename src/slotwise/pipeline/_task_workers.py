@@ -1,4 +1,4 @@
-"""TaskCrew: coroutine functions, run by tasks of one event loop.
+"""TaskWorkers: run a coroutine function over a source with tasks of one event loop.
 
 One worker at a time leads: it pulls the next item, waits until that may start,
 leaves the lead, takes slots for it if there is a semaphore, and runs it. Who finishes
@@ -6,7 +6,7 @@ while nobody leads, leads; who finishes while somebody does, goes home. A worker
 hired when nobody leads, at the next turn of the loop, so a function that never waits
 is run by one worker alone, and no task is ever made for an item.
 
-What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+What to pull and whether it may start is decided by `flow`; runs with ``group_key`` are
 in `task_lanes`.
 """
 
@@ -21,13 +21,13 @@ from typing import Any, Final
 from slotwise._core.limit import AcquisitionContext
 from slotwise.pipeline._context import in_context, is_same
 from slotwise.pipeline._flow import Flow, Step
-from slotwise.pipeline._item import Item
 from slotwise.pipeline._listeners import Listeners
+from slotwise.pipeline._work_item import WorkItem
 
-# A function that never waits lets the rest of the loop run every so many items.
+# A function that never awaits yields to the loop after this many items.
 _ITEMS_PER_TURN = 256
-# An async source that answers within so many turns of the loop is looked ahead
-# over; one that takes longer does not keep the items at hand waiting.
+# How many loop iterations to wait for an async source before starting items that were
+# already pulled.
 _TURNS_OF_PATIENCE = 2
 _NOT_YET: Final = object()
 
@@ -50,7 +50,7 @@ class TaskWorkers:
         self._source = source
         self._pull_now: Callable[[], Any] | None = None
         self._pull_later: Callable[[], Awaitable[Any]] | None = None
-        # The other one is no end but a mistake of the source.
+        # The other one is not an end but a bug of the source.
         self._no_more: type[Exception] = (
             StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
         )
@@ -84,15 +84,15 @@ class TaskWorkers:
             self._begin()
 
     def _begin(self) -> None:
-        self._hire_soon()
+        self._start_worker_soon()
 
     @property
     def finished(self) -> bool:
-        """Whether nothing runs and nothing will."""
+        """Whether nothing runs and nothing will be started."""
         return not self._tasks and (self.flow.over or not self._opened) and not self._hiring
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
-        """Call ``wake`` when there is news; False if there is some already."""
+        """Call ``wake`` at the next result or end; False if there is one already."""
         del results  # in one thread there is none between a look and this call
         self._news.listen(wake)
         return True
@@ -104,20 +104,20 @@ class TaskWorkers:
         return result
 
     def stop(self, *, cancel: bool) -> None:
-        """Start nothing any more; with ``cancel``, cancel what runs, too."""
+        """Start nothing more; with ``cancel``, also cancel what runs."""
         self.flow.finish()
         self._opened = self._stopped = True
         self._cancelling = self._cancelling or cancel
         current = asyncio.current_task() if asyncio._get_running_loop() is self._loop else None
-        # Who gives slots back is at the end anyway, and is not torn away from that.
+        # Tasks that are releasing their slots are left alone: they end anyway.
         for task in (self._tasks - self._releasing) if cancel else self._waiting():
             if task is not None and task is not current:
                 task.cancel()
         self._nudge()
-        self._news.tell()
+        self._news.notify()
 
     def _waiting(self) -> list[asyncio.Task[Any] | None]:
-        """Who has not started an item yet."""
+        """The tasks that have not started an item yet."""
         return [self._leader, self._fetch, *self._unbegun]
 
     def stop_from_anywhere(self, *, cancel: bool) -> None:
@@ -129,14 +129,14 @@ class TaskWorkers:
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self.stop(cancel=cancel))
 
-    # ------------------------------------------------------------------- hiring
+    # ------------------------------------------------------------ starting workers
 
-    def _hire_soon(self) -> None:
+    def _start_worker_soon(self) -> None:
         if not self._hiring:
             self._hiring = True
-            self._loop.call_soon(self._hire)
+            self._loop.call_soon(self._start_worker)
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         self._hiring = False
         self._streak = 0
         if self._resting:
@@ -144,7 +144,7 @@ class TaskWorkers:
         elif self._leader is None and not self.flow.over and len(self._tasks) < self.flow.limit:
             self._add(self._work())
         elif not self._tasks:
-            self._news.tell()
+            self._news.notify()
 
     def _add(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._context.copy().run(self._loop.create_task, work)
@@ -158,11 +158,11 @@ class TaskWorkers:
             task.exception()  # the flow has it; this only says that it was looked at
         if not self._tasks:
             self._all_left()
-            self._news.tell()
+            self._news.notify()
 
     def _all_left(self) -> None:
         if not self.flow.over:
-            self._hire_soon()  # who led was cancelled by a stranger; somebody else goes on
+            self._start_worker_soon()  # who led was cancelled by a stranger; somebody else goes on
 
     # ------------------------------------------------------------------ working
 
@@ -171,17 +171,17 @@ class TaskWorkers:
         while self._leader is None:
             self._leader = task
             try:
-                start = await self._lead()
+                work = await self._lead()
             finally:
                 self._leader = None
                 if not self._hiring and not self.flow.over:
-                    self._hire_soon()
-            if start is None:
+                    self._start_worker_soon()
+            if work is None:
                 return
             if self._semaphore is None:
-                await self._run(start, task)
+                await self._run(work, task)
             else:
-                await self._run_with_slots(start, task)
+                await self._run_with_slots(work, task)
             self._streak += 1
             if self._streak >= _ITEMS_PER_TURN:
                 self._streak = 0
@@ -191,15 +191,15 @@ class TaskWorkers:
                 finally:
                     self._resting -= 1
 
-    async def _lead(self) -> Item | None:
-        """The next item, once it may start; None if there is none."""
-        start = await self._next()
-        if start is None or self.flow.unconditional:
-            return start
-        return start if await self._admit(start) else None
+    async def _lead(self) -> WorkItem | None:
+        """Return the next item once it may start; None if there is none."""
+        work = await self._next()
+        if work is None or self.flow.unconditional:
+            return work
+        return work if await self._admit(work) else None
 
-    async def _next(self) -> Item | None:
-        """The next item, as soon as it is decided which; None if there is none."""
+    async def _next(self) -> WorkItem | None:
+        """Return the next item once it is decided which; None if there is none."""
         flow, pull = self.flow, self._pull_now
         while True:
             step = flow.next_step()
@@ -221,9 +221,9 @@ class TaskWorkers:
                     flow.source_failed(error)
                     continue
                 if item is not _NOT_YET:
-                    start = flow.take_in(item)
-                    if start is not None:
-                        return start
+                    work = flow.take_in(item)
+                    if work is not None:
+                        return work
                     if flow.stopped:  # its weight or priority could not be told
                         self._give_up()
                 elif flow.looked_ahead:
@@ -240,7 +240,7 @@ class TaskWorkers:
                 return None
 
     async def _pull(self) -> Any:
-        """The next item of an async source, or _NOT_YET if others are at hand meanwhile."""
+        """Return the next item of an async source, or _NOT_YET if others can start meanwhile."""
         assert self._pull_later is not None
         if self.flow.settings.priority is None:
             return await self._pull_later()
@@ -263,18 +263,18 @@ class TaskWorkers:
         finally:
             self._nudge()
 
-    async def _admit(self, start: Item) -> bool:
-        """Wait until ``start`` may start, or ask for its slots; False if it never will."""
-        return await self._wait_until(start, lambda: self.flow.may_start(start))
+    async def _admit(self, work: WorkItem) -> bool:
+        """Wait until ``work`` may start, or ask for its slots; False if it never will."""
+        return await self._wait_until(work, lambda: self.flow.may_start(work))
 
-    async def _wait_until(self, start: Item, verdict: Callable[[], Step | float]) -> bool:
-        """Wait until the verdict on ``start`` is START; it is given up if that never comes."""
+    async def _wait_until(self, work: WorkItem, verdict: Callable[[], Step | float]) -> bool:
+        """Wait until the verdict on ``work`` is START; it is given up if that never comes."""
         while True:
             step = verdict()
             if step is Step.START:
                 return True
             if step is Step.OVER:
-                self.flow.drop(start)
+                self.flow.drop(work)
                 self._item_ended()
                 return False
             try:
@@ -283,27 +283,27 @@ class TaskWorkers:
                 else:
                     await asyncio.sleep(float(step))  # type: ignore[arg-type]
             except asyncio.CancelledError as error:
-                self._interrupted(start, error)
+                self._interrupted(work, error)
                 raise
 
-    def _interrupted(self, start: Item, error: asyncio.CancelledError) -> None:
-        """Who waited to start an item was cancelled: by us, or by a stranger, for whatever."""
+    def _interrupted(self, work: WorkItem, error: asyncio.CancelledError) -> None:
+        """Handle the cancellation of a task that waits to start: by us, or by somebody else."""
         if self.flow.stopped:
-            self.flow.drop(start)
+            self.flow.drop(work)
         else:
-            self.flow.reject(start, error)
+            self.flow.reject(work, error)
         self._item_ended()
 
-    async def _run_with_slots(self, start: Item, task: asyncio.Task[Any]) -> None:
+    async def _run_with_slots(self, work: WorkItem, task: asyncio.Task[Any]) -> None:
         self._unbegun.add(task)
         try:
-            block = await self._acquire(start)
+            block = await self._acquire(work)
             if block is None:
                 return
             try:
-                if await self._wait_until(start, self.flow.may_begin):
+                if await self._wait_until(work, self.flow.may_begin):
                     self._unbegun.discard(task)
-                    await self._run(start, task)
+                    await self._run(work, task)
             finally:
                 self._unbegun.discard(task)
                 self._releasing.add(task)
@@ -315,18 +315,18 @@ class TaskWorkers:
             self._unbegun.discard(task)
             self._releasing.discard(task)
 
-    async def _acquire(self, start: Item) -> AcquisitionContext | None:
-        """Take its slots; None if it gets none."""
+    async def _acquire(self, work: WorkItem) -> AcquisitionContext | None:
+        """Take the item's slots; None if it gets none."""
         assert self._semaphore is not None
         self.flow.ask()
         try:
-            block = self._semaphore.cm(start.weight)
+            block = self._semaphore.cm(work.weight)
             await block.__aenter__()
         except asyncio.CancelledError as error:
-            self._interrupted(start, error)
+            self._interrupted(work, error)
             raise
         except Exception as error:
-            self.flow.refused(start, error)
+            self.flow.refused(work, error)
             self._item_ended()
             return None
         else:
@@ -335,23 +335,23 @@ class TaskWorkers:
             self.flow.asked()
             self._nudge()
 
-    async def _run(self, start: Item, task: asyncio.Task[Any]) -> None:
+    async def _run(self, work: WorkItem, task: asyncio.Task[Any]) -> None:
         flow = self.flow
-        flow.begin(start)
+        flow.begin(work)
         try:
-            result = await self._call(start.item)
+            result = await self._call(work.item)
         except asyncio.CancelledError as error:
             if self._cancelling:
-                flow.cancelled(start)
+                flow.cancelled(work)
                 raise
-            flow.fail(start, error)
+            flow.fail(work, error)
         except Exception as error:
-            flow.fail(start, error)
+            flow.fail(work, error)
         except BaseException as error:  # an exit: the loop ends with it
-            flow.fail(start, error)
+            flow.fail(work, error)
             raise
         else:
-            flow.succeed(start, result)
+            flow.succeed(work, result)
         finally:
             self._item_ended()
         if task.cancelling() and not self._cancelling:
@@ -373,12 +373,12 @@ class TaskWorkers:
         if flow.stopped:
             self._give_up()
         if self._news.calls and flow.results.first_is_ready:
-            self._news.tell()
+            self._news.notify()
         if self._sleepers:
             self._nudge()
 
     async def _forget_cancellation(self) -> None:
-        """A cancellation by a stranger was the failure of one item, and is not the next one's."""
+        """Clear a cancellation by somebody else: it failed one item, not the next one."""
         task = this_task()
         while task.cancelling():
             task.uncancel()
@@ -388,7 +388,7 @@ class TaskWorkers:
             pass
 
     def _give_up(self) -> None:
-        """The run ends early; only the failure of an item ends what runs, too."""
+        """End the run early; cancel what runs only if an item failed."""
         if not self._stopped:
             failed = self.flow.settings.on_error == "raise" and self.flow.report.failed > 0
             self.stop(cancel=failed)

@@ -1,4 +1,4 @@
-"""ThreadLanes: a `ThreadWorkers` whose items have groups, each with a thread of its own.
+"""ThreadLanes: thread workers for runs with ``group_key``, one thread per lane.
 
 One more thread does nothing but pull, and hands each item to the thread of its group.
 """
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._item import Item
 from slotwise.pipeline._thread_workers import ThreadWorkers
+from slotwise.pipeline._work_item import WorkItem
 
 
 class ThreadLanes(ThreadWorkers):
@@ -26,22 +26,22 @@ class ThreadLanes(ThreadWorkers):
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(flow, fn, source, loop)
-        self._queues: dict[int, deque[Item]] = {}
+        self._queues: dict[int, deque[WorkItem]] = {}
         self._admitting = False
 
     def _begin(self) -> None:
-        self._hire(self._dispatch)
+        self._start_worker(self._dispatch)
 
     def _dispatch(self) -> None:
         self._leading = True
         try:
-            while (start := self._lead()) is not None:
-                queue = self._queues.get(start.lane)
+            while (work := self._lead()) is not None:
+                queue = self._queues.get(work.lane)
                 if queue is None:
-                    self._queues[start.lane] = deque([start])
-                    self._hire(self._lane, start.lane)
+                    self._queues[work.lane] = deque([work])
+                    self._start_worker(self._lane, work.lane)
                 else:
-                    queue.append(start)
+                    queue.append(work)
                     self._changed.notify_all()
         finally:
             self._leading = False
@@ -55,15 +55,15 @@ class ThreadLanes(ThreadWorkers):
                 if not self._leading or self.flow.stopped:
                     return
                 self._changed.wait()
-            start = queue.popleft()
+            work = queue.popleft()
             self.flow.left_lane_queue()
             while self._admitting:
                 self._changed.wait()
             self._admitting = True
             try:
-                admitted = self._admit(start)
+                admitted = self._admit(work)
             finally:
                 self._admitting = False
                 self._changed.notify_all()
             if admitted:
-                self._run_with_slots(start)
+                self._run_with_slots(work)

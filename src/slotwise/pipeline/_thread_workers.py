@@ -1,4 +1,4 @@
-"""ThreadCrew: plain functions, run by worker threads that pull their items themselves.
+"""ThreadWorkers: run a plain function over a source with threads that pull their own items.
 
 The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
 item may start, leaves the lead, takes slots for it if there is a semaphore, and runs
@@ -8,7 +8,7 @@ and nobody is idle.
 Threads can't be cancelled: a run that is stopped starts nothing any more and waits
 for what runs.
 
-What to pull and whether it may start is `flow`'s business; runs with ``group_key`` are
+What to pull and whether it may start is decided by `flow`; runs with ``group_key`` are
 in `thread_lanes`.
 """
 
@@ -26,10 +26,10 @@ from typing import Any
 from slotwise._core import fork
 from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow, Step
-from slotwise.pipeline._item import Item
 from slotwise.pipeline._listeners import Listeners
 from slotwise.pipeline._on_loop import LoopCalls
 from slotwise.pipeline._results import NOTHING
+from slotwise.pipeline._work_item import WorkItem
 
 _numbers = itertools.count(1)
 
@@ -55,7 +55,7 @@ class ThreadWorkers:
         self.flow = flow
         self._fn = fn
         self._source = source
-        # The other one is no end but a mistake of the source.
+        # The other one is not an end but a bug of the source.
         self._no_more: type[Exception] = (
             StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
         )
@@ -66,7 +66,7 @@ class ThreadWorkers:
         self._lock = fork.new_lock()
         self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
         self._idle = threading.Condition(self._lock)  # who waits for the lead
-        self._told = threading.Condition(self._lock)  # a consumer without an event loop
+        self._until_news = threading.Condition(self._lock)  # a consumer without an event loop
         self._news = Listeners()
         self._threads = 0
         self._idlers = 0
@@ -89,14 +89,14 @@ class ThreadWorkers:
             self._begin()
 
     def _begin(self) -> None:
-        self._hire(self._work)
+        self._start_worker(self._work)
 
     @property
     def finished(self) -> bool:
         return not self._threads and (self.flow.over or not self.opened)
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
-        """Call ``wake``, in some thread, when there is news; False if there is some already.
+        """Call ``wake``, in any thread, at the next result or end; False if there is one already.
 
         Without ``results``, only the end is news that is there already.
         """
@@ -114,18 +114,18 @@ class ThreadWorkers:
             return result
 
     def wait(self) -> None:
-        """Block until there may be news for a consumer."""
+        """Block until there may be a result or the end."""
         with self._lock:
             if not self.finished and not self.flow.results.first_is_ready:
-                self._told.wait()
+                self._until_news.wait()
 
     def wait_for_end(self) -> None:
         with self._lock:
             while not self.finished:
-                self._told.wait()
+                self._until_news.wait()
 
     def stop(self, *, cancel: bool = False) -> None:
-        """Start nothing any more; ``cancel`` is for tasks, threads always finish."""
+        """Start nothing more; ``cancel`` is for tasks, threads always finish."""
         del cancel
         with self._lock:
             self.flow.finish()
@@ -136,14 +136,14 @@ class ThreadWorkers:
 
     stop_from_anywhere = stop
 
-    # ------------------------------------------------------------------- hiring
+    # ------------------------------------------------------------ starting workers
 
-    def _hire(self, work: Callable[..., None], *args: Any) -> None:
+    def _start_worker(self, work: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(
             target=self._context.copy().run,
             args=(self._member, work, *args),
             name=f"{self._name}-{self._threads + 1}",
-            # A run that nobody waits for must not keep the interpreter from ending.
+            # A run that nobody waits for must not keep the interpreter from exiting.
             daemon=True,
         )
         self._threads += 1
@@ -167,16 +167,16 @@ class ThreadWorkers:
                 self.flow.over = True
                 self._calls.close()
             self._changed.notify_all()
-            self._tell()
+            self._notify()
 
     def _lead_passes_on(self) -> None:
-        """Somebody else may lead now: one who waits for it, or else a new thread."""
+        """Let another thread lead: one that waits for it, or else a new one."""
         if self.flow.over:
             self._idle.notify_all()
         elif self._idlers:
             self._idle.notify()
         elif self._threads < self.flow.limit:
-            self._hire(self._work)
+            self._start_worker(self._work)
 
     # ---------------------------------------- working; all with the lock held
 
@@ -190,18 +190,18 @@ class ThreadWorkers:
                 return
             self._leading = True
             try:
-                start = self._lead()
-                if start is not None and not self._admit(start):
-                    start = None
+                work = self._lead()
+                if work is not None and not self._admit(work):
+                    work = None
             finally:
                 self._leading = False
                 self._lead_passes_on()
-            if start is None:
+            if work is None:
                 return
-            self._run_with_slots(start)
+            self._run_with_slots(work)
 
-    def _lead(self) -> Item | None:
-        """The next item; None if there is none."""
+    def _lead(self) -> WorkItem | None:
+        """Return the next item; None if there is none."""
         flow = self.flow
         while True:
             step = flow.next_step()
@@ -219,9 +219,9 @@ class ThreadWorkers:
                 except (Exception, asyncio.CancelledError) as error:
                     flow.source_failed(error)
                 else:
-                    start = None if flow.over else flow.take_in(item)
-                    if start is not None:
-                        return start
+                    work = None if flow.over else flow.take_in(item)
+                    if work is not None:
+                        return work
 
     def _pull(self) -> Any:
         if not isinstance(self._source, AsyncIterator):
@@ -239,47 +239,47 @@ class ThreadWorkers:
             raise StopAsyncIteration
         return found[0]
 
-    def _admit(self, start: Item) -> bool:
-        """Wait until ``start`` may start, or ask for its slots; False if it never will."""
-        return self._wait_until(start, lambda: self.flow.may_start(start))
+    def _admit(self, work: WorkItem) -> bool:
+        """Wait until ``work`` may start, or ask for its slots; False if it never will."""
+        return self._wait_until(work, lambda: self.flow.may_start(work))
 
-    def _wait_until(self, start: Item, verdict: Callable[[], Step | float]) -> bool:
-        """Wait until the verdict on ``start`` is START; it is given up if that never comes."""
+    def _wait_until(self, work: WorkItem, verdict: Callable[[], Step | float]) -> bool:
+        """Wait until the verdict on ``work`` is START; it is given up if that never comes."""
         while True:
             step = verdict()
             if step is Step.START:
                 return True
             if step is Step.OVER:
-                self.flow.drop(start)
+                self.flow.drop(work)
                 return False
             self._changed.wait(step if isinstance(step, float) else None)
 
-    def _run_with_slots(self, start: Item) -> None:
+    def _run_with_slots(self, work: WorkItem) -> None:
         if self._semaphore is None:
-            self._run(start)
+            self._run(work)
             return
-        give_back = self._acquire(start)
+        give_back = self._acquire(work)
         if give_back is None:
             return
         try:
-            if self._wait_until(start, self.flow.may_begin):
-                self._run(start)
+            if self._wait_until(work, self.flow.may_begin):
+                self._run(work)
         finally:
             self._unlocked(give_back)
 
-    def _acquire(self, start: Item) -> Callable[[], object] | None:
-        """Take its slots; how to give them back, or None if it gets none."""
+    def _acquire(self, work: WorkItem) -> Callable[[], object] | None:
+        """Take the item's slots; return how to release them, or None if it gets none."""
         flow = self.flow
         flow.ask()
         try:
-            give_back: Callable[[], object] = self._unlocked(self._take_slots, start.weight)
+            give_back: Callable[[], object] = self._unlocked(self._take_slots, work.weight)
         except asyncio.CancelledError as error:
             if flow.stopped:
-                flow.drop(start)
+                flow.drop(work)
             else:  # the loop was closed, or a stranger cancelled all that ran in it
-                flow.reject(start, error)
+                flow.reject(work, error)
         except Exception as error:
-            flow.refused(start, error)
+            flow.refused(work, error)
         else:
             return give_back
         finally:
@@ -287,14 +287,14 @@ class ThreadWorkers:
             self._item_ended()
         return None
 
-    def _run(self, start: Item) -> None:
+    def _run(self, work: WorkItem) -> None:
         flow = self.flow
-        flow.begin(start)
+        flow.begin(work)
         failure: BaseException | None = None
         result = None
         self._lock.release()
         try:
-            result = self._context.copy().run(self._fn, start.item)
+            result = self._context.copy().run(self._fn, work.item)
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(
@@ -306,9 +306,9 @@ class ThreadWorkers:
         finally:
             self._lock.acquire()
         if failure is None:
-            flow.succeed(start, result)
+            flow.succeed(work, result)
         else:
-            flow.fail(start, failure)
+            flow.fail(work, failure)
             failure.__traceback__ = failure.__traceback__ and failure.__traceback__.tb_next
         self._item_ended()
         if flow.progress_is_due() and flow.settings.on_progress is not None:
@@ -319,14 +319,14 @@ class ThreadWorkers:
                 self._item_ended()
 
     def _item_ended(self) -> None:
-        """Somebody may start now who could not before; the consumer may have a result."""
+        """Wake workers that may start now, and the consumer."""
         self._changed.notify_all()
         if self.flow.over:
             self._idle.notify_all()
         if self.flow.stopped:
             self._calls.stop()
         if self.flow.results.first_is_ready:
-            self._tell()
+            self._notify()
 
     # ------------------------------------------------------- outside of the lock
 
@@ -356,6 +356,6 @@ class ThreadWorkers:
             raise asyncio.CancelledError
         return self._calls.run(work)
 
-    def _tell(self) -> None:
-        self._told.notify_all()
-        self._news.tell()
+    def _notify(self) -> None:
+        self._until_news.notify_all()
+        self._news.notify()

@@ -1,12 +1,12 @@
-"""Start: one item on its way from the source to its end."""
+"""WorkItem: one item of the source with its weight, group and lane."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Item:
-    """An item, and what it takes and was given."""
+class WorkItem:
+    """An item of the source, the slots it takes and the lane it runs in."""
 
     __slots__ = ("item", "key", "lane", "weight")
 
