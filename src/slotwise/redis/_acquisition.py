@@ -43,6 +43,7 @@ class RedisAcquisition(AcquisitionResult):
         "label",
         "queued",
         "record",
+        "round_trip",
         "semaphore",
         "shared",
         "since",
@@ -72,6 +73,7 @@ class RedisAcquisition(AcquisitionResult):
         # When it asked, and when it last did so by itself: the server has had a sign of life
         # since then, if it has answered.
         self.asked_at = self.alive_at = time.monotonic()
+        self.round_trip = 0.0  # how long the answer to the request took
         self.queued = False
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
@@ -199,6 +201,7 @@ class RedisAcquisition(AcquisitionResult):
         self.record.learn(value, self.semaphore._value)
         if self.future.done():
             return
+        self.round_trip = time.monotonic() - self.alive_at
         self._mark_queued()
         self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
 
@@ -391,6 +394,11 @@ class RedisAcquisition(AcquisitionResult):
     def title(self) -> str:
         """What it was asked of, as messages name it."""
         return repr(self.record.name)
+
+    @property
+    def asked_for(self) -> str:
+        """How much of how much, for a message."""
+        return f" for {self.slots} of {self.semaphore.value}"
 
     def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
         return closed_error(f"{self.title} is", closure)

@@ -169,6 +169,10 @@ class RedisPathAcquisition(RedisAcquisition):
     def title(self) -> str:
         return self.paths._title
 
+    @property
+    def asked_for(self) -> str:
+        return ""  # each tier has a value of its own
+
     def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
         return closed_error(f"{self.title} are", closure)
 

@@ -7,15 +7,22 @@ awaiting the answer is like, the same for semaphores and for paths.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import _log
 from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis._net.connection import Call
 from slotwise.redis._reply_limits import LEAVE_QUEUE, TRY, no_reply
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
+
+
+# A wait that is about to be in vain asks, so many seconds before its end, whether the server still
+# answers: what is left after the end is too short to tell a distant server from a silent one.
+_PROBE = 0.5
 
 
 class TimedOut(Exception):
@@ -29,21 +36,56 @@ class NotReached(AcquireTimeout, Unreachable):
     """
 
 
+class _Deadline:
+    """The end of a wait, and whether the server was silent before it."""
+
+    __slots__ = ("_acquisition", "_asked_at", "_lead", "_timer")
+
+    def __init__(self, acquisition: RedisAcquisition, seconds: float) -> None:
+        self._acquisition = acquisition
+        self._asked_at: float | None = None  # without an answer so far
+        self._lead = min(_PROBE, seconds / 2)
+        self._timer = acquisition.client.loop.call_later(seconds - self._lead, self._probe)
+
+    def _probe(self) -> None:
+        acquisition = self._acquisition
+        client = acquisition.client
+        self._timer = client.loop.call_later(self._lead, acquisition.time_out)
+        if acquisition.queued:
+            self._asked_at = time.monotonic()
+            slot = acquisition.record.keys.slot
+            client.submit(Call(None, (), ["TIME"], self._answered, slot))
+
+    def _answered(self, _: Call, reply: Any) -> None:
+        if not isinstance(reply, Unreachable):
+            self._asked_at = None
+
+    def silence(self) -> float:
+        """For how long the server has not answered, if that is longer than it usually takes."""
+        if self._asked_at is None:
+            return 0.0
+        silence = time.monotonic() - self._asked_at
+        return silence if silence >= 2 * self._acquisition.round_trip else 0.0
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+
 async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -> None:
     """Wait until a request is granted, or clean up after it.
 
     ``timeout`` 0 waits for nobody but the server, which has a second to answer.
     """
-    future, timer = acquisition.future, None
+    future = acquisition.future
+    deadline = None if timeout is None else _Deadline(acquisition, timeout or TRY)
     # By another thread, which may not have seen it among the waiters.
     if acquisition.semaphore._generation.closed and acquisition.close():
         acquisition.send_release(acquisition.client).add_done_callback(acquisition._withdrawn)
-    if timeout is not None:
-        timer = acquisition.client.loop.call_later(timeout or TRY, acquisition.time_out)
     try:
         await future
     except TimedOut:
-        await _time_out(acquisition, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
+        assert deadline is not None
+        await _time_out(acquisition, deadline, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
@@ -58,23 +100,34 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
     else:
         _log.acquired(acquisition)
     finally:
-        if timer is not None:
-            timer.cancel()
+        if deadline is not None:
+            deadline.cancel()
 
 
-async def _time_out(acquisition: RedisAcquisition, waited: float, patience: float) -> None:
+async def _time_out(
+    acquisition: RedisAcquisition, deadline: _Deadline, waited: float, patience: float
+) -> None:
     """Say why a wait was in vain: full, or out of reach."""
-    trouble = acquisition.client.trouble(acquisition.record.keys.slot)
+    client, slot = acquisition.client, acquisition.record.keys.slot
+    trouble = client.trouble(slot)
     queued = acquisition.queued
     reply = await acquisition.withdraw(patience)
-    if trouble is not None and not queued:
-        raise trouble
     in_vain = f"no slot of {acquisition.title} in {waited:g} s"
+    if trouble is not None and not queued:
+        if isinstance(trouble, Unreachable):
+            raise NotReached(f"{in_vain}: {trouble}") from trouble
+        raise trouble
+    endpoint = acquisition.shared.config.endpoint
     granted = reply is not None and acquisition.was_granted(reply)
+    if reply is None and queued and trouble is None and not deadline.silence():
+        # Only the answer to leaving the queue did not come in so short a time.
+        raise AcquireTimeout(
+            f"{in_vain}: still queued{acquisition.asked_for} when {endpoint} last answered"
+        )
     if reply is None or (granted and not queued):
-        silence = patience if queued else waited  # perhaps an outage
-        no_reply(silence, acquisition.client, acquisition.record.keys.slot)
-        raise NotReached(f"{in_vain}: {acquisition.shared.config.endpoint} did not answer")
+        silence = deadline.silence() if queued else waited  # perhaps an outage
+        no_reply(silence, client, slot)
+        raise NotReached(f"{in_vain}: {endpoint} did not answer")
     if granted:
         raise AcquireTimeout(f"{in_vain}: it came just too late")
     raise acquisition.timeout_error(waited, reply)

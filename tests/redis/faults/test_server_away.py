@@ -378,6 +378,57 @@ async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) 
         await until(lambda: _is_free(semaphore), "what came too late was given back")
 
 
+async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server) -> None:
+    with IsSlow(server.port) as slow:
+        semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
+        async with semaphore, tiers.acquire(user="u"):
+            found = await asyncio.gather(
+                semaphore.acquire(timeout=2),
+                tiers.take(user="u", timeout=2),
+                asyncio.to_thread(semaphore.acquire_sync, timeout=2),
+                asyncio.to_thread(tiers.take_sync, user="u", timeout=2),
+                return_exceptions=True,
+            )
+            command = [
+                *("run", "s", "--limit", "1", "--wait", "2", "--url", slow.url),
+                "--",
+                "true",
+            ]
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-m", "slotwise", *command],
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+        for error in found:
+            assert isinstance(error, AcquireTimeout), error
+            assert not isinstance(error, BackendError), error
+        assert "no slot of 's' in 2 s: still queued for 1 of 1 when Redis at" in str(found[0])
+        assert "in 2 s: still queued when Redis at" in str(found[1])
+        assert done.returncode == 75, done.stderr
+
+
+async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    connected, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    await connected.stats()
+    trouble.begin(own_server)
+    fresh = a_semaphore(own_server.url, connect_timeout=31)  # has no connection yet
+    for seconds in (0.05, 1.2):
+        found = await asyncio.gather(
+            connected.acquire(timeout=seconds),
+            fresh.acquire(timeout=seconds),
+            tiers.take(user="u", timeout=seconds),
+            return_exceptions=True,
+        )
+        for error in found:
+            assert isinstance(error, AcquireTimeout), error
+            assert isinstance(error, BackendError), error
+            assert f"in {seconds} s: " in str(error)
+
+
 # ---------------------------------------------------------------------- the command line
 
 
