@@ -1,4 +1,4 @@
-"""Effects of users' own, and the handlers that answer them."""
+"""Custom effects: find and call the handler that a user has given for one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NONE: dict[type, Handler] = {}  # for runs without handlers; never changed
 def installed(
     handlers: Mapping[Any, Handler], builtin: Mapping[type, Handler]
 ) -> dict[type, Handler]:
-    """The handlers of a run, checked."""
+    """Return the handlers of a run, checked."""
     for kind, handler in handlers.items():
         if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Effect:
             raise TypeError(f"handlers are for subclasses of Effect, not for {kind!r}")
@@ -36,7 +36,7 @@ def installed(
 def answer_custom(
     scheduler: Scheduler, task: Task[Any], effect: object, builtin: Mapping[type, Handler]
 ) -> object:
-    """Have an effect answered by the handler of its class, or of the nearest class above."""
+    """Answer an effect by the handler of its class, or of the nearest base class."""
     if not isinstance(effect, Effect):
         _refuse(effect)
     use(effect)

@@ -1,4 +1,4 @@
-"""Why tasks can never run again: who waits for what, held by whom.
+"""Describe a deadlock: which task waits for what, and who holds it.
 
 Only looking: who calls this has decided that it is a deadlock, and ends the tasks.
 """
@@ -16,12 +16,12 @@ from slotwise.effects._tasks import Future, Task
 if TYPE_CHECKING:
     from slotwise.effects._scheduler import Scheduler
 
-# A message that nobody can read helps nobody.
+# Longer lists would make the message unreadable.
 _SHOWN = 20
 
 
 def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> DeadlockError:
-    """Describe the tasks that are stuck: all, unless only some of them are given."""
+    """Describe the stuck tasks: all of them, unless some are given."""
     waiters: dict[Task[Any], object] = {}
     for task in scheduler.live if stuck is None else stuck:
         if task._obstacle is not None:
@@ -48,7 +48,7 @@ def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> 
 def _holders(
     scheduler: Scheduler, wanted: Iterable[Semaphore]
 ) -> dict[Semaphore, tuple[Task[Any], ...]]:
-    """Who holds each of them; all at once, because there may be as many as tasks."""
+    """Return the holders of each semaphore, in one pass over the tasks."""
     found: dict[Semaphore, list[Task[Any]]] = {semaphore: [] for semaphore in wanted}
     for task in scheduler.live:
         held = dict.fromkeys(task._held or ())
@@ -61,7 +61,7 @@ def _holders(
 
 
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
-    """The rings in which each needs the next: one, a shortest, through every knot of them."""
+    """Return cycles in which each task needs the next: a shortest one of every component."""
     needs = _without_loose_ends(needs)
     cycles = []
     in_a_cycle: set[Task[Any]] = set()
@@ -92,7 +92,7 @@ def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any]
 def _without_loose_ends(
     needs: dict[Task[Any], list[Task[Any]]],
 ) -> dict[Task[Any], list[Task[Any]]]:
-    """Only those that may be in a ring: not who needs nobody, or is needed by nobody, of them."""
+    """Return only the tasks that can be part of a cycle."""
     needed_by: dict[Task[Any], list[Task[Any]]] = {task: [] for task in needs}
     for task, others in needs.items():
         for other in others:
@@ -113,7 +113,7 @@ def _without_loose_ends(
 
 
 def _needed(what: object, holders: dict[Semaphore, tuple[Task[Any], ...]]) -> list[Task[Any]]:
-    """The tasks that would have to go on first."""
+    """Return the tasks that would have to run first."""
     if isinstance(what, Semaphore):
         return [task for task in holders[what] if not task._done]
     targets: Iterable[object] = what if isinstance(what, tuple) else (what,)

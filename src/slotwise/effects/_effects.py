@@ -45,7 +45,7 @@ class Effect(Generic[T]):
 
     @property
     def _kind(self) -> str:
-        """What it is called where it is shown."""
+        """The name to show."""
         return type(self).__name__
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Effect(Generic[T]):
 
 
 def use(given: object) -> None:
-    """Take note that an effect was yielded, or is a part of what was; others are passed over."""
+    """Note that an effect was yielded, or is part of one that was; ignore everything else."""
     if isinstance(given, Effect):
         _mark(given, True)
 
@@ -88,7 +88,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _short(value: object) -> str:
-    """Handles by their name, all else by its repr."""
+    """Show handles by their name, everything else by its repr."""
     if isinstance(value, tuple):
         return ", ".join(_short(item) for item in value)
     name = getattr(value, "name", None)
@@ -209,7 +209,7 @@ class WithPermit(Effect[T]):
 
 
 class SemaphoreInfo(Effect["SemaphoreState"]):
-    """How a semaphore stands: a `SemaphoreState`."""
+    """The state of a semaphore, as a `SemaphoreState`."""
 
     __slots__ = ("semaphore",)
 
@@ -329,7 +329,7 @@ class Checkpoint(Effect[None]):
 
 
 class Sleep(Effect[None]):
-    """Wait for so many seconds; of virtual time, except under `run_async`."""
+    """Wait for ``seconds``: of virtual time, except under `run_async`."""
 
     __slots__ = ("seconds",)
 

@@ -1,4 +1,4 @@
-"""What the effects raise and warn of, on purpose.
+"""The exceptions and warnings of the effects API.
 
 Each is a SlotwiseError and the builtin a careful caller would expect. The one
 exception to that is `TaskCancelledError`: ``except Exception`` must not swallow

@@ -1,4 +1,4 @@
-"""explore: every order in which the tasks of a program can take their turns.
+"""explore: run a program under every interleaving of its tasks, up to a bound.
 
 A program is run from its beginning for each schedule; there is no saved state.
 Code between two yields shares variables with all other code, so any two steps
@@ -21,8 +21,8 @@ from slotwise.effects._schedules import (
     Failure,
     Invariant,
     MakeProgram,
-    Pass,
     Schedule,
+    ScheduleRun,
     describe,
 )
 
@@ -88,7 +88,7 @@ def explore(
     prefix: list[int] | None = []
     preempted = 0
     while prefix is not None and schedules < max_schedules:
-        one = Pass(prefix, invariant, handlers, max_turns)
+        one = ScheduleRun(prefix, invariant, handlers, max_turns)
         try:
             error = one.run(as_program(make_program(), "explore"))
         except ScheduleMismatch as mismatch:
@@ -123,7 +123,7 @@ def _texts(reports: Mapping[Report, None]) -> tuple[str, ...]:
 
 
 class Frontier:
-    """The schedules that are known and not yet run, by their number of preemptions.
+    """The schedules that are known but not yet run, by their number of preemptions.
 
     Each is the beginning of one that was run, with another choice at its end.
     The run goes on from there in the simplest way, and every other choice that
@@ -138,8 +138,8 @@ class Frontier:
         self._bound = bound
         self.left_out = False
 
-    def add(self, one: Pass, start: int, preempted: int, room: int) -> None:
-        """Take note of what a run could have done otherwise, from choice ``start`` on."""
+    def add(self, one: ScheduleRun, start: int, preempted: int, room: int) -> None:
+        """Add the alternatives to a run's choices, from choice ``start`` on."""
         choices = one.choices
         buckets = self._by_preemptions
         for position, (numbers, preempting) in enumerate(one.options, start):
@@ -151,7 +151,7 @@ class Frontier:
             while len(buckets) <= cost:
                 buckets.append([])
             if sum(len(bucket) for bucket in buckets[: cost + 1]) > room:
-                # They would never be run: others come first, and are too many.
+                # They would never run: too many others come first.
                 self.left_out = True
                 continue
             bucket = buckets[cost]
@@ -159,7 +159,7 @@ class Frontier:
                 bucket.append((choices, position, number))
 
     def next(self) -> tuple[list[int] | None, int]:
-        """The beginning of a schedule to run, and its preemptions; None when all were."""
+        """Return the prefix of the next schedule and its preemptions; None when all have run."""
         for preempted, bucket in enumerate(self._by_preemptions):
             if bucket:
                 choices, position, number = bucket.pop()

@@ -1,4 +1,4 @@
-"""The answers to the effects that are neither about semaphores nor about waiting.
+"""Answer the effects that concern neither semaphores nor waiting.
 
 This module completes the scheduler's table; importing it is what makes the
 effects work.
@@ -32,8 +32,8 @@ from slotwise.effects._semaphores import Semaphore
 from slotwise.effects._tasks import Task
 
 
-class Nap:
-    """What a sleeping task is parked on; there is one for all."""
+class Sleeping:
+    """What sleeping tasks are parked on; one object for all of them."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class Nap:
         return self
 
 
-NAP = Nap()
+SLEEPING = Sleeping()
 
 
 def spawn(scheduler: Scheduler, task: Task[Any], effect: Spawn[Any]) -> Task[Any]:
@@ -78,7 +78,7 @@ def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> Parked:
         scheduler.ready.append(task)
         return PARKED
     scheduler.timers.set(task, scheduler.now() + seconds)
-    return scheduler.park(task, NAP)
+    return scheduler.park(task, SLEEPING)
 
 
 def now(scheduler: Scheduler, _task: Task[Any], _effect: Now) -> float:

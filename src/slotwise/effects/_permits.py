@@ -1,4 +1,4 @@
-"""Who acquired every permit: filed with that task, until it is given back.
+"""Record which task acquired each permit, until the permit is released.
 
 Permits are known by their numbers, which come from the ledger and go back to it.
 They can be given back one by one, handed on, and outlive their task; so they are
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Holding:
-    """What is left of one acquire: the numbers of its permits, and where it was made.
+    """The unreleased permits of one acquire, and where it was made.
 
     Where: the generator, and the instruction it had come to. Which line that is
     is looked up when somebody asks; of most acquires nobody ever does.
@@ -74,7 +74,7 @@ def file(
     steps: Steps[Any],
     instruction: int,
 ) -> Holding:
-    """Take note of an acquire."""
+    """Record an acquire."""
     holding = Holding(task, numbers, steps, instruction, semaphore._scheduler.next_order())
     holdings_of(task, semaphore).append(holding)
     if semaphore._outstanding is not None:
@@ -106,7 +106,7 @@ def put_away(task: Task[Any]) -> None:
 
 
 def held_by(task: Task[Any], semaphore: Semaphore) -> int:
-    """How many permits of a semaphore a task has."""
+    """Return how many permits of a semaphore a task holds."""
     held = task._held
     filed = count(held[semaphore]) if held and semaphore in held else 0
     last = task._permit
@@ -114,7 +114,7 @@ def held_by(task: Task[Any], semaphore: Semaphore) -> int:
 
 
 def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
-    """Whether a task has so many, without counting all it has."""
+    """Whether a task holds ``n`` permits, without counting all of them."""
     last = task._permit
     if last is not None and last[0] is semaphore:
         n -= 1
@@ -140,7 +140,7 @@ def enough(holdings: Iterable[Holding], n: int) -> bool:
 
 
 def outstanding_of(semaphore: Semaphore) -> Holdings:
-    """All acquires of which something is left, by whomever.
+    """Return all acquires with unreleased permits, oldest first.
 
     Only who releases what others have acquired needs to know which is the oldest.
     So the list is made when that happens first, and kept up to date from then on,
@@ -161,7 +161,7 @@ def outstanding_of(semaphore: Semaphore) -> Holdings:
 
 
 def forget(semaphore: Semaphore, holding: Holding) -> None:
-    """Strike out an acquire of which nothing is left."""
+    """Remove an acquire whose permits have all been released."""
     if semaphore._outstanding is not None:
         del semaphore._outstanding[holding]
     if holding in semaphore._left:
@@ -181,7 +181,7 @@ def forget(semaphore: Semaphore, holding: Holding) -> None:
 
 
 def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
-    """The numbers of ``n`` of a task's permits, out of its latest acquires."""
+    """Take ``n`` permit numbers from a task's latest acquires."""
     if not n:
         return []
     holdings = holdings_of(task, semaphore)
@@ -200,7 +200,7 @@ def take_latest(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
 def take_oldest(
     semaphore: Semaphore, holdings: Holdings, n: int, charged_by: Task[Any]
 ) -> list[int]:
-    """The numbers of ``n`` permits, out of the oldest acquires."""
+    """Take ``n`` permit numbers from the oldest acquires."""
     numbers: list[int] = []
     while n:
         holding = next(iter(holdings))
@@ -216,7 +216,7 @@ def take_oldest(
 
 
 def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
-    """The numbers of the acquire that a task was just granted, and never saw."""
+    """Take the permit numbers of a grant that its task never saw."""
     numbers = take_latest(task, semaphore, min(n, held_by(task, semaphore)))
     missing = min(n - len(numbers), semaphore._ledger.in_use - len(numbers))
     if missing > 0:
@@ -227,7 +227,7 @@ def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
 
 
 def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) -> None:
-    """Make ``n`` of the giver's permits the taker's; where they were acquired stays known."""
+    """Transfer ``n`` permits to another task; where they were acquired stays recorded."""
     own, theirs = holdings_of(giver, semaphore), holdings_of(taker, semaphore)
     while n:
         holding = own[-1]
@@ -243,7 +243,7 @@ def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) ->
 
 
 def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
-    """A task has ended: what it still holds is anybody's to release."""
+    """After a task has ended: let any task release what it still holds."""
     if task._permit is not None:
         put_away(task)
     for semaphore, holdings in (task._held or {}).items():
@@ -253,7 +253,7 @@ def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
 
 
 def holders_of(scheduler: Scheduler, semaphore: Semaphore) -> tuple[Task[Any], ...]:
-    """The tasks that have permits, each once; ended ones first."""
+    """Return the tasks that hold permits, each once; ended ones first."""
     tasks = dict.fromkeys(holding.task for holding in semaphore._left)
     missing = semaphore._ledger.in_use - count(semaphore._left)
     for task in scheduler.live:
@@ -267,7 +267,7 @@ def holders_of(scheduler: Scheduler, semaphore: Semaphore) -> tuple[Task[Any], .
 
 
 def leaks_of(semaphore: Semaphore) -> list[LeakedPermits]:
-    """The permits that ended tasks have left behind."""
+    """Return the permits that ended tasks did not release."""
     return [
         LeakedPermits(
             semaphore,

@@ -1,4 +1,4 @@
-"""Programs: what ``@do`` makes of a generator function.
+"""Program, and the ``@do`` decorator that turns generator functions into programs.
 
 A program is a recipe and can be run any number of times: each run starts a
 generator of its own. What the generators yield means nothing here; the
@@ -58,7 +58,7 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
     """
     if not callable(function):
         raise TypeError(f"@do takes a generator function, not {function!r}")
-    # Behind a staticmethod, and behind an object that is called like a function, too.
+    # Also look behind a staticmethod, and behind callable objects.
     called = getattr(function, "__func__", function)
     if any(
         iscoroutinefunction(each) or isasyncgenfunction(each)

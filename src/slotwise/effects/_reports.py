@@ -1,4 +1,4 @@
-"""What is wrong after a run, though it may have succeeded: leaks and unseen errors.
+"""Collect the warnings of a finished run: leaked permits and errors nobody retrieved.
 
 A report is collected first and issued later, because `explore` collects those of
 many runs and issues each once.
@@ -30,7 +30,7 @@ class Report:
 
 
 def collect(scheduler: Scheduler) -> list[Report]:
-    """The reports of a run whose tasks have all ended."""
+    """Return the reports of a run whose tasks have all ended."""
     reports = []
     for semaphore in scheduler.left_behind:
         for leak in leaks_of(semaphore):

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 Trace = Callable[[int, Task[Any], Any], object]
 
-# Steps that a run that has exceeded its limit may still take to unwind.
+# How many steps a run may still take to unwind after it has exceeded its limit.
 _STEPS_TO_UNWIND = 10_000
 
 
@@ -35,7 +35,7 @@ def run(
     max_steps: int | None = None,
     handlers: Mapping[Any, Handler] | None = None,
 ) -> T:
-    """Run a program, and all it spawns, to the end; its value is returned.
+    """Run a program and everything it spawns to the end, and return its value.
 
     The same program, with the same seed, runs the same way each time. Time is
     virtual: it passes only while every task waits, and takes no time itself.
@@ -69,7 +69,7 @@ def run(
 
 
 def drawn(ready: list[Task[Any]], seed: Any) -> Callable[[], Task[Any]]:
-    """A ``take`` that draws from a seed."""
+    """Return a ``take`` that chooses pseudo-randomly from a seed."""
     random = Random(seed).random  # noqa: S311
 
     def take() -> Task[Any]:
@@ -77,7 +77,7 @@ def drawn(ready: list[Task[Any]], seed: Any) -> Callable[[], Task[Any]]:
         if count < 2:
             return ready.pop()
         chosen = int(random() * count)
-        # The order of a list that is drawn from means nothing: so in constant time.
+        # Order doesn't matter in a list that is drawn from, so swap and pop: constant time.
         ready[chosen], ready[-1] = ready[-1], ready[chosen]
         return ready.pop()
 

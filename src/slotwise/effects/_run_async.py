@@ -15,21 +15,21 @@ from slotwise.effects._custom import Handler
 from slotwise.effects._deadlock import diagnose
 from slotwise.effects._effects import Effect
 from slotwise.effects._program import Program, as_program
-from slotwise.effects._run_loop import conclude, conduct
+from slotwise.effects._run_loop import conclude, drive
 from slotwise.effects._scheduler import Scheduler
 from slotwise.effects._stuck import find_stuck
 from slotwise.effects._tasks import Task
 
 T = TypeVar("T")
 
-# Every look for deadlocks passes all tasks. Looking may take this share of the time.
+# A search for deadlocks visits all tasks; searching may take this share of the time.
 _SHARE_OF_LOOKING = 0.01
 
 
 async def run_async(
     program: Program[T] | Effect[T], handlers: Mapping[Any, Handler] | None = None
 ) -> T:
-    """Run a program, and all it spawns, to the end; its value is returned.
+    """Run a program and everything it spawns to the end, and return its value.
 
     Other tasks of the event loop run whenever all of the program's ready tasks
     have had a turn. Cancelling it cancels the program's tasks, and ends when
@@ -45,7 +45,7 @@ async def run_async(
     bridge = Bridge(ready)
     scheduler = Scheduler(ready, bridge.take, handlers, clock=bridge.loop.time)
     bridge.attach(scheduler)
-    for _ in conduct(scheduler, root):
+    for _ in drive(scheduler, root):
         if bridge.finds_deadlock():
             continue
         try:
@@ -75,7 +75,7 @@ class Bridge:
         scheduler.bridge = self.wait_for
 
     def take(self) -> Task[Any]:
-        """The next task, as long as it is its turn: then the event loop has its own."""
+        """Return the next task, until it is the event loop's turn."""
         if not self.turns:
             raise IndexError
         self.turns -= 1
@@ -103,7 +103,7 @@ class Bridge:
         return bool(stuck)
 
     async def pause(self) -> None:
-        """Let the event loop run until some task is ready or its time has come."""
+        """Let the event loop run until a task is ready or a timer is due."""
         if self.ready:
             await asyncio.sleep(0)
             return

@@ -1,7 +1,7 @@
-"""A whole run, from the root's first step to the end of the last task.
+"""Drive a run from the root's first step to the end of its last task.
 
 Common to all interpreters. They differ in what they do when nothing is ready:
-`conduct` is an iterator that stops there.
+`drive` is an iterator that stops there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slotwise.effects._scheduler import Scheduler
 _LAST_CALLS = 10
 
 
-def conduct(scheduler: Scheduler, program: Program[Any]) -> Iterator[None]:
-    """Run a program and all its tasks; yields when nothing is ready now.
+def drive(scheduler: Scheduler, program: Program[Any]) -> Iterator[None]:
+    """Run a program and all its tasks; yield whenever nothing is ready.
 
     The interpreter lets time pass then, or other work go on, and wakes who is
     to be woken. Afterwards every task has ended.
@@ -72,20 +72,20 @@ def _until_all_have_ended(scheduler: Scheduler) -> Iterator[None]:
 
 
 def complete(scheduler: Scheduler, program: Program[Any]) -> None:
-    """Conduct a run on virtual time."""
-    for _ in conduct(scheduler, program):
+    """Drive a run on virtual time."""
+    for _ in drive(scheduler, program):
         scheduler.advance()
 
 
 def failure_of(scheduler: Scheduler) -> BaseException | None:
-    """Why a run was stopped, or what left its root; None if it went well."""
+    """Return why a run was stopped or what its root raised; None if it succeeded."""
     if scheduler.abort is not None:
         return scheduler.abort
     return None if scheduler.root is None else scheduler.root._error
 
 
 def conclude(scheduler: Scheduler) -> Any:
-    """Report what is left of a run that has ended; the root's value, or the run's error raised."""
+    """Report on a run that has ended; return the root's value or raise the run's error."""
     root = scheduler.root
     assert root is not None
     root._retrievals += 1

@@ -1,10 +1,10 @@
-"""The scheduler: resumes tasks, answers what they yield, and ends them.
+"""Scheduler: resume tasks, answer what they yield, and end them.
 
 It is the same for every interpreter and has no policy. An interpreter brings
 the queue of ready tasks and the choice among them (``ready`` and ``take``), the
-clock, and what to do while nothing is ready (it iterates over `conduct`). How
+clock, and what to do while nothing is ready (it iterates over `drive`). How
 semaphores and waiting behave is in their modules; the answers to the other
-effects are in `answers`.
+effects are in `_handlers`.
 
 A task is an explicit stack of generators, driven by one loop: programs may nest
 as deep as memory allows.
@@ -36,7 +36,7 @@ from slotwise.effects._timers import Timers
 from slotwise.effects._tracebacks import innermost, is_handling, is_internal, trim
 
 if TYPE_CHECKING:
-    from slotwise.effects._tasks import Obstacle
+    from slotwise.effects._tasks import Blocker
 
 T = TypeVar("T")
 
@@ -54,12 +54,12 @@ ENTERED: Final = _Sign.ENTERED
 ENDED: Final = _Sign.ENDED
 Parked = Literal[_Sign.PARKED]
 
-# Effect classes and the functions that answer them; filled by `answers`.
+# Effect classes and the functions that answer them; filled by `_handlers`.
 BUILTIN: dict[type, Handler] = {}
 
 
 class Scheduler:
-    """One run: its tasks, whose turn it is, and how time passes."""
+    """One run: its tasks, which of them is next, and how time passes."""
 
     # Between any two resumptions:
     #   R1  a live task is parked, or in `ready` exactly once
@@ -76,7 +76,7 @@ class Scheduler:
         watch: Watcher | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """A run without tasks.
+        """Create a run without tasks.
 
         ``take`` removes a task from ``ready`` and returns it; IndexError ends
         `drain`. ``watch`` is called with every effect before it is answered,
@@ -94,22 +94,22 @@ class Scheduler:
         self.live: dict[Task[Any], None] = {}
         self.failed: list[Task[Any]] = []
         self.left_behind: dict[Semaphore, None] = {}
-        # Spawned for a task that has been cancelled: to be cancelled next.
+        # Spawned for a task that has been cancelled: cancelled next.
         self.orphans: list[Task[Any]] = []
         self.timers = Timers()
-        self.bridge: Callable[[Task[Any], Any], Obstacle] | None = None  # to awaitables
+        self.bridge: Callable[[Task[Any], Any], Blocker] | None = None  # to awaitables
         self.awaiting = 0  # how many tasks are parked on those
         self.abort: BaseException | None = None  # why the run is stopped early
         self.spawned = self.promises = self.unnamed_semaphores = self.tickets = self.ends = 0
         self.next_order = count().__next__  # which acquire is the older
-        # For those who show what happened:
+        # For tools that show what happened:
         self.made_semaphores: list[Semaphore] | None = None
         self.before_unwinding: Callable[[], None] | None = None
 
     # ------------------------------------------------------------ running tasks
 
     def stopping(self) -> bool:
-        """Whether all tasks that are left are to be cancelled."""
+        """Whether the remaining tasks are to be cancelled."""
         return self.abort is not None or (self.root is not None and self.root._done)
 
     def drain(self) -> None:
@@ -255,7 +255,7 @@ class Scheduler:
                     task._inbox = None
 
     def _end_task(self, task: Task[Any], value: Any, error: BaseException | None) -> bool:
-        """A task has ended; True if the tasks are to stop here."""
+        """Handle the end of a task; return True to stop here."""
         if task._held or task._permit is not None:
             abandon(self, task)
         del self.live[task]
@@ -277,7 +277,7 @@ class Scheduler:
         return False
 
     def _interrupt(self, task: Task[Any] | None, why: BaseException) -> None:
-        """Stop the run because the watcher says so; ``task`` stays where it has yielded."""
+        """Stop the run at the watcher's request; ``task`` stays at its yield."""
         self.current = None
         if task is not None:
             self.ready.append(task)
@@ -287,7 +287,7 @@ class Scheduler:
             self.close_all()
 
     def close_all(self) -> None:
-        """End all tasks without running them any more: the last resort."""
+        """End all tasks without running them again: the last resort."""
         for task in list(self.live):
             for steps in [task._steps, *reversed(task._stack or ())]:
                 try:
@@ -311,7 +311,7 @@ class Scheduler:
         self.ready.append(task)
         return task
 
-    def park(self, task: Task[Any], obstacle: Obstacle) -> Parked:
+    def park(self, task: Task[Any], obstacle: Blocker) -> Parked:
         task._obstacle = obstacle
         task._parked = True
         return PARKED
@@ -335,7 +335,7 @@ class Scheduler:
             self.ready.append(task)
 
     def hand_over(self, target: Future[Any], task: Task[Any]) -> None:
-        """Wake a task with what has become of ``target``."""
+        """Wake a task with the value or error of ``target``."""
         if target._error is None:
             self.wake(task, target._value)
         else:
@@ -379,7 +379,7 @@ class Scheduler:
             self.throw(one, error)
 
     def _withdraw(self, task: Task[Any], again: bool) -> TaskCancelledError | None:
-        """Take a task away from what it waits for; the error to throw, if it is for now."""
+        """Withdraw a task from what it waits for; return the error to throw now, if any."""
         if task._done:
             return None
         if task._cancellation is not None and not again:
@@ -403,7 +403,7 @@ class Scheduler:
         return error
 
     def raise_pending(self, task: Task[Any]) -> None:
-        """Before a task parks: raise the cancellation that waits for this moment, if any."""
+        """Raise a pending cancellation before a task parks."""
         error = task._pending
         if error is not None:
             task._pending = None
@@ -415,7 +415,7 @@ class Scheduler:
         return self.time if self.clock is None else self.clock()
 
     def fire(self, now: float) -> None:
-        """Wake those whose time has come, earliest first."""
+        """Wake tasks whose timers are due, earliest first."""
         while (task := self.timers.pop_due(now)) is not None:
             obstacle = task._obstacle
             if type(obstacle) is Ticket:
@@ -424,7 +424,7 @@ class Scheduler:
                 self.wake(task, None)
 
     def advance(self) -> None:
-        """Let the virtual time pass until the next timer."""
+        """Advance virtual time to the next timer."""
         when = self.timers.earliest()
         if when is not None:
             self.time = when
@@ -437,7 +437,7 @@ class Scheduler:
     # ------------------------------------------------------- programs, effects
 
     def site_of(self, task: Task[Any]) -> tuple[Steps[Any], int]:
-        """Where the user's own program has yielded."""
+        """Return where the user's own program yielded."""
         steps: Any = task._steps
         if task._stack:
             for outer in reversed(task._stack):
@@ -458,7 +458,7 @@ class Scheduler:
         return given
 
     def enter(self, task: Task[Any], steps: Steps[Any]) -> object:
-        """Run a generator inside a task, and answer its value."""
+        """Run a generator inside a task and answer its value."""
         if task._stack is None:
             task._stack = []
         task._stack.append(task._steps)

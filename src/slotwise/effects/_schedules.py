@@ -1,4 +1,4 @@
-"""Schedules: which task went on, wherever more than one could; following and showing them.
+"""Schedules: record, follow and show which task ran whenever several could.
 
 Which schedules are worth trying is not decided here; `explore` does that.
 """
@@ -24,17 +24,17 @@ T = TypeVar("T")
 Invariant = Callable[[], object]
 MakeProgram = Callable[[], Program[T] | Effect[T]]
 
-# Of a long table only the end is shown: that is where things went wrong.
+# Only the end of a long table is shown: that is where things went wrong.
 _ROWS_SHOWN = 200
 _WIDEST_EFFECT = 60
 
-# Checkpoints in a row that others look on before they get their turn.
+# How many checkpoints in a row a task may pass before others get their turn.
 _LONGEST_STREAK = 100
 
-# Turns of tasks after which a run is taken for one that never ends.
+# After this many steps a run is considered endless.
 MAX_TURNS = 100_000
 
-# Turns that such a run may still take to unwind.
+# How many steps such a run may still take to unwind.
 _TURNS_TO_UNWIND = 10_000
 
 
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """What went wrong, in which order of tasks; ``str()`` of it is a table."""
+    """What failed, under which schedule; ``str()`` shows a table of the steps."""
 
     error: BaseException
     schedule: Schedule
@@ -99,7 +99,7 @@ class Failure:
         return "\n".join(lines)
 
 
-class Pass:
+class ScheduleRun:
     """One run along a schedule: what the schedule says as far as it goes, then the simplest.
 
     The simplest is to go on with the same task, and when that can't, with the
@@ -142,7 +142,7 @@ class Pass:
         self.scheduler = Scheduler(self.ready, self.take, handlers, watch=watch)
 
     def run(self, program: Program[Any]) -> BaseException | None:
-        """The error that the run ended with, if any."""
+        """Run the program; return the error it ended with, if any."""
         complete(self.scheduler, program)
         if self.broken is not None:
             raise self.broken
@@ -187,7 +187,7 @@ class Pass:
         return task
 
     def _stop(self) -> None:
-        """End a run that goes on for ever: by cancelling, and if that does not help, at once."""
+        """End a run that goes on forever: by cancelling, or at once if that doesn't help."""
         scheduler = self.scheduler
         if scheduler.abort is None:
             names = ", ".join(repr(task.name) for task in self.ready[:5])
@@ -236,20 +236,20 @@ def replay(
     if handlers is None:
         handlers = getattr(schedule, "handlers", None)
     max_turns = getattr(schedule, "max_turns", MAX_TURNS)
-    one = Pass(tuple(schedule), invariant, handlers, max_turns)
+    one = ScheduleRun(tuple(schedule), invariant, handlers, max_turns)
     one.run(as_program(make_program(), "replay"))
     return conclude(one.scheduler)  # type: ignore[no-any-return]
 
 
 def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseException) -> Failure:
-    """Run a failing schedule once more, and write down every step."""
-    one = Pass(schedule, schedule.invariant, schedule.handlers, schedule.max_turns)
+    """Run a failing schedule again and record every step."""
+    one = ScheduleRun(schedule, schedule.invariant, schedule.handlers, schedule.max_turns)
     rows: list[Row] = []
     scheduler = one.scheduler
     semaphores = scheduler.made_semaphores = []
 
     def add_state() -> None:
-        """Note down what the last step has led to."""
+        """Record the outcome of the last step."""
         if rows:
             states = "  ".join(_state(scheduler, semaphore) for semaphore in semaphores)
             rows[-1] = replace(rows[-1], semaphores=states)

@@ -1,4 +1,4 @@
-"""What programs may ask of semaphores: the checks, and which of the rules applies.
+"""Answer the semaphore effects: check the request, then apply the ledger's rule.
 
 How permits are queued for is in `semaphores`, who has them in `permits`. The
 scheduler takes and gives single permits that nobody waits for by itself.
@@ -75,7 +75,7 @@ class AcquireHere(AcquireSemaphore):
 
 
 class ReleaseHolding(ReleaseSemaphore):
-    """Give back what is left of one acquire."""
+    """Release what is left of one acquire."""
 
     __slots__ = ("holding",)
 
@@ -105,7 +105,7 @@ def create(scheduler: Scheduler, _task: Task[Any], effect: CreateSemaphore) -> S
 def acquire(
     scheduler: Scheduler, task: Task[Any], effect: AcquireSemaphore
 ) -> Holding | Parked | None:
-    # Every wait comes by here, so what can be seen without a call is.
+    # Every wait passes through here, so calls are avoided.
     semaphore = effect.semaphore
     if type(semaphore) is not Semaphore or semaphore._scheduler is not scheduler:
         _ours(scheduler, semaphore)
@@ -188,7 +188,7 @@ def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> 
 
 
 def release_holding(_scheduler: Scheduler, task: Task[Any], effect: ReleaseHolding) -> None:
-    """The end of a bracket: what it took goes back, and nothing else."""
+    """End a bracket: release what it acquired, and nothing else."""
     semaphore, holding = effect.semaphore, effect.holding
     numbers, holding.numbers = holding.numbers, []
     if numbers:

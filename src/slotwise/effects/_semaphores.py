@@ -1,4 +1,4 @@
-"""Semaphores of a run: the handle, and the queue behind it.
+"""The semaphores of a run: the handle that programs have, and the queue behind it.
 
 Who gets a permit is decided by the ledger that all drivers share. Those who want
 one permit for as long as it takes stand in its line, all others in its queue of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slotwise.effects._scheduler import Scheduler
     from slotwise.effects._tasks import Place
 
-# Places in a line that were left are passed over; so many do not matter.
+# Tickets of cancelled waiters are skipped; this many are not worth a clean-up.
 _FEW_LEFT = 64
 
 
@@ -71,7 +71,7 @@ class Semaphore(SameWhenCopied):
 
     def _withdraw(self, task: Task[Any]) -> None:
         if task._place is None:
-            # Handed over and never seen: it goes to the next.
+            # Granted but never seen: it goes to the next waiter.
             give(self, take_unseen(task, self, 1))
             return
         task._place = None
@@ -137,7 +137,7 @@ class Ticket(Claim):
         self.order = semaphore._scheduler.tickets
 
     def file(self) -> Holding | None:
-        """Write down what was granted; the answer to the acquire."""
+        """Record what was granted, and return the answer to the acquire."""
         self.granted = True
         numbers = list(self.numbers)
         holding = file(self.semaphore, self.task, numbers, self.steps, self.instruction)
@@ -157,7 +157,7 @@ class Ticket(Claim):
         return self.semaphore
 
     def time_is_up(self) -> None:
-        """Its deadline has come; so may have that of others in the same queue."""
+        """Handle its deadline, and those of others in the same queue that are due."""
         semaphore = self.semaphore
         _, waiters, granted = semaphore._ledger.expire(semaphore._scheduler.now())
         # The ledger's order of equal deadlines differs from run to run.
@@ -188,7 +188,7 @@ def stand_in_line(
 
 
 def give(semaphore: Semaphore, numbers: list[int]) -> None:
-    """Give permits back, and tell those whose turn has come."""
+    """Release permits and wake the waiters that get them."""
     for number in numbers:
         give_number(semaphore, number)
 
@@ -211,7 +211,7 @@ def give_number(semaphore: Semaphore, number: int) -> None:
 
 
 def _call(semaphore: Semaphore, place: Place, number: int) -> None:
-    """Hand a permit to a task that stands in the line."""
+    """Hand a permit to a waiting task."""
     task, steps, instruction, bracket = place
     task._place = None
     if not bracket and semaphore._lane is not None:
@@ -227,7 +227,7 @@ def _call(semaphore: Semaphore, place: Place, number: int) -> None:
 
 
 def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
-    """Tell those whose turn has come, be they in the line or behind it."""
+    """Wake the waiters that were granted permits."""
     ledger = semaphore._ledger
     while granted:
         passed_over = False
@@ -246,7 +246,7 @@ def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
 
 
 def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:
-    """Who waits, in order."""
+    """Return the waiters, in order."""
     ledger = semaphore._ledger
     in_line = [place[0] for place in ledger.line if place[0]._place is place]
     return (*in_line, *(ticket.task for ticket in ledger.waiting.values()))

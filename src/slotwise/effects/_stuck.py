@@ -1,4 +1,4 @@
-"""Which tasks can never run again, though others still can.
+"""Find tasks that can never run again while others still can.
 
 What a task waits for may come from outside (an awaitable, a timer) or from any
 task (a promise, a permit that anybody may release): then it can go on. Otherwise
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.effects._semaphores import Semaphore
 from slotwise.effects._tasks import Task
-from slotwise.effects._waiting import Crowd, Racing
+from slotwise.effects._waiting import MultiWait, Racing
 
 if TYPE_CHECKING:
     from slotwise.effects._scheduler import Scheduler
 
 
 def find_stuck(scheduler: Scheduler) -> list[Task[Any]]:
-    """The tasks that only other stuck tasks could wake; in the order they were spawned."""
+    """Return the tasks that only other stuck tasks could wake, in spawn order."""
     search = _Search(scheduler)
     search.spread()
     return [task for task in scheduler.live if task not in search.able]
@@ -76,7 +76,7 @@ class _Search:
                 continue
             self.cancelled.add(target)
             self._can_go_on(target)
-            if isinstance(target._obstacle, Crowd):
+            if isinstance(target._obstacle, MultiWait):
                 to_do += target._obstacle.offspring
 
 

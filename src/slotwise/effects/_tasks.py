@@ -33,7 +33,7 @@ Timer = tuple[float, int, "Task[Any]"]
 Place = tuple["Task[Any]", Any, int, bool]
 
 
-class Obstacle(Protocol):
+class Blocker(Protocol):
     """What a task is parked on."""
 
     def _withdraw(self, task: Task[Any], /) -> None:
@@ -44,7 +44,7 @@ class Obstacle(Protocol):
 
 
 class Observer(Protocol):
-    """Whoever wants to know of an end."""
+    """Something that is told when a task or promise ends."""
 
     def ended(self, target: Future[Any], /) -> None: ...
 
@@ -77,10 +77,10 @@ class Future(Generic[T]):
         return self._done
 
     def _error_to_raise(self) -> BaseException:
-        """The error, for one more waiter."""
+        """Return the error for one more waiter."""
         error = self._error
         assert error is not None
-        # Else every waiter's lines would be added to the one before.
+        # Otherwise the traceback would grow with every waiter.
         error.__traceback__ = self._traceback
         return error
 
@@ -144,7 +144,7 @@ class Task(Future[T]):
     _parked: bool  # neither ready nor running
     # What it is or was last parked on. Kept until it is resumed, so that a
     # cancellation in between can give back what it was woken with.
-    _obstacle: Obstacle | None
+    _obstacle: Blocker | None
     _timer: Timer | None
     _place: Place | None  # where it stands, while it stands in a line
     # What it holds: the permit it took last, if that was one without a wait or
@@ -184,7 +184,7 @@ class Task(Future[T]):
 
     @property
     def cancelled(self) -> bool:
-        """It has ended because it was cancelled."""
+        """Whether it ended by cancellation."""
         return isinstance(self._error, TaskCancelledError) and self._error.task is self
 
     def cancel(self) -> Cancel:
@@ -192,7 +192,7 @@ class Task(Future[T]):
         return Cancel(self)
 
     def ended(self, target: Future[Any]) -> None:
-        """What it waits for has ended."""
+        """Resume: what it waited for has ended."""
         if target._error is None and self._timer is None:
             # What `wake` does, without the calls: most waits end here.
             self._inbox = target._value

@@ -1,4 +1,4 @@
-"""Timers: which task's time comes next.
+"""The timers of a run's tasks, earliest first.
 
 A task has one timer at most. One that is dropped stays in the heap, dead, until
 it comes up or the dead are in the majority. What happens when a time has come is
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slotwise.effects._tasks import Task, Timer
 
-# Fewer dead timers than this are not worth a clean-up.
+# Fewer cancelled timers than this are not worth a clean-up.
 _FEW = 64
 
 
@@ -45,7 +45,7 @@ class Timers:
             self._dead = 0
 
     def earliest(self) -> float | None:
-        """When the next time comes; None if nobody waits for one."""
+        """Return when the next timer is due; None if there is none."""
         heap = self._heap
         while heap and heap[0][2]._timer is not heap[0]:
             heappop(heap)
@@ -53,7 +53,7 @@ class Timers:
         return heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> Task[Any] | None:
-        """A task whose time has come, the earliest; its timer is gone."""
+        """Remove and return the task whose due timer is the earliest."""
         when = self.earliest()
         if when is None or when > now:
             return None

@@ -1,4 +1,4 @@
-"""Reading frames and tracebacks: which lines are the user's, what a task is handling.
+"""Read frames and tracebacks: find the user's lines, and what a task is handling.
 
 Only looking: nothing here changes a task.
 """
@@ -24,14 +24,14 @@ def is_internal(code: CodeType) -> bool:
 
 
 def innermost(steps: Any) -> Any:
-    """The generator that has yielded: ``yield from`` may be in between."""
+    """Return the generator that yielded, behind any ``yield from``."""
     while isinstance(inner := steps.gi_yieldfrom, GeneratorType):
         steps = inner
     return steps
 
 
 def trim(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without slotwise's own frames at its outer end.
+    """Return a traceback without slotwise's own frames at its outer end.
 
     An exception passes the scheduler once for each program it leaves. Without
     this, every second line of what the user sees would be the scheduler's.

@@ -59,7 +59,7 @@ def observe(target: Future[Any], observer: Any) -> None:
     target._observers[observer] = None
 
 
-class Crowd:
+class MultiWait:
     """A task that waits for several at once."""
 
     __slots__ = ("offspring", "scheduler", "seen", "targets", "task")
@@ -132,7 +132,7 @@ class Crowd:
         return tuple(target for target in self.targets if not target._done)
 
 
-class Gathering(Crowd):
+class Gathering(MultiWait):
     """All of them, or the first failure."""
 
     __slots__ = ("missing",)
@@ -156,7 +156,7 @@ class Gathering(Crowd):
             self.scheduler.wake(self.task, [target._value for target in self.targets])
 
 
-class Racing(Crowd):
+class Racing(MultiWait):
     """The first of them, when the others have ended too."""
 
     __slots__ = ("losers", "winner")
