@@ -1,7 +1,7 @@
-"""Bad weather, put into words: what is wrong with which server, and the remedy.
+"""Turn Redis errors into messages that name the server, the cause and the remedy.
 
-Nothing here connects or retries. A message names the server as the url does,
-without its password.
+Nothing here connects or retries. A message names the server as the url does, without its
+password.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ logger = logging.getLogger("slotwise.redis")
 
 
 class Refused(BackendError):
-    """The server answered, and the answer will not change by asking again."""
+    """The server replied with an error that repeating the call wouldn't change."""
 
 
 class Unusable(Refused):
-    """No call at all can be made there: what one name meets all others meet too."""
+    """No call can be made to this server: every name has the same problem."""
 
 
 class Unreachable(BackendError):
-    """The server did not answer; it may later."""
+    """The server didn't reply; it may later."""
 
 
 INSTALL = (
@@ -35,19 +35,19 @@ INSTALL = (
 
 
 def unreachable(server: object, error: BaseException) -> BackendError:
-    """A connection that could not be opened, or broke."""
+    """Return the error for a connection that couldn't be opened, or broke."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
         return Unusable(
-            f"{server} showed a certificate that can't be trusted ({error.verify_message});"
+            f"{server} has a certificate that can't be trusted ({error.verify_message});"
             f" name its authority with ssl_ca_certs= in the url"
         )
     if isinstance(error, ssl.SSLError):
         said = said_by(server, error)
-        return Unusable(f"{server} does not speak TLS with us ({said}); is it redis:// instead?")
+        return Unusable(f"{server} can't agree on TLS ({said}); is it redis:// instead?")
     if isinstance(error, socket.gaierror):
-        return Unreachable(f"{server} has a host name that nobody knows; check the url ({error})")
+        return Unreachable(f"{server} has an unknown host name; check the url ({error})")
     if isinstance(error, TimeoutError):
         return Unreachable(f"{server} does not answer in time; is it overloaded or stopped?")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
@@ -56,51 +56,51 @@ def unreachable(server: object, error: BaseException) -> BackendError:
 
 
 def said_by(server: object, words: object) -> str:
-    """What a server said, or what is said of it, as a message may quote it."""
+    """Return what a server said, or what is said about it, as a message may quote it."""
     return quoted(words, getattr(server, "secrets", ()))
 
 
 def not_redis(server: object, where: str, answer: object) -> BackendError:
-    """Something listens at ``where`` that is no Redis server."""
+    """Return the error for a port where something other than Redis listens."""
     if isinstance(answer, bytes):
         answer = answer.partition(b"\n")[0].strip()[:60].decode(errors="backslashreplace")
     return Unusable(f"{where} does not speak Redis: it answered {said_by(server, answer)!r}")
 
 
 _GRANT_MORE = (
-    "does not allow this user enough; grant it the keys of the namespace, the channels slotwise:*,"
+    "doesn't allow this user enough; grant it the keys of the namespace, the channels slotwise:*,"
     " the commands of @scripting, @pubsub, @sortedset and @hash, and"
     " +time +exists +del +pexpire +pttl +get +set +rpush +blpop +scan"
 )
-_STRANGE_KEY = (
-    "has a key of the wrong type where the semaphore wants its own; delete that key, or choose"
+_WRONG_TYPE = (
+    "has a key of the wrong type where the semaphore's own belongs; delete that key, or choose"
     " another namespace= or name="
 )
 
-# What a reply contains, and what to say about it.
+# What a reply contains, and the diagnosis.
 _DIAGNOSES = (
     ("WRONGPASS", "refuses the user or password; check them in the url"),
     ("invalid username", "refuses the user or password; check them in the url"),  # by redis-py
     ("invalid password", "refuses the password; check it in the url"),
-    ("no password is set", "has no password set, but the url gives one; leave it out"),
-    ("NOAUTH", "wants a password; put it into the url, redis://:password@host"),
+    ("no password is set", "has no password, but the url has one; leave it out"),
+    ("NOAUTH", "requires a password; put it into the url, redis://:password@host"),
     ("NOPERM", _GRANT_MORE),
     ("can't run this command", _GRANT_MORE),  # one that a script uses
     ("ACL failure in script", _GRANT_MORE),  # the same, since Redis 7.2 and in Valkey
     ("READONLY", "is a read-only replica; the url must name the primary, or use redis+sentinel://"),
-    ("WRONGTYPE", _STRANGE_KEY),
+    ("WRONGTYPE", _WRONG_TYPE),
     ("OOM", "has no memory left; raise its maxmemory"),
     ("NOPROTO", "is too old; slotwise needs Redis 6.2 or later"),
     ("unknown command", "is too old, or has commands disabled; slotwise needs Redis 6.2 or later"),
-    ("DB index is out of range", "does not have that database; check the number in the url"),
-    ("invalid DB index", "does not have that database; check the number in the url"),
-    ("MISCONF", "can't write to its disk, and so takes no writes; see its log"),
-    ("max number of clients", "has no connection left for us; raise its maxclients"),
+    ("DB index is out of range", "doesn't have that database; check the number in the url"),
+    ("invalid DB index", "doesn't have that database; check the number in the url"),
+    ("MISCONF", "refuses writes because it can't write to its disk; see its log"),
+    ("max number of clients", "has reached its limit of connections; raise its maxclients"),
 )
 
 
 def refused(server: object, reply: BaseException, kind: type[Refused] = Refused) -> BackendError:
-    """An error that the server replied with."""
+    """Return the error for an error reply of the server."""
     text = str(reply)
     for word, diagnosis in _DIAGNOSES:
         if word in text:
@@ -109,33 +109,42 @@ def refused(server: object, reply: BaseException, kind: type[Refused] = Refused)
 
 
 def denies_eval(reply: BaseException) -> bool:
-    """Whether a reply says that this user may not send scripts, only name them."""
+    """Whether a reply says that this user may run scripts by SHA, but not send them."""
     text = str(reply)
     return text.startswith(("NOPERM", "ERR unknown command")) and "'eval'" in text.lower()
 
 
 def scripts_missing(server: object, reply: BaseException) -> BackendError:
-    """The server does not know our scripts, and this user may not teach it."""
+    """Return the error for scripts that are missing and that this user may not load."""
     return Unusable(
-        f"{server} does not know slotwise's scripts, and this user may not load them; let an"
+        f"{server} doesn't have slotwise's scripts, and this user may not load them; let an"
         f" administrator run 'slotwise doctor --load-scripts', or allow this user +eval"
         f" (it said: {said_by(server, reply)})"
     )
 
 
-# Replies after which the same question may soon have an answer.
-_PASSING = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS")
+# Error replies that are gone after a while.
+_TEMPORARY = (
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "BUSY ",
+    "UNKILLABLE",
+    "NOREPLICAS",
+)
 
 
-def passes(reply: BaseException) -> bool:
-    """Whether a reply tells of something that passes by itself."""
+def is_temporary(reply: BaseException) -> bool:
+    """Whether a reply reports something that passes by itself."""
     text = str(reply)
-    # Before Redis 7 a script runs until its first write, which then is refused in
+    # Before Redis 7, a script runs until its first write is refused, and the reply begins with
     # the script's name. It has changed nothing by then.
-    return text.startswith(_PASSING) or "-NOREPLICAS" in text
+    return text.startswith(_TEMPORARY) or "-NOREPLICAS" in text
 
 
 def too_old(server: object, version: str) -> BackendError:
+    """Return the error for a server without the commands that we need."""
     version = said_by(server, version)
     return Unusable(f"{server} is version {version}; slotwise needs Redis 6.2 or later")
 
@@ -144,12 +153,12 @@ _warned: set[str] = set()
 
 
 def warn_of_eviction(server: object, policy: str) -> None:
-    """Say once that the server may throw semaphores away."""
+    """Warn once per server that it may evict the keys of semaphores."""
     if policy != "noeviction" and str(server) not in _warned:
         _warned.add(str(server))
         logger.warning(
-            "%s evicts keys when its memory is full (maxmemory-policy %s): a semaphore's keys may"
-            " vanish, and its holders with them; set maxmemory-policy to noeviction",
+            "%s evicts keys when its memory is full (maxmemory-policy %s): semaphores may lose"
+            " their keys, and so their holders; set maxmemory-policy to noeviction",
             server,
             said_by(server, policy),
         )

@@ -100,11 +100,11 @@ class LoopClient:
     def connection_for(self, slot: int | None) -> Connection | None:
         """The open connection that a call would travel by, if there is one."""
         if self._only is not None:
-            return self._only.link
+            return self._only.connection
         assert self._cluster is not None
         address = self._cluster.address_of(slot or 0)
         reconnector = None if address is None else self._reconnectors.get(address)
-        return None if reconnector is None else reconnector.link
+        return None if reconnector is None else reconnector.connection
 
     def drop_connection(self, slot: int | None) -> None:
         """Give up the connection that a call travels by; what it owes is asked over a new one."""
@@ -115,13 +115,13 @@ class LoopClient:
     @property
     def silent_at(self) -> float:
         """When replies were missed, if none came since; else inf. From any thread."""
-        link = None if self._only is None else self._only.link
-        return math.inf if link is None else link.silent_at
+        connection = None if self._only is None else self._only.connection
+        return math.inf if connection is None else connection.silent_at
 
     def doubt_if_silent(self, alive_at: float) -> None:
         """Give up a connection that is dead, if the server has answered over another one."""
-        if self._only is not None and self._only.link is not None:
-            self._only.link.doubt_if_silent(alive_at)
+        if self._only is not None and self._only.connection is not None:
+            self._only.connection.doubt_if_silent(alive_at)
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
@@ -138,7 +138,11 @@ class LoopClient:
         else:
             assert self._cluster is not None
             reconnector = self._reconnectors.get(self._cluster.address_of(slot or 0))
-        return None if reconnector is None or reconnector.link is not None else reconnector.trouble
+        return (
+            None
+            if reconnector is None or reconnector.connection is not None
+            else reconnector.trouble
+        )
 
     def server(self, slot: int | None) -> str:
         """The server that a call goes to, as messages name it."""
@@ -241,7 +245,7 @@ class LoopClient:
         self._unsettled[call.slot].append(call)
 
     def _settled(self, slot: int | None, delay: float) -> None:
-        if any(reconnector.owes(slot) for reconnector in self._reconnectors.values()):
+        if any(reconnector.has_pending(slot) for reconnector in self._reconnectors.values()):
             # What is still under way will be refused, and belongs in between.
             self.loop.call_later(delay, self._settled, slot, delay)
             return
@@ -265,7 +269,7 @@ class LoopClient:
         self._learning = False
         parked, self._parked = self._parked, []
         for reconnector in self._reconnectors.values():
-            if reconnector.link is None:
+            if reconnector.connection is None:
                 parked += reconnector.take_backlog()
         for call in parked:
             if error is not None:
@@ -297,7 +301,7 @@ class LoopClient:
         """Close the connections that nothing is under way on; the next call opens others."""
         self.closing_idle = False
         for reconnector in self._reconnectors.values():
-            reconnector.hang_up()
+            reconnector.close_if_idle()
 
     def end(self, error: BackendError) -> None:
         self.close_blocking_reconnector()
@@ -312,9 +316,9 @@ class LoopClient:
     def close_sockets(self) -> None:
         """Close the sockets only, from any thread."""
         for reconnector in list(self._reconnectors.values()):
-            reconnector.abandon()
+            reconnector.close_socket()
         if self._blocking is not None:
-            self._blocking.abandon()
+            self._blocking.close_socket()
 
 
 def _ignore(*_: object) -> None:

@@ -1,9 +1,9 @@
-"""Which server is the primary, by the sentinels: heard from one of them, and asked again and again.
+"""Follow the primary of a service: subscribe to a sentinel, and ask it regularly.
 
-An old primary that was cut off or stopped goes on granting when it is back, until the sentinels
-demote it, which takes them some 10 s. So its connections are given up as soon as a sentinel names
-another. What a connection says after a silence is not believed before they were asked
-(`Reconnector.verify`).
+An old primary that was cut off or stopped continues to grant when it is back, until the
+sentinels demote it, which takes them about 10 s. So its connections are closed as soon as a
+sentinel names another primary. What a connection says after a silence isn't trusted before
+the sentinels were asked (`Reconnector._verify`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, prim
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
-# How often the sentinel is asked besides: messages get lost, and connections die in silence.
+# How often the sentinel is asked in addition: messages get lost, and connections die silently.
 _ASK_EVERY = 2.0
-# How long it may take to answer, and how long to wait before another try.
+# The longest time it may take to reply, and the pause before another attempt.
 _ANSWER = 1.0
 
 
 class PrimaryWatch:
-    """Follows the primary of one service. All methods are for the keeper's loop."""
+    """Follow the primary of one service. All methods are for the loop of the heartbeat thread."""
 
     def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
@@ -38,7 +38,7 @@ class PrimaryWatch:
         self._connection: Connection | None = None
 
     def refresh(self, *, wanted: bool) -> None:
-        """Watch from now on, or no longer."""
+        """Start or stop watching."""
         if self._endpoint.service is None:
             return
         self._wanted = wanted
@@ -56,7 +56,7 @@ class PrimaryWatch:
     def close_sockets(self) -> None:
         """Close the socket only, in a forked child."""
         if self._connection is not None:
-            self._connection.abandon()
+            self._connection.close_socket()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         name = "slotwise-sentinel"
@@ -67,10 +67,10 @@ class PrimaryWatch:
         try:
             handshake, primary = listen_to_sentinel(self._shared.config)
         except (BackendError, ValueError):
-            pass  # it is tried again; and replies that come late are verified anyway
+            pass  # it is retried; and late replies are verified anyway
         try:
             loop.call_soon_threadsafe(self._opened, loop, handshake, primary)
-        except RuntimeError:  # the loop was closed meanwhile
+        except RuntimeError:  # the loop was closed in the meantime
             if handshake is not None:
                 handshake.sock.close()
 
@@ -109,7 +109,7 @@ class PrimaryWatch:
             self._shared.follow(primary)
 
     def _switched(self, message: bytes) -> None:
-        """Act on a message: service, old host and port, new host and port."""
+        """Read a message: service, old host and port, new host and port."""
         service, *old_and_new = message.decode(errors="replace").split(" ")
         if service == self._endpoint.service and len(old_and_new) == 4:
             host, port = old_and_new[2:]

@@ -41,7 +41,7 @@ def send_release(
     """
     future: asyncio.Future[Any] = client.loop.create_future()
     connection = client.connection_for(record.keys.slot)
-    if count or connection is None or "*" in acquisition_id or connection.is_lonely():
+    if count or connection is None or "*" in acquisition_id or connection.is_last_in_tick():
         _send_one(shared, record, client, acquisition_id, interval, future, count=count)
         return future
     batch: _Batch | None = client.pending_releases.get((record, interval))

@@ -223,23 +223,25 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
     with Freezes(server.port) as proxy:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         await semaphore.release(await semaphore.acquire())
-        link = semaphore._shared.client().connection_for(None)
-        assert link is not None
+        connection = semaphore._shared.client().connection_for(None)
+        assert connection is not None
         proxy.freeze()
         asking = asyncio.create_task(semaphore.acquire())
-        await until(lambda: link.silent_at < math.inf, "silence that is noticed")
+        await until(lambda: connection.silent_at < math.inf, "silence that is noticed")
         proxy.thaw()
         assert await semaphore.release(await asyncio.wait_for(asking, 30))
-        assert semaphore._shared.client().connection_for(None) is link, "over the same connection"
+        assert semaphore._shared.client().connection_for(None) is connection, (
+            "over the same connection"
+        )
         assert_nothing_left(client)
 
 
-async def test_a_loop_stays_awake_for_replies_only_while_they_come_quickly(server: Server) -> None:
-    """To a far server ever more calls sleep at once: 31 of the first 36, and so on."""
+async def test_a_loop_polls_for_replies_only_while_they_come_quickly(server: Server) -> None:
+    """For a distant server ever fewer calls poll: 5 of the first 36, and so on."""
     with IsFarAway(server.port) as proxy:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         for _ in range(20):
             await semaphore.release(await semaphore.acquire())
-        link = semaphore._shared.client().connection_for(None)
-        assert link is not None
-        assert 1 <= link._misses <= 6
+        connection = semaphore._shared.client().connection_for(None)
+        assert connection is not None
+        assert 1 <= connection._failed_polls <= 6

@@ -88,11 +88,15 @@ def heartbeat_is_late(semaphore: RedisSemaphore, first: Address) -> bool:
     process = semaphore._shared
     loop = process.heartbeat_thread._loop
     assert loop is not None
-    line = process._clients[loop]._only
-    assert line is not None
-    link = line.link
-    silent = link is not None and link._pending and time.monotonic() - link._waits_since > LATE
-    return link is None or bool(silent) or link.address != first
+    reconnector = process._clients[loop]._only
+    assert reconnector is not None
+    connection = reconnector.connection
+    silent = (
+        connection is not None
+        and connection._pending
+        and time.monotonic() - connection._waits_since > LATE
+    )
+    return connection is None or bool(silent) or connection.address != first
 
 
 async def test_a_holder_goes_with_the_new_primary_when_the_old_one_resumes(fleet: Fleet) -> None:
@@ -177,9 +181,9 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
     asking = asyncio.create_task(semaphore.acquire())
-    line = semaphore._shared.client()._only
-    assert line is not None
-    await until(lambda: line.link is None, "doubt")
+    reconnector = semaphore._shared.client()._only
+    assert reconnector is not None
+    await until(lambda: reconnector.connection is None, "doubt")
     assert not asking.done()
     await asyncio.to_thread(fleet.sentinel.start)
     assert await semaphore.release(await asyncio.wait_for(asking, 30))
@@ -188,13 +192,13 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
 async def test_a_slow_primary_is_verified_and_believed(fleet: Fleet) -> None:
     semaphore = fleet.semaphore()
     await semaphore.release(await semaphore.acquire())  # connected
-    line = semaphore._shared.client()._only
-    assert line is not None
-    link = line.link
+    reconnector = semaphore._shared.client()._only
+    assert reconnector is not None
+    connection = reconnector.connection
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
     assert await semaphore.release(await asyncio.wait_for(semaphore.acquire(), 30))
-    assert line.link is link, "the same connection"
+    assert reconnector.connection is connection, "the same connection"
 
 
 async def test_the_doctor_recommends_that_a_primary_without_replicas_takes_no_writes(

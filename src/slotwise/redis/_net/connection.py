@@ -1,12 +1,11 @@
-"""One connection for all calls of an event loop: a multiplexer over a raw socket.
+"""Multiplex all calls of an event loop over one open socket.
 
-Calls made in one tick of the loop travel in one write, replies come back in
-the order of the calls, and messages of the subscription come in between, on the
-same connection (RESP3). Nothing here knows what the calls are about, and
-nothing here reconnects: `Reconnector` does, one module up.
+Calls made in one tick of the loop are sent in one write. Replies arrive in the order of the
+calls, and messages of the subscription between them, on the same connection (RESP3). Opening
+the socket is done in `opening`, and reopening it in `reconnector`.
 
-A plain socket and not an asyncio transport: a loop may be closed without us
-being told, and then the socket can still be closed by anybody.
+A plain socket and not an asyncio transport: a loop may be closed without telling us, and then
+any thread can still close the socket.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from slotwise.redis._scripts import Script
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-# How long a request that has to wait anyway waits for other calls to travel with. Its
-# reply would wake the loop for nothing, and asyncio rounds what is left of a sleep up
-# to a millisecond each time it wakes.
+# How long a request that will be queued anyway is delayed, to be sent together with other calls.
+# Its reply would wake the loop for nothing, and asyncio rounds the rest of a sleep up to a
+# millisecond each time it wakes.
 _LINGER = 0.003
 
-# For how long a loop with nothing else to do looks for a reply, over and over, before it
-# sleeps: about twice what falling asleep and being woken cost where processors are virtual.
-# A server on this machine answers within it. After each reply that did not come so soon,
-# twice as many calls sleep at once, up to so many doublings: a far server costs next to nothing.
-_AWAKE = 0.0002
+# How long an otherwise idle loop polls for a reply before it sleeps: about twice the cost of
+# sleeping and being woken on virtual processors. A server on this machine replies within it.
+# After each reply that took longer, twice as many calls don't poll at all, up to this many
+# doublings, so that a distant server costs next to nothing.
+_POLL = 0.0002
 _DOUBLINGS = 10
 
-# How long a late reply may still take once the loop had time to look for it.
+# How long a late reply may still take once the loop has had time to read it.
 _GRACE = 0.25
 
-# After so long without a reply it is asked whether the server answers over other connections.
+# After this long without a reply, ask whether the server answers over other connections.
 _SILENCE = 1.0
 
 
 class Call:
-    """One command on its way: what is asked, and who wants the answer.
+    """One command, and what to do with its reply.
 
-    ``on_done`` is called exactly once, in the loop's thread, with the call and
-    its reply; the reply is an exception if there is none.
+    ``on_done`` is called exactly once, in the loop's thread, with the call and its reply; the
+    reply is an exception if the call failed.
     """
 
     __slots__ = (
@@ -85,17 +84,17 @@ class Call:
         self.args = args
         self.on_done = on_done
         self.slot = slot
-        self.number = 0  # its place among the calls of a seat, on a cluster
-        self.sent = False  # the server may have seen it
+        self.number = 0  # its position among the calls of a loop, on a cluster
+        self.sent = False  # the server may have received it
         self.doubtful = False  # sent, and the connection broke before a reply: it may have run
         self.whole = False  # send the script itself, not its SHA
         self.sha_only = False  # this user may not send scripts
-        self.tries = 0  # since the server was last reached
-        self.patient = False  # never gives up by itself
-        self.packed: bytes | None = None  # what to send the first time, if that is known
+        self.tries = 0  # attempts since the server was last reached
+        self.patient = False  # is retried until its caller withdraws it
+        self.packed: bytes | None = None  # what to send the first time, if packed beforehand
         self.alone = False  # its caller makes no other call in this tick
-        self.eager = False  # nothing else is waited for: worth staying awake for the reply
-        self.again_at: int | None = None  # which argument tells that it was asked before
+        self.eager = False  # nothing else is awaited: worth polling for the reply
+        self.again_at: int | None = None  # the argument that says it's a repetition
 
     def pack(self) -> bytes:
         if self.packed is not None and not self.sent:
@@ -113,7 +112,7 @@ class Call:
 
 
 class IntoFuture:
-    """Puts a reply into a future, unless nobody waits for it any more."""
+    """Set the result of a future to a reply, unless it is done."""
 
     __slots__ = ("_future",)
 
@@ -129,7 +128,7 @@ class IntoFuture:
 
 
 def pack_half(words: Sequence[Any]) -> bytes:
-    """Some words of a command, as they travel; the number of all words goes in front."""
+    """Return some words of a command in RESP; the caller puts the number of all words before."""
     packed: bytes = pack_command(tuple(words))
     return packed[packed.index(b"\r\n") + 2 :]
 
@@ -138,28 +137,28 @@ class Connection:
     """An open connection, in the thread of its event loop."""
 
     # Between any two ticks:
-    #   L1  the server owes exactly one reply for each call in _pending, in that order
-    #   L2  while anything is in _out, a flush is scheduled or the socket is full
+    #   C1  the server will send exactly one reply for each call in _pending, in that order
+    #   C2  while anything is in _out, a flush is scheduled or the socket is full
 
     __slots__ = (
         "_answered",
-        "_awake_until",
+        "_failed_polls",
         "_flushing",
         "_later",
         "_lingering",
         "_loop",
-        "_misses",
-        "_naps",
         "_on_lost",
         "_on_message",
         "_on_reply",
         "_on_silence",
         "_out",
         "_pending",
+        "_poll_until",
         "_reader",
         "_ready",
         "_recv",
         "_reply_timeout",
+        "_skipped_polls",
         "_sock",
         "_suspicious",
         "_verify",
@@ -192,85 +191,84 @@ class Connection:
         self._on_reply = on_reply
         self._on_message = on_message
         self._on_lost = on_lost
-        # Called while replies do not come: whether the server lives is then told by
-        # `doubt_if_silent`.
+        # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
         self._out: list[bytes] = []
         self._pending: deque[Call] = deque()
-        # What asyncio's own loops have yet to run in this tick; others don't tell.
+        # What asyncio's own loops have yet to run in this tick; other loops don't show it.
         self._ready: deque[Any] | None = getattr(loop, "_ready", None)
         self._later: list[Callable[[], object]] = []
         self._lingering: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._awake_until = 0.0
-        self._naps = 0  # so many calls sleep before one stays awake again
-        self._misses = 0  # how often in a row that was in vain
+        self._poll_until = 0.0
+        self._skipped_polls = 0  # this many calls are left to be sent without polling
+        self._failed_polls = 0  # in a row
         self.full = False
         self.closed = False
         self._answered = 0
         self._suspicious = False
         self._watch: asyncio.TimerHandle | None = None
-        # Called before a late reply is read; then `trust` or `lose` is to be called.
+        # Called before a late reply is read; it then calls `trust` or `lose`.
         self._verify = verify
-        self._waits_since = 0.0  # if it verifies: since when nothing came, though it should
+        self._waits_since = 0.0  # since when a reply is due, if late ones are verified
         loop.add_reader(self._sock, self._readable)
 
     # --------------------------------------------------------------- sending
 
     def send(self, call: Call) -> None:
-        # Nobody will come to share the write.
-        lonely = call.alone and self.is_lonely()
+        # No other call will come to share the write.
+        at_once = call.alone and self.is_last_in_tick()
         if self._verify is not None and not self._pending:
             self._waits_since = time.monotonic()
         self._out.append(call.pack())
         self._pending.append(call)
         call.sent = True
         if not self._flushing and not self.full:
-            if lonely:
+            if at_once:
                 self._flush()
-                if self._naps:
-                    self._naps -= 1
+                if self._skipped_polls:
+                    self._skipped_polls -= 1
                 elif call.eager:
-                    self._awake_until = time.monotonic() + _AWAKE
-                    self._loop.call_soon(self._stay_awake)
+                    self._poll_until = time.monotonic() + _POLL
+                    self._loop.call_soon(self._poll)
             else:
                 self._flushing = True
                 self._loop.call_soon(self._flush)
 
-    def _stay_awake(self) -> None:
-        """Keep the loop going round until the reply is there, or does not come soon.
+    def _poll(self) -> None:
+        """Keep the loop from sleeping until the reply has arrived, or isn't coming soon.
 
-        It serves everybody meanwhile; it only does not sleep.
+        The loop serves everything else meanwhile.
         """
         if not self._pending:
-            self._misses = 0
-        elif time.monotonic() < self._awake_until:
-            self._loop.call_soon(self._stay_awake)
+            self._failed_polls = 0
+        elif time.monotonic() < self._poll_until:
+            self._loop.call_soon(self._poll)
         else:
-            self._naps = 2 ** min(self._misses, _DOUBLINGS)
-            self._misses += 1
+            self._skipped_polls = 2 ** min(self._failed_polls, _DOUBLINGS)
+            self._failed_polls += 1
 
     def is_idle(self) -> bool:
-        """Whether no reply is under way."""
+        """Whether no reply is due."""
         return not self._pending
 
     def is_quiet(self) -> bool:
-        """Whether nothing at all is under way, or about to be."""
+        """Whether nothing is being sent or awaited, or is about to be."""
         return not (self._pending or self._out or self._later)
 
-    def owes(self, slot: int | None) -> bool:
-        """Whether replies to calls of a hash slot are under way."""
+    def has_pending(self, slot: int | None) -> bool:
+        """Whether replies to calls of a hash slot are due."""
         return any(call.slot == slot for call in self._pending)
 
-    def is_lonely(self) -> bool:
-        """Whether this is the last callback of its tick, with no reply under way."""
+    def is_last_in_tick(self) -> bool:
+        """Whether this is the last callback of its tick, with no reply due."""
         return self._ready is not None and not self._ready and not self._pending
 
     def before_flush(self, make_calls: Callable[[], object], *, linger: bool = False) -> None:
-        """Have calls made at the end of this tick, together with all others of it.
+        """Call ``make_calls`` at the end of this tick, to send its calls with all others.
 
-        With ``linger`` they may wait a moment longer for others to travel with.
+        With ``linger`` it may be called a moment later, so that more are sent together.
         """
         self._later.append(make_calls)
         if self._flushing or self.full:
@@ -286,7 +284,7 @@ class Connection:
         if self.closed:
             return
         if self._later:
-            self._flushing = True  # what is sent now needs no flush of its own
+            self._flushing = True  # what is sent meanwhile needs no flush of its own
             later, self._later = self._later, []
             for make_calls in later:
                 make_calls()
@@ -343,7 +341,7 @@ class Connection:
         while True:
             try:
                 reply = reader.gets()
-            except Exception as error:  # not the protocol: whatever it is, it is no Redis
+            except Exception as error:  # not the Redis protocol
                 self.lose(error)
                 return
             if reply is False:
@@ -355,22 +353,22 @@ class Connection:
                 elif pending:
                     self._answered += 1
                     self._on_reply(pending.popleft(), reply)
-            except Exception as error:  # a bug; those behind it wait for their replies
+            except Exception as error:  # a bug; later calls still get their replies
                 self._report(error)
             if self.closed:
                 return
-        # Decrypted bytes that wait inside the TLS layer make no socket readable.
+        # Decrypted bytes inside the TLS layer don't make the socket readable.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             self._loop.call_soon(self._readable_again)
 
     def trust(self) -> None:
-        """Go on reading: the server was verified."""
+        """Continue to read: the server was verified."""
         if not self.closed:
             self._waits_since = time.monotonic()
             self._loop.add_reader(self._sock, self._readable)
 
     def _report(self, error: Exception) -> None:
-        message = "slotwise could not act on what Redis said"
+        message = "slotwise failed to handle a reply of Redis"
         self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _readable_again(self) -> None:
@@ -382,15 +380,15 @@ class Connection:
     def _start_watch(self) -> None:
         self._suspicious = False
         self.silent_at = math.inf
-        self._look_again(0.0)
+        self._check_again(0.0)
 
-    def _look_again(self, silent: float) -> None:
-        """Look again a while later, after some seconds in which nothing came."""
+    def _check_again(self, silent: float) -> None:
+        """Check again later; ``silent`` seconds have passed without a reply so far."""
         wait = min(_SILENCE, self._reply_timeout - silent)
-        self._watch = self._loop.call_later(wait, self._look, self._answered, silent + wait)
+        self._watch = self._loop.call_later(wait, self._check, self._answered, silent + wait)
 
-    def _look(self, answered_before: int, silent: float) -> None:
-        """See whether the server has answered anything since the last look."""
+    def _check(self, answered_before: int, silent: float) -> None:
+        """Check whether any reply has arrived since the last check."""
         self._watch = None
         if self.closed or not self._pending:
             self.silent_at = math.inf
@@ -402,20 +400,20 @@ class Connection:
         elif silent >= self._reply_timeout:
             self._suspect()
         else:
-            self._look_again(silent)
+            self._check_again(silent)
             if self._on_silence is not None:
                 self.silent_at = min(self.silent_at, time.monotonic())
                 self._on_silence()
 
     def _suspect(self) -> None:
-        """Give it up soon. The loop may have been blocked, with the reply waiting in the socket."""
+        """Close soon. The loop may have been blocked, with the reply waiting in the socket."""
         self._suspicious = True
-        self._watch = self._loop.call_later(_GRACE, self._look, self._answered, 0.0)
+        self._watch = self._loop.call_later(_GRACE, self._check, self._answered, 0.0)
 
     def doubt_if_silent(self, alive_at: float) -> None:
-        """Note that the server has answered, over another connection, what it was asked then.
+        """Close soon if the server has replied elsewhere to what it was asked at ``alive_at``.
 
-        If it has not answered on this one for longer, the other end of this one is gone.
+        If this connection has been silent for longer than that, its other end is gone.
         """
         if self.silent_at < alive_at and self._watch is not None and not self._suspicious:
             self._watch.cancel()
@@ -424,7 +422,7 @@ class Connection:
     # ---------------------------------------------------------------- ending
 
     def lose(self, error: Exception) -> None:
-        """Give the connection up; who waits for replies is told by the line."""
+        """Close after a failure; ``on_lost`` gets the calls that have no reply."""
         if self.closed:
             return
         self.close()
@@ -446,7 +444,7 @@ class Connection:
                 timer.cancel()
         self._sock.close()
 
-    def abandon(self) -> None:
-        """Close the socket only, from any thread: the loop is closed, or another process's."""
+    def close_socket(self) -> None:
+        """Close the socket only, from any thread: the loop is closed, or the parent process's."""
         self.closed = True
         self._sock.close()

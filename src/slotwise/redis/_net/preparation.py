@@ -49,7 +49,7 @@ def open_connection(
             handshake.sock.close()
             raise
     except hiredis.ReplyError as reply:
-        if _diagnosis.passes(reply):
+        if _diagnosis.is_temporary(reply):
             said = _diagnosis.said_by(endpoint, reply)
             raise _diagnosis.Unreachable(f"{endpoint} is not ready: {said}") from None
         raise _diagnosis.refused(endpoint, reply, _diagnosis.Unusable) from None
@@ -78,7 +78,7 @@ def _read_answers(handshake: Handshake, endpoint: Endpoint, channel: str | None)
             raise _diagnosis.Unreachable(f"{endpoint} has no primary at the moment")
     _check_eviction(endpoint, handshake.reply())
     probe = handshake.reply()
-    if isinstance(probe, hiredis.ReplyError) and _diagnosis.passes(probe):
+    if isinstance(probe, hiredis.ReplyError) and _diagnosis.is_temporary(probe):
         raise probe
     known = handshake.reply()
     if isinstance(known, list):  # else this user may not ask, and they are sent when used

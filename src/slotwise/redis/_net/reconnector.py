@@ -1,9 +1,8 @@
-"""Line: calls get through to one server, over as many connections as it takes.
+"""Reopen connections to one server, and repeat the calls that got no reply.
 
-A connection that breaks is opened anew, with exponential backoff and jitter,
-and every call that was not answered is made again: all our scripts can be
-repeated without harm. A call gives up after ``attempts`` failures in a row, and
-at once when the server's answer will not change.
+A connection that breaks is reopened with exponential backoff and jitter. Every call without a
+reply is then sent again: all our scripts can be repeated without harm. A call fails after
+``attempts`` failures in a row, and at once when repeating it wouldn't change the reply.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _jitter = SystemRandom()
 
 
 class Reconnector:
-    """One loop's way to one server."""
+    """The calls of one event loop to one server."""
 
     # Between any two ticks:
-    #   N1  every call that was submitted and has no answer is in the link, in
-    #       _backlog, among those refused or held back, or was handed to the seat
-    #   N2  while _backlog is not empty or somebody listens, there is a link or
+    #   R1  every call that was submitted and has no reply is in the connection, in _backlog,
+    #       among those refused or held back, or was handed to the LoopClient
+    #   R2  while _backlog is not empty or somebody listens, there is a connection or
     #       one is being opened
 
     def __init__(
@@ -61,8 +60,8 @@ class Reconnector:
         self.address = address
         self.channel = channel
         self._server = config.endpoint.server(address)
-        self.link: Connection | None = None
-        self.trouble: BackendError | None = None  # why there is no link
+        self.connection: Connection | None = None
+        self.trouble: BackendError | None = None  # why there is no connection
         self._on_message = on_message
         self._on_open = on_open
         self._on_moved = on_moved
@@ -71,15 +70,15 @@ class Reconnector:
         self._on_silence = on_silence
         self._listens = listens
         self._backlog: list[Call] = []
-        # While the server learns scripts that it forgot, or can't serve anybody for a
-        # moment: the calls that it refused, and those made since, which must not pass them.
+        # While missing scripts are loaded, or the server can't serve anybody for a moment: the
+        # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
         self._held_back: list[Call] | None = None
-        self._pause = 0.0  # before they are made again
+        self._pause = 0.0  # before they are sent again
         self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
-        self._attempt = 0  # to open a connection; what became of earlier ones is of no interest
-        self._primary: Address | None = None  # that the sentinels named last, if they did
+        self._attempt = 0  # to open a connection; the results of earlier ones are ignored
+        self._primary: Address | None = None  # that a sentinel named last
         self._opened_before = False
         self._failures = 0
         self._ended = False
@@ -89,40 +88,40 @@ class Reconnector:
         self.used_at = time.monotonic()
         if self._held_back is not None:
             self._held_back.append(call)
-        elif self.link is not None:
-            self.link.send(call)
+        elif self.connection is not None:
+            self.connection.send(call)
         else:
             self._backlog.append(call)
             self.open()
 
     def command(self, *words: object) -> asyncio.Future[Any]:
-        """The reply to a plain command. Who stops waiting does not stop the call."""
+        """Send a plain command; cancelling the future doesn't stop it."""
         reply: asyncio.Future[Any] = self.loop.create_future()
         self.submit(Call(None, (), list(words), IntoFuture(reply)))
         return reply
 
     def withdraw(self, call: Call) -> bool:
-        """Take back a call; False if the server may have seen it, or will."""
+        """Take back a call that was not sent; return False if it was."""
         for calls in (self._backlog, self._held_back or []):
             if not call.sent and call in calls:
                 calls.remove(call)
                 return True
         return False
 
-    def owes(self, slot: int | None) -> bool:
-        """Whether replies to calls of a hash slot are under way."""
-        return self.link is not None and self.link.owes(slot)
+    def has_pending(self, slot: int | None) -> bool:
+        """Whether replies to calls of a hash slot are due."""
+        return self.connection is not None and self.connection.has_pending(slot)
 
     def take_backlog(self) -> list[Call]:
-        """Hand over what has not been sent, for another line."""
+        """Return the calls that were not sent, to be sent elsewhere."""
         backlog, self._backlog = self._backlog, []
         return backlog
 
     # --------------------------------------------------------------- opening
 
     def open(self) -> None:
-        """Have a connection, now or as soon as one can be had."""
-        if self._opening or self.link is not None or self._ended:
+        """Open a connection, after the backoff if earlier attempts failed."""
+        if self._opening or self.connection is not None or self._ended:
             return
         self._opening = True
         delay = 0.0
@@ -150,7 +149,7 @@ class Reconnector:
             result = _diagnosis.Unusable(f"{self.config.endpoint} can't be used: {said}")
         try:
             self.loop.call_soon_threadsafe(self._opened, attempt, result)
-        except RuntimeError:  # the loop was closed meanwhile
+        except RuntimeError:  # the loop was closed in the meantime
             if isinstance(result, Handshake):
                 result.sock.close()
 
@@ -165,46 +164,44 @@ class Reconnector:
             return
         self.trouble = None
         _outages.end(self._server)
-        if self.address is not None:  # a node answers, and so does its cluster
+        if self.address is not None:  # a node answers, and so its cluster does
             _outages.end(self.config.endpoint.server())
-        self.link = Connection(
+        self.connection = Connection(
             result,
             self.loop,
             self.config.reply_timeout,
-            self._answered,
+            self._replied,
             self._on_message,
             self._lost,
             on_silence=self._on_silence,
-            # A line without a channel makes calls that block: there no reply is late.
+            # Without a channel it's for calls that block: there, no reply is late.
             verify=self._verify if self.config.endpoint.service and self.channel else None,
         )
-        for (
-            script
-        ) in result.missing_scripts:  # a call of one that is unknown would be passed by others
-            self.link.send(_load(script))
+        # First: a call of a missing script would be refused, and overtaken by other calls.
+        for script in result.missing_scripts:
+            self.connection.send(_load(script))
         again, self._opened_before = self._opened_before, True
-        # Whoever was in the middle of something looks first, so that grants
-        # made meanwhile are known before anything new is asked.
+        # Existing waiters ask first, so that grants made in the meantime are known before
+        # anything new is requested.
         self._on_open(again)
         backlog, self._backlog = self._backlog, []
         for call in backlog:
             self.submit(call)
 
     def _failed(self, error: BackendError) -> None:
-        """Let those give up that have tried for long enough."""
+        """Fail the calls that have tried often enough, and try again for the others."""
         self.trouble = error
         self._failures += 1
         if isinstance(error, _diagnosis.Unreachable):
             _outages.begin(self._server, error, broken=True)
         hopeless = isinstance(error, _diagnosis.Refused)
-        staying: list[Call] = []
-        leaving: list[Call] = []
+        kept: list[Call] = []
+        failed: list[Call] = []
         for call in self._backlog:
             call.tries += 1
-            tired = call.tries >= self.config.attempts and not call.patient
-            (leaving if hopeless or tired else staying).append(call)
-        self._backlog = staying
-        for call in leaving:
+            (failed if hopeless or self._is_exhausted(call) else kept).append(call)
+        self._backlog = kept
+        for call in failed:
             call.on_done(call, error)
         if self._backlog or self._listens():
             self.open()
@@ -212,10 +209,13 @@ class Reconnector:
         else:
             self._failures = 0
 
-    def _lost(self, link: Connection, error: Exception, pending: list[Call]) -> None:
-        if link is not self.link:
+    def _is_exhausted(self, call: Call) -> bool:
+        return call.tries >= self.config.attempts and not call.patient
+
+    def _lost(self, connection: Connection, error: Exception, pending: list[Call]) -> None:
+        if connection is not self.connection:
             return
-        self.link = None
+        self.connection = None
         self.trouble = _diagnosis.unreachable(self.config.endpoint, error)
         refused, self._refused = self._refused, []
         held_back, self._held_back = self._held_back or [], None
@@ -227,12 +227,11 @@ class Reconnector:
             return
         if self._backlog:
             _outages.begin(self._server, self.trouble, broken=True)
-        # A connection that breaks on every call must not be retried for ever.
+        # A call that breaks every connection must not be repeated forever.
         for call in pending:
             call.tries += 1
             call.doubtful = True
-        tired = [c for c in self._backlog if c.tries >= self.config.attempts and not c.patient]
-        for call in tired:
+        for call in [call for call in self._backlog if self._is_exhausted(call)]:
             self._backlog.remove(call)
             call.on_done(call, self.trouble)
         if self._backlog or self._listens():
@@ -241,19 +240,19 @@ class Reconnector:
     # -------------------------------------------------------------- sentinels
 
     def follow(self, primary: Address) -> None:
-        """Leave a server that is not the primary any more, or is being tried in vain."""
-        if self.link is not None:
-            if self.link.address != primary:
-                self.link.lose(ConnectionResetError("it is no primary any more"))
+        """Drop the connection, or the attempt to open one, to a server that isn't the primary."""
+        if self.connection is not None:
+            if self.connection.address != primary:
+                self.connection.lose(ConnectionResetError("it is not the primary any more"))
         elif self._opening and self._primary != primary:
             self._attempt += 1
             self._start_opening(self._attempt)
         self._primary = primary
 
-    def _verify(self, link: Connection) -> None:
-        """Find out whether a server that was silent is still the primary.
+    def _verify(self, connection: Connection) -> None:
+        """Ask the sentinels whether a server that was silent is still the primary.
 
-        If no sentinel answers, it is not believed either: it may be cut off with us.
+        If no sentinel answers, it isn't trusted either: it may be cut off together with us.
         """
 
         def ask() -> None:
@@ -261,35 +260,40 @@ class Reconnector:
                 primary = ask_sentinels(self.config)
             except (BackendError, ValueError):
                 primary = None
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
                 self.loop.call_soon_threadsafe(verified, primary)
 
         def verified(primary: Address | None) -> None:
-            if primary is not None and primary == link.address:
-                link.trust()
+            if primary is not None and primary == connection.address:
+                connection.trust()
             else:
-                link.lose(ConnectionResetError("no sentinel calls it the primary any more"))
+                connection.lose(
+                    ConnectionResetError("no sentinel names it as the primary any more")
+                )
 
         _in_thread(ask)
 
-    # --------------------------------------------------------------- answers
+    # --------------------------------------------------------------- replies
 
-    def _answered(self, call: Call, reply: Any) -> None:
+    def _replied(self, call: Call, reply: Any) -> None:
         self._failures = 0
         if _outages.ongoing:
             _outages.answered(self._server)
         if isinstance(reply, ReplyError):
-            self._answered_with_error(call, reply)
+            self._replied_error(call, reply)
         else:
             call.on_done(call, reply)
-        if self._held_back is not None and self.link is not None and self.link.is_idle():
+        if self._held_back is None or self.connection is None:
+            return
+        if self.connection.is_idle():
             if not self._pause:
-                self._go_on()
+                self._resume()
             elif self._pausing is None:
-                self._pausing = self.loop.call_later(self._pause, self._go_on)
+                self._pausing = self.loop.call_later(self._pause, self._resume)
 
-    def _answered_with_error(self, call: Call, reply: Any) -> None:
+    def _replied_error(self, call: Call, reply: Any) -> None:
         text = str(reply)
+        demoted = "READONLY" in text and self.config.endpoint.service is not None
         if text.startswith("NOSCRIPT") and call.sha_only:
             call.on_done(call, _diagnosis.scripts_missing(self.config.endpoint, reply))
         elif text.startswith("NOSCRIPT"):
@@ -299,22 +303,24 @@ class Reconnector:
             # It may have been allowed to load them, just before this call.
             call.whole, call.sha_only = False, True
             self._hold_back(call)
-        elif text.startswith(("MOVED", "ASK")) and self._on_moved(call, text, self.owes(call.slot)):
+        elif text.startswith(("MOVED", "ASK")) and self._on_moved(
+            call, text, self.has_pending(call.slot)
+        ):
             pass
-        elif _diagnosis.passes(reply) or ("READONLY" in text and self.config.endpoint.service):
+        elif demoted or _diagnosis.is_temporary(reply):
             call.tries += 1
             if call.tries >= self.config.attempts + 3 and not call.patient:
                 call.on_done(call, _diagnosis.refused(self.config.endpoint, reply))
                 return
             delay = min(self.config.backoff * 2**call.tries, self.config.max_backoff)
             if self.config.endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
-                self._on_unsettled(call, delay)  # others' slots may be served
+                self._on_unsettled(call, delay)  # other slots may be served
             else:
                 self._pause = max(self._pause, delay)
                 self._hold_back(call)
-            if "READONLY" in text and self.link is not None:
-                # It was demoted: the sentinels know by whom it was replaced.
-                self.link.lose(ConnectionResetError("it is no primary any more"))
+            if demoted and self.connection is not None:
+                # The sentinels know its successor.
+                self.connection.lose(ConnectionResetError("it is not the primary any more"))
         else:
             call.on_done(call, _diagnosis.refused(self.config.endpoint, reply))
 
@@ -323,11 +329,11 @@ class Reconnector:
         if self._held_back is None:
             self._held_back = []
 
-    def _go_on(self) -> None:
-        """Send the scripts, then what was refused, and then what came after.
+    def _resume(self) -> None:
+        """Load the scripts, then send what was refused, and then what came after.
 
-        All scripts: one that stayed unknown would be refused again, while calls of
-        others pass it.
+        All scripts: calls of one that is still missing would be refused again, and
+        overtaken by calls of the others.
         """
         refused, held_back = self._refused, self._held_back or []
         self._refused, self._held_back = [], None
@@ -345,31 +351,31 @@ class Reconnector:
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection, or one is being opened."""
-        return self.link is not None or self._opening
+        return self.connection is not None or self._opening
 
-    def hang_up(self) -> None:
-        """Close the connection if nothing is under way; the next call opens another."""
+    def close_if_idle(self) -> None:
+        """Close the connection if no call is pending; the next call opens another."""
         busy = self._backlog or self._refused or self._held_back is not None
-        if self._opening or busy or self.link is None or not self.link.is_quiet():
+        if self._opening or busy or self.connection is None or not self.connection.is_quiet():
             return
-        link, self.link = self.link, None
-        link.close()
-        self._opened_before = False  # nobody waited for messages meanwhile
+        connection, self.connection = self.connection, None
+        connection.close()
+        self._opened_before = False  # nobody missed a message
 
     def end(self, error: BackendError) -> None:
-        """Close for good, in the loop's thread."""
+        """Close for good, in the loop's thread; all calls fail with ``error``."""
         self._ended = True
-        if self.link is not None:
-            self.link.lose(ConnectionResetError("closed by us"))
+        if self.connection is not None:
+            self.connection.lose(ConnectionResetError("closed by us"))
         backlog, self._backlog = self._backlog, []
         for call in backlog:
             call.on_done(call, error)
 
-    def abandon(self) -> None:
+    def close_socket(self) -> None:
         """Close the socket only, from any thread."""
         self._ended = True
-        if self.link is not None:
-            self.link.abandon()
+        if self.connection is not None:
+            self.connection.close_socket()
 
 
 def _in_thread(run: Callable[..., object], *args: object) -> None:

@@ -79,7 +79,7 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
                 primary = parse_primary(reply)
             except (LookupError, AttributeError, TypeError, ValueError):
                 raise handshake.misunderstood() from None
-            # A password that the sentinel doesn't want matters only to who listens.
+            # An unwanted password matters only on a connection that listens.
             if primary is not None and not (listen and refusals):
                 return handshake, primary
             errors = [*refusals, *([reply] if isinstance(reply, ReplyError) else [])]
