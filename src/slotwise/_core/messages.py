@@ -41,6 +41,25 @@ def value_conflict(
     )
 
 
+# Of code that asks for a slot where it has interrupted slotwise.
+INTERRUPTED = "a signal handler or finalizer that interrupted slotwise asked it for a slot"
+
+
+# ---------------------------------------------------------------------- losing
+
+KICKED = "it was kicked"
+
+
+def ttl_ended(ttl: float | None) -> str:
+    """Why `lost` was set at the end of a ttl."""
+    return f"its ttl of {ttl:g} s ended"
+
+
+def cancelled_after_ttl(acquisition_id: str, ttl: float | None) -> str:
+    """What the CancelledError of a task says whose ttl has ended."""
+    return f"the ttl of {acquisition_id} ended after {ttl:g} s"
+
+
 # ------------------------------------------------------------ context managers
 
 

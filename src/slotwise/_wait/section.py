@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from slotwise._core import fork
+from slotwise._core.messages import INTERRUPTED
 
 T = TypeVar("T")
 
@@ -49,9 +50,7 @@ def exclusive(work: Callable[..., T], *args: Any) -> T:
     try:
         with lock:
             if section.busy:
-                raise RuntimeError(
-                    "a signal handler or finalizer that interrupted slotwise asked it for a slot"
-                )
+                raise RuntimeError(INTERRUPTED)
             section.busy = True
             try:
                 return work(*args)

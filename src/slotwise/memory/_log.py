@@ -1,7 +1,6 @@
-"""What the memory driver tells the standard library's logging, and when it may skip it.
+"""What the memory driver logs, on the logger ``slotwise.memory``, and when it can skip that.
 
-Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``,
-``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+The words and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import logging
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core.log_levels import cached_levels
-from slotwise._core.messages import display
+from slotwise._core import log
+from slotwise._core.messages import KICKED, display, ttl_ended
 from slotwise._wait import clock
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.memory")
 
 
-perhaps_wanted = cached_levels(logger)
+perhaps_wanted = log.cached_levels(logger)
 
 
 def acquiring(lease: MemoryAcquisition, name: str | None) -> None:
@@ -39,56 +38,20 @@ def acquired(lease: MemoryAcquisition, tracker: Tracker, started: float) -> None
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         lease.since = clock.now()
         acquire_time = lease.since - started
-        logger.debug(
-            "acquired slot %d of %s after %.3f s",
-            lease.slot_number,
-            display(tracker.name),
-            acquire_time,
-            extra={
-                "semaphore_name": tracker.name,
-                "acquisition_id": lease.acquisition_id,
-                "acquire_time": acquire_time,
-                "slot_number": lease.slot_number,
-                "max_slots": tracker.value,
-            },
-        )
+        log.acquired(logger, lease, tracker.name, tracker.value, acquire_time)
 
 
 def released(lease: MemoryAcquisition, tracker: Tracker) -> None:
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        # Not known if nobody listened when it was acquired.
-        since: float | None = getattr(lease, "since", None)
-        held_time = None if since is None else clock.now() - since
-        logger.debug(
-            "released slot %d of %s",
-            lease.slot_number,
-            display(tracker.name),
-            extra=_ending(lease, tracker, held_time),
-        )
+        log.released(logger, lease, tracker.name, tracker.value, _held_time(lease))
 
 
 def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
-    logger.warning(
-        "slot %d of %s expired: %s held it for %.3f s, its ttl is %g s",
-        lease.slot_number,
-        display(tracker.name),
-        lease.acquisition_id,
-        held_time,
-        lease.ttl,
-        extra=_ending(lease, tracker, held_time),
-    )
+    log.lost(logger, lease, tracker.name, tracker.value, held_time, ttl_ended(lease.ttl))
 
 
 def kicked(lease: MemoryAcquisition, tracker: Tracker) -> None:
-    since: float | None = getattr(lease, "since", None)
-    held_time = None if since is None else clock.now() - since
-    logger.warning(
-        "slot %d of %s lost by %s: it was kicked",
-        lease.slot_number,
-        display(tracker.name),
-        lease.acquisition_id,
-        extra=_ending(lease, tracker, held_time),
-    )
+    log.lost(logger, lease, tracker.name, tracker.value, _held_time(lease), KICKED)
 
 
 def unknown_id(acquisition_id: str, name: str | None) -> None:
@@ -100,13 +63,7 @@ def unknown_id(acquisition_id: str, name: str | None) -> None:
     )
 
 
-def _ending(
-    lease: MemoryAcquisition, tracker: Tracker, held_time: float | None
-) -> dict[str, object]:
-    return {
-        "semaphore_name": tracker.name,
-        "acquisition_id": lease.acquisition_id,
-        "held_time": held_time,
-        "slot_number": lease.slot_number,
-        "max_slots": tracker.value,
-    }
+def _held_time(lease: MemoryAcquisition) -> float | None:
+    """Return how long it was held; None if nothing was logged when it was acquired."""
+    since: float | None = getattr(lease, "since", None)
+    return None if since is None else clock.now() - since

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, cast
 
+from slotwise._core import messages
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
@@ -320,7 +321,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         now, holders, cancels, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
-            lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+            lease.lost.set(messages.ttl_ended(lease.ttl))
         for cancel in cancels:
             cancel.send()
         for lease in holders:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
 
+from slotwise._core import messages
 from slotwise._core.closing import Closure, Generation, closed_error
 from slotwise._core.messages import display
 from slotwise._core.results import SemaphoreStats
@@ -174,7 +175,7 @@ class Tracker(Ledger[MemoryClaim]):
         """Free what somebody else holds, and tell them; False if it has ended before."""
         if not self._free(lease):
             return False
-        lease.lost.set("it was kicked")
+        lease.lost.set(messages.KICKED)
         _log.kicked(lease, self)
         return True
 
@@ -448,7 +449,7 @@ class Tracker(Ledger[MemoryClaim]):
         now, holders, cancels, ended = outcome
         self.deliver(ended)  # first: what follows runs other people's code
         for lease in holders:
-            lease.lost.set(f"its ttl of {lease.ttl:g} s ended")
+            lease.lost.set(messages.ttl_ended(lease.ttl))
         for cancel in cancels:
             cancel.send()
         for lease in holders:
@@ -516,6 +517,6 @@ def announce_cancels(
     for lease in expired:
         task: asyncio.Task[Any] | None = getattr(lease, "task", None)
         if task is not None:
-            reason = f"the ttl of {lease.acquisition_id} ended after {lease.ttl:g} s"
+            reason = messages.cancelled_after_ttl(lease.acquisition_id, lease.ttl)
             cancels.append(ttl_cancels.announce(lease.key, task, reason, owner=owner))
     return cancels

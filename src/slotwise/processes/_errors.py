@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from slotwise._core.messages import INTERRUPTED
+
 
 class Busy(Exception):
     """Another process had the file's lock all the time. Nothing was changed."""
@@ -23,6 +25,4 @@ class Interrupted(RuntimeError):
     """A signal handler or finalizer interrupted a change, and asked for another one."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "a signal handler or finalizer that interrupted slotwise asked it for a slot"
-        )
+        super().__init__(INTERRUPTED)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise._core.messages import too_many_slots
+from slotwise._core.messages import cancelled_after_ttl, too_many_slots
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
@@ -185,13 +185,13 @@ class LocalClaims:
             raise
 
     def _report_lost(self, acquisition: ProcessAcquisition, event: str) -> None:
-        reason = _messages.LOST_REASONS[event].format(ttl=acquisition.ttl)
+        reason = _messages.lost_reason(event, acquisition.ttl)
         cancel = None
         if event == "expired" and acquisition.task is not None:
             cancel = self._process.ttl_cancels.announce(
                 acquisition.acquisition_id,
                 acquisition.task,
-                f"the ttl of {acquisition.acquisition_id} ended after {acquisition.ttl:g} s",
+                cancelled_after_ttl(acquisition.acquisition_id, acquisition.ttl),
             )
         acquisition.lost.set(reason)
         if cancel is not None:

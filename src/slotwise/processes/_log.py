@@ -1,7 +1,6 @@
 """What this driver logs about single acquisitions, on the logger ``slotwise.processes``.
 
-Fields go into ``extra``, as those of the other drivers do: ``semaphore_name``,
-``acquisition_id``, ``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+The words and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core.log_levels import cached_levels
+from slotwise._core import log
 from slotwise._wait import clock
 
 if TYPE_CHECKING:
@@ -18,58 +17,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slotwise.processes")
 
-
-perhaps_wanted = cached_levels(logger)
+_perhaps_wanted = log.cached_levels(logger)
 
 
 def acquired(holder: ProcessAcquisition) -> None:
-    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         acquire_time = holder.granted_at - holder.requested_at
-        logger.debug(
-            "acquired slot %d of %r after %.3f s",
-            holder.slot_number,
-            holder.file.name,
-            acquire_time,
-            extra={
-                "semaphore_name": holder.file.name,
-                "acquisition_id": holder.acquisition_id,
-                "acquire_time": acquire_time,
-                "slot_number": holder.slot_number,
-                "max_slots": _value(holder),
-            },
-        )
+        log.acquired(logger, holder, holder.file.public_name, _value(holder), acquire_time)
 
 
 def released(holder: ProcessAcquisition) -> None:
-    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        logger.debug(
-            "released slot %d of %r", holder.slot_number, holder.file.name, extra=_ending(holder)
-        )
+    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+        log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
 
 
 def lost(holder: ProcessAcquisition, reason: str) -> None:
-    logger.warning(
-        "slot %d of %r lost by %s: %s",
-        holder.slot_number,
-        holder.file.name,
-        holder.acquisition_id,
-        reason,
-        extra=_ending(holder),
-    )
+    name = holder.file.public_name
+    log.lost(logger, holder, name, _value(holder), _held_time(holder), reason)
 
 
 def unreadable(name: str, error: Exception) -> None:
     logger.warning("%r can't be read: %s", name, error, extra={"semaphore_name": name})
 
 
-def _ending(holder: ProcessAcquisition) -> dict[str, object]:
-    return {
-        "semaphore_name": holder.file.name,
-        "acquisition_id": holder.acquisition_id,
-        "held_time": clock.now() - holder.granted_at,
-        "slot_number": holder.slot_number,
-        "max_slots": _value(holder),
-    }
+def _held_time(holder: ProcessAcquisition) -> float:
+    return clock.now() - holder.granted_at
 
 
 def _value(holder: ProcessAcquisition) -> int | None:

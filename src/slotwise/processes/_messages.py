@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.messages import no_slot, occupancy, value_conflict
+from slotwise._core.messages import KICKED, no_slot, occupancy, ttl_ended, value_conflict
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from slotwise.processes._errors import Busy
     from slotwise.processes._state import State
 
-# Why `lost` was set, by the event that ended the hold.
-LOST_REASONS = {
-    "expired": "its ttl of {ttl:g} s ended",
-    "kicked": "it was kicked",
+_LOST_REASONS = {  # by the event that ended the hold
+    "kicked": KICKED,
     "released": "somebody else released it",
     "ended": "somebody else released or kicked it, or its file was deleted",
     "owner died": "its process seemed dead: other code in it opened and closed the file",
@@ -167,6 +165,10 @@ def timed_out(
 def timed_out_locked(title: str, timeout: float, path: Path, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
     return no_slot(title, timeout, str(busy(path, error)))
+
+
+def lost_reason(event: str, ttl: float | None) -> str:
+    return ttl_ended(ttl) if event == "expired" else _LOST_REASONS[event]
 
 
 def wait_lost(path: Path) -> BackendError:

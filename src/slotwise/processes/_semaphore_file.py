@@ -62,7 +62,8 @@ class SemaphoreFile:
         self.process = process
         self.name = name
         self.suffix = suffix
-        self.title = display(None if suffix == PRIVATE_SUFFIX else name)  # for messages
+        self.public_name = None if suffix == PRIVATE_SUFFIX else name
+        self.title = display(self.public_name)  # for messages
         self.retired = False
         filename = filename_of(name, suffix)
         self._file = LockedFile(process.directory, filename, process.liveness_byte)

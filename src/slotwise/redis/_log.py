@@ -10,7 +10,7 @@ import time
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core.log_levels import cached_levels
+from slotwise._core.log import cached_levels
 from slotwise._core.messages import display
 from slotwise.redis._diagnosis import logger
 

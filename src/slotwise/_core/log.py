@@ -1,0 +1,90 @@
+"""How acquisitions are logged, in the same words and with the same fields on every driver.
+
+Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``, ``acquire_time`` or
+``held_time``, ``slot_number``, ``max_slots``. When something is logged is decided by the
+drivers, each with a logger of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from logging import DEBUG
+
+from slotwise._core.messages import display
+from slotwise._core.results import AcquisitionResult
+
+
+def cached_levels(logger: logging.Logger) -> Callable[[int, bool], bool]:
+    """Return a function of a level and True: whether that level is perhaps logged.
+
+    A Logger remembers what ``isEnabledFor`` found in a dict that it empties
+    when levels change. Looking in there costs a third of the call; True means
+    "yes, or not known: ask properly".
+    """
+    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
+    if answers is None:
+        return lambda level, _: logger.isEnabledFor(level)
+    logger.isEnabledFor(DEBUG)  # so that there is an answer from the start
+    return answers.get
+
+
+def acquired(
+    logger: logging.Logger,
+    holder: AcquisitionResult,
+    name: str | None,
+    max_slots: int | None,
+    acquire_time: float,
+) -> None:
+    logger.debug(
+        "acquired slot %d of %s after %.3f s",
+        holder.slot_number,
+        display(name),
+        acquire_time,
+        extra={"acquire_time": acquire_time, **_fields(holder, name, max_slots)},
+    )
+
+
+def released(
+    logger: logging.Logger,
+    holder: AcquisitionResult,
+    name: str | None,
+    max_slots: int | None,
+    held_time: float | None,
+) -> None:
+    """``held_time`` is None if it isn't known."""
+    logger.debug(
+        "released slot %d of %s",
+        holder.slot_number,
+        display(name),
+        extra={"held_time": held_time, **_fields(holder, name, max_slots)},
+    )
+
+
+def lost(
+    logger: logging.Logger,
+    holder: AcquisitionResult,
+    name: str | None,
+    max_slots: int | None,
+    held_time: float | None,
+    reason: str,
+) -> None:
+    logger.warning(
+        "slot %d of %s lost by %s: %s",
+        holder.slot_number,
+        display(name),
+        holder.acquisition_id,
+        reason,
+        extra={"held_time": held_time, **_fields(holder, name, max_slots)},
+    )
+
+
+def _fields(
+    holder: AcquisitionResult, name: str | None, max_slots: int | None
+) -> dict[str, object]:
+    return {
+        "semaphore_name": name,
+        "acquisition_id": holder.acquisition_id,
+        "slot_number": holder.slot_number,
+        "max_slots": max_slots,
+    }
