@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import slotwise
 from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager
-from slotwise._cli import purge as purging
-from slotwise._cli import run as running
-from slotwise._cli.main import _commands, app
+from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.main import main as command_line
 from slotwise._core.redaction import WITHHELD, redact
 from slotwise.errors import BackendError
@@ -160,13 +157,13 @@ def test_a_misspelt_url_is_refused_without_its_password(
         slotwise.semaphore("s", 1)
     assert PART not in str(caught.value)
     assert command_line(["ls"]) == 1
-    assert running.main(["s", "--limit", "1", "--", "true"]) == 125
+    assert command_line(["run", "s", "--limit", "1", "--", "true"]) == 125
     typed = url if "@" in url else f"redis://:{PART}"
     assert command_line(["ls", typed]) == 2
-    assert running.main(["s", "--limit", "1", "--ulr", typed, "--", "true"]) == 125
-    assert running.main(["s", "--limit", typed, "--", "true"]) == 125
-    assert purging.main(["x", typed]) == 2
-    assert purging.main(["x", f"--ulr={typed}"]) == 2
+    assert command_line(["run", "s", "--limit", "1", "--ulr", typed, "--", "true"]) == 125
+    assert command_line(["run", "s", "--limit", typed, "--", "true"]) == 125
+    assert command_line(["purge", "x", typed]) == 2
+    assert command_line(["purge", "x", f"--ulr={typed}"]) == 2
     with pytest.raises(ValueError, match="SLOTWISE_BACKEND") as caught:
         SlotOptions.from_env({"SLOTWISE_BACKEND": url})
     assert PART not in str(caught.value)
@@ -305,13 +302,13 @@ def test_no_command_shows_what_a_server_echoes(
         "doctor": ["doctor"],
         "purge": ["purge", str(tmp_path), "--yes", "--name", "p"],
     }
-    there = _commands() - {"demo"}  # which asks no server
+    there = SUMMARIES.keys() - {"demo", "completion"}  # which ask no server
     assert there <= commands.keys(), "a new command: run it here too"
     for url in urls_of(echo):
         # The other kinds of servers are spoken to by the same code in all commands.
         asking = there if url == urls_of(echo)[0] else {"ls", "doctor"}
         for words in (commands[name] for name in asking):
-            agreed = ["--yes"] if "yes" in parameters_of(words[0]) else []
+            agreed = ["--yes"] if "--yes" in load(words[0]).parser().format_help() else []
             tail = ["--", "true"] if words[0] == "run" else []
             code = command_line([*words, *agreed, "--url", url, *tail])
             assert code != 0, (words, url)
@@ -319,15 +316,6 @@ def test_no_command_shows_what_a_server_echoes(
             assert "bug" not in said.err, said.err
             assert_nothing_leaks(said.out, said.err)
     assert_nothing_leaks(*(record.getMessage() for record in caplog.records))
-
-
-def parameters_of(command: str) -> Collection[str]:
-    [callback] = [
-        each.callback
-        for each in app.registered_commands
-        if each.callback and command in (each.name, each.callback.__name__)
-    ]
-    return inspect.signature(callback).parameters.keys()
 
 
 def test_no_call_shows_what_a_server_echoes(echo: Echoes, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,10 @@ def main() -> None:
     try:
         _have_streams()
         try:
-            sys.exit(_main(sys.argv[1:]))
+            # Imported here, where an interrupt is seen to.
+            from slotwise._cli.main import main as command
+
+            sys.exit(command(sys.argv[1:]))
         finally:
             _flush()
     except KeyboardInterrupt:  # before a command could see to it
@@ -21,9 +24,9 @@ def main() -> None:
 def _have_streams() -> None:
     """Have something for stdin, stdout and stderr when started without one (``>&-``).
 
-    Else the next files that are opened would get their numbers, and be written to. Writing
-    to such a stdout is an error still. What `run` starts does not get them: they are
-    closed there, as they were here.
+    Otherwise the next files that are opened would get their numbers, and be written to.
+    Writing to such a stdout is still an error. What `run` starts does not get them: they
+    are closed there, as they were here.
     """
     for number in (0, 1, 2):
         try:
@@ -45,28 +48,6 @@ def _flush() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _main(words: list[str]) -> int:
-    # Straight to these two: the rest of the command line takes longer to import than a
-    # small tree takes to purge, and is paid for in every turn of a shell's loop.
-    if words[:1] == ["purge"]:
-        from slotwise._cli import purge
-
-        return purge.main(words[1:])
-    if words[:1] == ["run"]:
-        from slotwise._cli import run
-
-        return run.main(words[1:])
-    try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError as error:
-        sys.stderr.write(f"slotwise: this needs {error.name}: pip install 'slotwise[cli]'\n")
-        return 1
-    from slotwise._cli.main import main as command
-
-    return command(words)
 
 
 if __name__ == "__main__":

@@ -90,9 +90,7 @@ class Shell:
             pytest.MonkeyPatch.context() as patch,
             redirect_stdout(out),
             redirect_stderr(err),
-            warnings.catch_warnings(),
         ):
-            warnings.simplefilter("ignore", DeprecationWarning)  # typer's own, of its own
             for name, value in {**self.environment, **more}.items():
                 patch.setenv(name, value)
             try:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-import typer
 from tests.cli._shell import Shell
 
-from slotwise._cli import completion
+from slotwise._cli.commands import SUMMARIES
 
 # Each begins with a letter of its own, by which it is completed.
 HOSTILE = {
@@ -53,7 +52,7 @@ class Terminal:
         probe = command.with_name("probe")
         probe.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"; echo END\n")
         probe.chmod(0o755)
-        script = shell.here(**{completion.VARIABLE: f"source_{kind}"}).stdout
+        script = shell.here("completion", kind).stdout
         (shell.folder / "script").write_text(script)
         shell.environment["PATH"] = f"{command.parent}:{shell.environment['PATH']}"
         shell.environment["HOME"] = str(shell.folder)
@@ -111,28 +110,57 @@ def test_behind_a_quote_that_was_typed_a_name_stays_inside(
     assert not list(Path(shell.folder).rglob("pwned"))
 
 
-@pytest.mark.parametrize("kind", [*STARTS, "powershell"])
+@pytest.mark.parametrize("kind", STARTS)
 def test_names_that_can_not_be_shown_or_look_like_flags_are_not_offered(shell: Shell, kind):
     for name in (*NEVER, "--url=redis://elsewhere"):
         shell.occupy(name)
     shell.occupy("backup")
-    line = "slotwise show "
-    asked = {
-        completion.VARIABLE: f"complete_{kind}",
-        "COMP_WORDS": line.replace(" ", "\n"),
-        "COMP_CWORD": "2",
-        "_TYPER_COMPLETE_ARGS": line,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    offered = shell.here(**asked).stdout
-    assert "backup" in offered
-    assert "k" not in offered.replace("backup", "")
-    assert "elsewhere" not in offered
+    offered = shell.here("__complete", kind, "slotwise show ", "").stdout
+    assert offered.partition("\t")[0].strip() == "backup"
+    assert offered.count("\n") == 1
 
 
-def test_without_a_way_to_quote_names_none_is_offered(shell: Shell, monkeypatch):
-    monkeypatch.setattr(completion, "_installed", False)
-    monkeypatch.setitem(sys.modules, "typer._completion_classes", None)
-    monkeypatch.delattr(typer, "_completion_classes", raising=False)
-    completion.install()
-    assert not completion.offerable("backup")
+def test_a_name_with_a_colon_is_completed(terminal: Terminal, shell: Shell):
+    """Where bash begins a new word."""
+    shell.occupy("team:api v2")
+    assert terminal.completed("te") == "team:api v2"
+    assert terminal.completed("team:a") == "team:api v2"
+
+
+def offered(shell: Shell, line: str) -> list[str]:
+    """What bash is offered for the last word of a line."""
+    last = line.rpartition(" ")[2]
+    return shell.here("__complete", "bash", line, last).stdout.split()
+
+
+def test_commands_flags_and_names_are_offered(any_shell: Shell):
+    any_shell.occupy("backup")
+    assert offered(any_shell, "slotwise ") == [*SUMMARIES]
+    assert offered(any_shell, "slotwise to") == ["top"]
+    assert offered(any_shell, "slotwise --") == ["--help", "--version"]
+    assert offered(any_shell, "slotwise run --l") == ["--limit", "--label"]
+    assert offered(any_shell, "slotwise show ba") == ["backup"]
+    assert offered(any_shell, "slotwise run ba") == ["backup"]
+    assert offered(any_shell, "slotwise resize --url x") == []
+    assert offered(any_shell, "slotwise resize backup ") == []
+    assert offered(any_shell, "slotwise show --url redis://127.0.0.1:1 ba") == []
+    assert offered(any_shell, "slotwise show --url=redis://127.0.0.1:1 ba") == []
+
+
+def test_choices_are_offered_and_files_where_there_is_nothing_else(shell: Shell):
+    assert offered(shell, "slotwise purge /x --age-by ") == ["mtime", "atime", "ctime"]
+    assert "--dry-run" in offered(shell, "slotwise purge /x --")
+    assert offered(shell, "slotwise completion ") == ["bash", "zsh", "fish"]
+    assert offered(shell, "slotwise purge ") == []
+    assert offered(shell, "slotwise run api --limit 1 -- --l") == []
+    assert offered(shell, "slotwise nonsense --") == []
+
+
+def test_flags_are_offered_with_what_they_do(shell: Shell):
+    words = shell.here("__complete", "fish", "slotwise purge --me").stdout
+    assert words == "--memory-limit-mb\tone worker above 85 % of this, stop above 95 % [800.0]\n"
+
+
+@pytest.mark.parametrize("words", [(), ("bash",), ("bash", "'", ""), ("other", "slotwise l")])
+def test_a_question_that_makes_no_sense_is_no_traceback(shell: Shell, words):
+    assert shell.here("__complete", *words).stderr.count("\n") <= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, state_of, until
 
-from slotwise._cli import run
+from slotwise._cli.main import main
 from slotwise._cli.output import resize_command
 
 LINUX = sys.platform == "linux"
@@ -120,7 +120,7 @@ def test_a_kick_ends_the_command_with_124_and_the_next_gets_the_slot(any_shell: 
     ids=" ".join,
 )
 def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
-    assert run.main(words) == 125
+    assert main(["run", *words]) == 125
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("slotwise run: ")
@@ -137,7 +137,7 @@ def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
     ],
 )
 def test_a_flag_that_is_none_is_named_before_one_that_is_missing(capsys, words, told):
-    assert run.main([*words, "--", "true"]) == 125
+    assert main(["run", *words, "--", "true"]) == 125
     assert told in capsys.readouterr().err
 
 
@@ -163,7 +163,7 @@ def test_a_resized_value_wins_with_one_warning(most_shells: Shell):
     assert most_shells.here("resize", "api", 2).returncode == 0
     ran = most_shells.run("run", "api", "--limit", 1, "--no-wait", *sh("echo both run"))
     assert (ran.returncode, ran.stdout) == (0, "both run\n")
-    assert ran.stderr == "slotwise run: 'api' was resized to 2: --limit 1 does not count\n"
+    assert ran.stderr == "slotwise run: 'api' was resized to 2: --limit 1 is ignored\n"
 
 
 # ------------------------------------------------- what the command is given
@@ -340,9 +340,9 @@ def test_several_slots_are_taken_together(shell: Shell):
 
 def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
     text = (
-        "import sys; from slotwise._cli import run;"
-        "code = run.main(['api', '--limit', '1', '--', 'true']);"
-        "print(code, sorted({'typer', 'rich', 'redis', 'click'} & {*sys.modules}))"
+        "import sys; from slotwise._cli.main import main;"
+        "code = main(['run', 'api', '--limit', '1', '--', 'true']);"
+        "print(code, sorted({'rich', 'redis'} & {*sys.modules}))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, env=shell.environment,

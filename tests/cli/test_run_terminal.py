@@ -154,9 +154,9 @@ def test_a_terminal_that_is_closed_ends_the_command_too(shell: Shell):
 def test_where_the_kernel_does_not_tell_the_sender_the_foreground_is_a_good_guess(shell: Shell):
     """Other systems have no signalfd: this is Linux, made to do as they do."""
     text = (
-        "import sys, types; from slotwise._cli import run, signals;"
+        "import sys, types; from slotwise._cli import main, signals;"
         "signals.sys = types.SimpleNamespace(platform='elsewhere');"
-        "sys.exit(run.main(sys.argv[1:]))"
+        "sys.exit(main.main(['run', *sys.argv[1:]]))"
     )
     shell.occupy("other")
     waiting = shell.in_terminal(

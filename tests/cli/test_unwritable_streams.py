@@ -67,3 +67,10 @@ def test_a_warning_that_can_not_be_written_does_not_keep_the_command_from_runnin
     with unwritable(kind) as stream:
         assert exit_code(shell, *words, stderr=stream) == 0
     assert (shell.folder / "it-ran").exists()
+
+
+@pytest.mark.parametrize("words", [("run", "--help"), ("--help",), ("ls",), ("completion", "zsh")])
+def test_what_can_not_be_printed_is_an_error(shell: Shell, words):
+    with unwritable("full") as stream:
+        assert exit_code(shell, *words, stdout=stream) == 1
+    assert os.system(" ".join([*command(*words), ">&-", "2>/dev/null"])) >> 8 == 1

@@ -16,7 +16,6 @@ import redis
 from tests.redis._server import Server, free_port
 
 from slotwise import AcquireTimeout, SlotwiseError
-from slotwise._cli import run as running
 from slotwise._cli.main import main as command_line
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -222,7 +221,7 @@ def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[
         )
         assert command_line(["doctor", "--url", server.url]) == 1
         assert complaint in capfd.readouterr().out
-        assert running.main(["s", "--limit", "1", "--url", server.url, "--", "true"]) == 125
+        assert command_line(["run", "s", "--limit", "1", "--url", server.url, "--", "true"]) == 125
         assert capfd.readouterr().err == f"slotwise run: {complaint}\n"
         assert command_line(["ls", "--url", server.url]) == 1
         assert capfd.readouterr().err == f"slotwise ls: {complaint}\n"

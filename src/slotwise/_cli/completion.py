@@ -1,124 +1,202 @@
-"""What a shell is offered to complete a word: quoted, as anybody may have named a semaphore.
+"""Complete commands, flags and names of semaphores in bash, zsh and fish.
 
-typer finds what can be completed; here is how that is written for bash, zsh, fish and
-PowerShell. What they do with it is in typer's scripts: bash splits and globs it and
-inserts it as it is; zsh evaluates it; fish quotes what it inserts by itself, so that there
-is nothing to do for it.
+`completion` prints a script for a shell, which calls ``slotwise __complete`` with the line
+as it was typed. Anybody may have named a semaphore: what is offered is data to the scripts,
+which neither evaluate nor split it. zsh and fish quote what they insert; bash does
+not, so its words are quoted here.
 """
 
 from __future__ import annotations
 
-import os
-import re
+import argparse
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-]+", re.ASCII)
-# What bash would take for a pattern, or for the beginning of one.
-_PATTERN = re.compile(r"[*?\[\]()\\]")
-# What means something inside of quotes, or ends them.
-_SPECIAL_IN_QUOTES = re.compile(r"[*?\[\]()\\'\"$`!]")
+from slotwise._cli.commands import SUMMARIES, Command, load
+from slotwise._cli.flags import Parser
+
+_BASH = r"""
+_slotwise_completion() {
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do
+        COMPREPLY+=("$word")
+    done < <(slotwise __complete bash "${COMP_LINE:0:COMP_POINT}" "$2" 2>/dev/null)
+}
+complete -o default -F _slotwise_completion slotwise
+"""
+
+_ZSH = r"""
+#compdef slotwise
+_slotwise() {
+    local line
+    local -a values shown
+    while IFS= read -r line; do
+        values+=("${line%%$'\t'*}")
+        shown+=("${line#*$'\t'}")
+    done < <(slotwise __complete zsh "${(j: :)words[1,CURRENT]}" 2>/dev/null)
+    if (( $#values )); then
+        compadd -l -d shown -- "${values[@]}"
+    else
+        _files
+    fi
+}
+compdef _slotwise slotwise
+"""
+
+_FISH = r"""
+function __slotwise_complete
+    set -l found (slotwise __complete fish (commandline -cp | string collect) 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c slotwise -f -a '(__slotwise_complete)'
+"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+# What means something inside quotes, or ends them.
+_SPECIAL_IN_QUOTES = frozenset("*?[]()\\'\"$`!")
 
 
-VARIABLE = "_SLOTWISE_COMPLETE"  # a shell that asks sets it
+def _parser() -> Parser:
+    parser = Parser(
+        "completion",
+        examples='  eval "$(slotwise completion bash)"       in ~/.bashrc\n'
+        '  eval "$(slotwise completion zsh)"        in ~/.zshrc, after compinit\n'
+        "  slotwise completion fish > ~/.config/fish/completions/slotwise.fish",
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=[*_SCRIPTS], help="bash, zsh or fish")
+    return parser
 
-_installed = False
+
+def completion(given: argparse.Namespace) -> int:
+    """Print the script of a shell."""
+    sys.stdout.write(_SCRIPTS[given.shell].lstrip("\n"))
+    return 0
 
 
-def install() -> None:
-    """Have typer write what it offers as the functions here do."""
-    global _installed
-    if _installed:
+COMMANDS = {"completion": Command(_parser, completion)}
+
+
+class Offer(NamedTuple):
+    """A word that may stand where the cursor is."""
+
+    value: str
+    help: str = ""
+
+
+def offer(arguments: Sequence[str]) -> int:
+    """Print what a script asks for, one offer a line; nothing if something is wrong.
+
+    The arguments are the shell, the line up to the cursor, and for bash what it takes for
+    the word to complete: it begins a new one at each ``:`` and ``=``.
+    """
+    shell, line, *bash_word = arguments
+    words, incomplete, opened = _split(line)
+    found = [each for each in offers(words[1:], incomplete) if each.value.startswith(incomplete)]
+    if shell == "bash":
+        lines = _for_bash(found, incomplete, bash_word[0], opened)
+    elif shell == "zsh":
+        widest = max((len(each.value) for each in found), default=0)
+        lines = [
+            f"{each.value}\t"
+            + (f"{each.value:<{widest}}  -- {each.help}" if each.help else each.value)
+            for each in found
+        ]
+    else:
+        lines = [f"{each.value}\t{each.help}" for each in found]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _split(line: str) -> tuple[list[str], str, str]:
+    """The words before the one to complete, that one, and the quote that it begins with."""
+    for closing in ("", "'", '"'):
+        try:
+            words = shlex.split(line + closing)
+        except ValueError:  # a quote is open
+            continue
+        if not closing and (not words or line[-1:].isspace()):
+            words.append("")
+        return words[:-1], words[-1], closing
+    return [], "", ""
+
+
+def offers(words: Sequence[str], incomplete: str) -> list[Offer]:
+    """What may follow these words, which begin with the command."""
+    if not words:
+        if incomplete.startswith("-"):
+            return [Offer("--help"), Offer("--version")]
+        return [Offer(name, summary) for name, summary in SUMMARIES.items()]
+    if words[0] not in SUMMARIES:
+        return []
+    return [*_arguments(words[0], load(words[0]).parser(), words[1:], incomplete)]
+
+
+def _arguments(
+    command: str, parser: Parser, words: Sequence[str], incomplete: str
+) -> Iterator[Offer]:
+    flags = {string: action for action in parser._actions for string in action.option_strings}
+    positionals = [action for action in parser._actions if not action.option_strings]
+    given: dict[str, str] = {}
+    expecting: argparse.Action | None = None
+    only_arguments = False
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if expecting is not None:
+            given[expecting.dest], expecting = word, None
+        elif only_arguments or not word.startswith("-"):
+            if positionals:
+                given[positionals[0].dest] = word
+                del positionals[0]
+        elif word == "--":
+            only_arguments = True
+        elif flag in flags and equals:
+            given[flags[flag].dest] = value
+        elif flag in flags and flags[flag].nargs != 0:
+            expecting = flags[flag]
+    if only_arguments and command == "run":
+        return  # CMD: files
+    if expecting is None and incomplete.startswith("-") and not only_arguments:
+        for action in parser._actions:
+            if action.option_strings:
+                long = next((s for s in action.option_strings if s.startswith("--")), "")
+                yield Offer(long, parser._get_formatter()._expand_help(action))
         return
+    wanted = expecting or next(iter(positionals), None)
+    if wanted is not None and wanted.choices is not None:
+        yield from (Offer(str(choice)) for choice in wanted.choices)
+    elif wanted is not None and wanted.dest in parser.semaphore_arguments:
+        yield from map(Offer, _names(given.get("url")))
+
+
+def _names(url: str | None) -> list[str]:
+    """The names of semaphores that can be offered: printable, and not like a flag."""
+    from slotwise._cli.backends import open_backend
+
     try:
-        from typer import _completion_classes as classes
-
-        shells: Any = classes
-        bash, zsh, power_shell = shells.BashComplete, shells.ZshComplete, shells.PowerShellComplete
-    except (ImportError, AttributeError):  # a version of typer that is built in another way
-        return
-    bash.complete = _complete_bash
-    zsh.complete = _complete_zsh
-    power_shell.get_completions = _only_plain(power_shell.get_completions)
-    _installed = True
+        names = open_backend(url).names()
+    except Exception:  # a shell that completes a word can't show it
+        return []
+    return [name for name in names if name.isprintable() and not name.startswith("-")]
 
 
-def offerable(name: str) -> bool:
-    """Whether a name is fit to be offered: it is quoted, can be shown, and is no flag."""
-    return _installed and name.isprintable() and not name.startswith("-")
+def _for_bash(found: Sequence[Offer], incomplete: str, bash_word: str, opened: str) -> list[str]:
+    """Words as bash inserts them, in place of what it takes for the word to complete.
 
-
-def _complete_bash(self: Any) -> str:
-    args, incomplete = self.get_completion_args()
-    values = [item.value for item in self.get_completions(args, incomplete)]
-    return "\n".join(for_bash(values, _opened_quote(os.environ)))
-
-
-def _complete_zsh(self: Any) -> str:
-    args, incomplete = self.get_completion_args()
-    return for_zsh([(item.value, item.help) for item in self.get_completions(args, incomplete)])
-
-
-def _only_plain(get_completions: Any) -> Any:
-    """PowerShell knows several quotes, and splits what it gets: it is offered plain words."""
-
-    def get_plain_completions(self: Any, args: list[str], incomplete: str) -> list[Any]:
-        found = get_completions(self, args, incomplete)
-        return [item for item in found if _PLAIN.fullmatch(item.value)]
-
-    return get_plain_completions
-
-
-def for_bash(values: Iterable[str], opened: str = "") -> list[str]:
-    """Words as bash may insert them; ``opened`` is the quote that the word begins with.
-
-    Behind a quote that was typed, bash inserts them as they are and closes it. What would
-    mean something there is left out.
+    Inside a quote that was typed it inserts them as they are, and closes it: what means
+    something there is left out.
     """
+    values = [each.value for each in found]
     if opened:
-        return [value for value in values if not _SPECIAL_IN_QUOTES.search(value)]
-    return [_bash_word(value) for value in values]
-
-
-def _bash_word(value: str) -> str:
-    if _PLAIN.fullmatch(value):
-        return value
-    # A pattern would be replaced by the names of files, which others may have made.
-    return _coded(value) if _PATTERN.search(value) else shlex.quote(value)
-
-
-def _opened_quote(environment: Mapping[str, str]) -> str:
-    """The quote that the word to complete begins with, if any."""
-    # The script joins the words by newlines.
-    words = environment.get("COMP_WORDS", "").split("\n")
-    at = int(environment.get("COMP_CWORD", "0"))
-    word = words[at] if at < len(words) else ""
-    return word[:1] if word[:1] in ("'", '"') else ""
-
-
-def for_zsh(items: Sequence[tuple[str, str | None]]) -> str:
-    """A command that has zsh offer these values, some with a help; zsh quotes what it inserts.
-
-    It is split into words before it is evaluated: no text in it has a space.
-    """
-    if not items:
-        return "_files"
-    values = " ".join(_coded(value) for value, _ in items)
-    if not any(words for _, words in items):
-        return f"compadd -- {values}"
-    widest = max(len(value) for value, _ in items)
-    shown = " ".join(
-        _coded(f"{value:<{widest}}  -- {words}" if words else value) for value, words in items
-    )
-    return f"local -a _slotwise_shown=({shown}); compadd -l -d _slotwise_shown -- {values}"
-
-
-def _coded(value: str) -> str:
-    """A word for bash and zsh in which only plain letters stand for themselves."""
-    if _PLAIN.fullmatch(value):
-        return value
-    coded = (
-        f"\\x{ord(char):02x}" if char.isascii() and not char.isalnum() else char for char in value
-    )
-    return f"$'{''.join(coded)}'"
+        return [value for value in values if not _SPECIAL_IN_QUOTES.intersection(value)]
+    if not incomplete.endswith(bash_word):  # a quote or a backslash in the middle
+        return []
+    kept = len(incomplete) - len(bash_word)
+    return [shlex.quote(value[kept:]) for value in values]

@@ -2,78 +2,134 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 
 from slotwise._cli.backends import Backend, NoSuchThing, like, open_backend
-from slotwise._cli.output import age, duration, printable
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, count
+from slotwise._cli.output import Declined, age, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
 
 
-class Declined(Exception):
-    """The person said no, or there was nobody to ask."""
+def _resize_parser() -> Parser:
+    parser = Parser(
+        "resize",
+        details="Programs that were started with another limit go on, with this one.",
+        examples="  slotwise resize api 20      more: waiters get them at once\n"
+        "  slotwise resize api 2       fewer: no holder is ended, nothing is granted until it fits",
+    )
+    parser.add_name()
+    parser.add_argument("value", metavar="N", type=count, help="how many slots from now on")
+    parser.add_url()
+    return parser
 
 
-def resize(name: str, value: int, url: str | None) -> None:
+def resize(given: argparse.Namespace) -> int:
     """Give a semaphore another value; waiters are served at once if it grows."""
-    semaphore = open_backend(url).find(name)
+    semaphore = open_backend(given.url).find(given.name)
     before = semaphore.stats_sync().max_slots
-    semaphore.resize_sync(value)
-    _tell(f"{name!r} has {value} {_slots(value)} now, {before} before")
+    semaphore.resize_sync(given.value)
+    _tell(f"{given.name!r} has {_count(given.value, 'slot')} now, {before} before")
+    return 0
 
 
-def close(name: str, url: str | None, *, reason: str | None, yes: bool) -> None:
+def _close_parser() -> Parser:
+    parser = Parser(
+        "close",
+        details="Waiters and newcomers are rejected: 'slotwise run' exits with 75 and tells the\n"
+        "reason. Holders keep their slots. It stays closed when the last of them has left.",
+        examples="  slotwise close deploy --reason 'freeze until Monday'\n"
+        "  slotwise show deploy        who still holds\n"
+        "  slotwise open deploy        lets everybody in again\n"
+        "  slotwise close deploy --yes       in scripts",
+    )
+    parser.add_name()
+    parser.add_argument("--reason", metavar="TEXT", help="what those who are rejected are told")
+    parser.add_yes()
+    parser.add_url()
+    return parser
+
+
+def close(given: argparse.Namespace) -> int:
     """Reject waiters and newcomers, wherever they are, until ``slotwise open``.
 
     Raises:
         Declined: it was not agreed to; nothing has changed.
     """
-    semaphore = open_backend(url).find(name)
+    name = given.name
+    semaphore = open_backend(given.url).find(name)
     stats = semaphore.stats_sync()
     undo = f"'slotwise open {shlex.quote(name)}'"
-    if not yes:
+    if not given.yes:
         waiters = _count(stats.waiting, "waiter")
         _ask(f"Close {name!r}, rejecting {waiters} now and all newcomers until {undo}?")
-    semaphore.close_everywhere_sync(reason)
+    semaphore.close_everywhere_sync(given.reason)
     held = _count(stats.acquired_slots, "slot")
     _tell(f"{name!r} is closed: rejected {_count(stats.waiting, 'waiter')}, {held} still held")
     _tell(f"{undo} undoes it")
+    return 0
 
 
-def reopen(name: str, url: str | None) -> None:
+def _open_parser() -> Parser:
+    parser = Parser("open", examples="  slotwise open deploy")
+    parser.add_name()
+    parser.add_url()
+    return parser
+
+
+def reopen(given: argparse.Namespace) -> int:
     """Undo `close`."""
-    semaphore = open_backend(url).find(name)
+    semaphore = open_backend(given.url).find(given.name)
     was_closed = semaphore.stats_sync().closed
     semaphore.reopen_sync()
-    _tell(f"{name!r} is open" + ("" if was_closed else ", and was not closed"))
+    _tell(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
+    return 0
 
 
-def kick(acquisition_id: str, url: str | None, *, yes: bool) -> None:
+def _kick_parser() -> Parser:
+    parser = Parser(
+        "kick",
+        details="The next waiter gets the slots at once, perhaps before the holder has noticed:\n"
+        "fencing tokens are for that.",
+        examples="  slotwise show backup                    lists the ids\n"
+        "  slotwise kick pef2e9eb1a04049f-1        asks, as it can't be undone\n"
+        "  slotwise kick pef2e9eb1a04049f-1 --yes  in scripts",
+    )
+    parser.add_argument("id", metavar="ID", help="the acquisition, as 'slotwise show' lists it")
+    parser.add_yes()
+    parser.add_url()
+    return parser
+
+
+def kick(given: argparse.Namespace) -> int:
     """End somebody's acquisition. ``slotwise run`` ends its command then.
 
     Raises:
         NoSuchThing: nobody holds by that id.
         Declined: it was not agreed to.
     """
-    semaphore, holder = _find(open_backend(url), acquisition_id)
+    semaphore, holder = _find(open_backend(given.url), given.id)
     words = (
-        f"{who(holder)}, which has held {holder.slots} {_slots(holder.slots)} of"
+        f"{who(holder)}, which has held {_count(holder.slots, 'slot')} of"
         f" {semaphore.name!r} for {duration(age(holder.since)) or 'an unknown time'}"
     )
-    if not yes:
+    if not given.yes:
         _ask(f"Kick {words}?")
-    if not semaphore.kick_sync(acquisition_id):
-        raise NoSuchThing(f"{acquisition_id!r} has ended in the meantime; nothing was kicked")
+    if not semaphore.kick_sync(given.id):
+        raise NoSuchThing(f"{given.id!r} has ended in the meantime; nothing was kicked")
     _tell(f"kicked {words}")
+    return 0
 
 
-def _find(place: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
+def _find(backend: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
     known = []
-    for name in place.names():
+    for name in backend.names():
         try:
-            semaphore = place.find(name)
+            semaphore = backend.find(name)
         except NoSuchThing:  # since a moment ago
             continue
         for holder in semaphore.holders_sync():
@@ -86,7 +142,7 @@ def _find(place: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
                 f" can be kicked"
             )
     raise NoSuchThing(
-        f"nobody {place.words} holds by the id {acquisition_id!r}{like(acquisition_id, known)};"
+        f"nobody {backend.words} holds by the id {acquisition_id!r}{like(acquisition_id, known)};"
         f" 'slotwise show NAME' lists the ids"
     )
 
@@ -100,14 +156,18 @@ def _ask(question: str) -> None:
         raise Declined("declined; nothing was done")
 
 
-def _slots(count: int) -> str:
-    return "slot" if count == 1 else "slots"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _tell(words: str) -> None:
     sys.stdout.write(f"{printable(words)}\n")
     sys.stdout.flush()
+
+
+COMMANDS = {
+    "resize": Command(_resize_parser, resize),
+    "kick": Command(_kick_parser, kick),
+    "close": Command(_close_parser, close),
+    "open": Command(_open_parser, reopen),
+}

@@ -7,6 +7,7 @@ changes, elsewhere one line per event. Then the same in a shell: `demo_shell`.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import random
@@ -14,18 +15,16 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
 from slotwise._cli import demo_shell
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser
+from slotwise._cli.output import have_rich, print_table
 
-try:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-except ImportError:
-    sys.exit("the demo needs rich: pip install 'slotwise[cli]'")
+if TYPE_CHECKING:
+    from rich.console import Group
 
 SECONDS = 5.0
 _FRAMES_PER_SECOND = 12
@@ -69,7 +68,7 @@ class Story:
                 await asyncio.sleep(every * self._dice.uniform(0.3, 1.7))
 
     async def time_out(self) -> None:
-        """Two reports keep the database busy; a third comes and does not wait for ever."""
+        """Two reports keep the database busy; a third comes and does not wait forever."""
         await asyncio.sleep(0.8)
         self.tell("info", "two long reports take both slots of 'database'")
         async with asyncio.TaskGroup() as reports:
@@ -127,6 +126,11 @@ class ToldByLogging(logging.Handler):
 
 
 def picture(story: Story, events: deque[tuple[float, str, str]]) -> Group:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(expand=True, title=f"slotwise: {story.elapsed:4.1f} s of {SECONDS:.0f} s")
     table.add_column("semaphore", style="bold")
     table.add_column("slots")
@@ -165,25 +169,24 @@ def _waits(waits: list[float]) -> str:
     return f"{sorted(waits)[len(waits) // 2] * 1000:.0f} / {max(waits) * 1000:.0f} ms"
 
 
-def closing_table(story: Story, stats: dict[str, SemaphoreStats]) -> Table:
-    table = Table(title="the end: everything was given back")
-    for column in ("semaphore", "held", "of", "waiting", "served", "waits p50 / max"):
-        table.add_column(column, justify="left" if column == "semaphore" else "right")
+def print_end(story: Story, stats: dict[str, SemaphoreStats]) -> None:
+    rows = []
     for name, one in stats.items():
         held, of, waiting = one.acquired_slots, one.max_slots, one.waiting
-        row = [name, str(held), str(of), str(waiting), str(story.served[name])]
-        table.add_row(*row, _waits(story.waits[name]))
-    return table
+        rows.append([name, held, of, waiting, story.served[name], _waits(story.waits[name])])
+    print("the end: everything was given back", flush=True)  # noqa: T201
+    print_table(("semaphore", ">held", ">of", ">waiting", ">served", ">waits p50 / max"), rows)
 
 
-async def main() -> None:
-    console = Console()
+async def play() -> None:
+    """The semaphores of one process."""
     events: deque[tuple[float, str, str]] = deque(maxlen=_LINES_KEPT)
+    drawn = sys.stdout.isatty() and have_rich()
 
     def tell(kind: str, words: str) -> None:
         events.append((story.elapsed, kind, words))
-        if not console.is_terminal:
-            console.print(f"{story.elapsed:5.1f} s  {kind:<9}{words}", soft_wrap=True)
+        if not drawn:
+            _print(story, kind, words)
 
     story = Story(tell)
     logger = logging.getLogger("slotwise")
@@ -191,19 +194,25 @@ async def main() -> None:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        if console.is_terminal:
-            await _live(console, story, events)
+        if drawn:
+            await _live(story, events)
         else:
-            await _plain(console, story)
+            await _plain(story)
     finally:
         logger.removeHandler(handler)
         logger.propagate = True
     names = [semaphore.name or "" for semaphore in story.semaphores]
-    console.print(closing_table(story, await MemorySemaphore.get_acquired_stats(names)))
+    print_end(story, await MemorySemaphore.get_acquired_stats(names))
 
 
-async def _live(console: Console, story: Story, events: deque[tuple[float, str, str]]) -> None:
-    with Live(console=console, auto_refresh=False) as live:
+def _print(story: Story, kind: str, words: str) -> None:
+    print(f"{story.elapsed:5.1f} s  {kind:<9}{words}", flush=True)  # noqa: T201
+
+
+async def _live(story: Story, events: deque[tuple[float, str, str]]) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
 
         def show() -> None:
             live.update(picture(story, events), refresh=True)
@@ -212,7 +221,7 @@ async def _live(console: Console, story: Story, events: deque[tuple[float, str, 
         show()
 
 
-async def _plain(console: Console, story: Story) -> None:
+async def _plain(story: Story) -> None:
     def show() -> None:
         states = []
         for semaphore in story.semaphores:
@@ -220,7 +229,7 @@ async def _plain(console: Console, story: Story) -> None:
             states.append(
                 f"{semaphore.name} {stats.acquired_slots}/{stats.max_slots} +{stats.waiting}"
             )
-        console.print(f"{story.elapsed:5.1f} s  {'slots':<9}" + "   ".join(states))
+        _print(story, "slots", "   ".join(states))
 
     await _while_running(story.run(), show, 1.0)
 
@@ -236,15 +245,21 @@ async def _while_running(work: Awaitable[None], show: Callable[[], None], every:
         running.cancel()
 
 
-def run() -> int:
-    """Show all of it; gives the exit code."""
-    try:
-        asyncio.run(main())
-        demo_shell.show()
-    except KeyboardInterrupt:
-        return 130
+def _parser() -> Parser:
+    return Parser(
+        "demo",
+        details="It takes ten seconds, touches nothing of yours, and ends with 'slotwise run' and\n"
+        "'slotwise ls' as you would type them.",
+        examples="  slotwise demo               a picture that changes; Ctrl-C ends it\n"
+        "  slotwise demo | cat         the same as lines",
+    )
+
+
+def demo(_given: argparse.Namespace) -> int:
+    """Show all of it."""
+    asyncio.run(play())
+    demo_shell.show()
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(run())
+COMMANDS = {"demo": Command(_parser, demo)}

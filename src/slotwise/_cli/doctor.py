@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from slotwise import _urls
-from slotwise._cli.output import print_json, printable
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser
+from slotwise._cli.output import have_rich, print_json, printable
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -24,11 +27,31 @@ class Check:
     remedy: str | None = None
 
 
-def doctor(url: str | None, *, as_json: bool, load_scripts: bool = False) -> int:
-    """Look at everything; the exit code is 1 if a check has failed."""
-    where = url or _urls.url_of_environment() or "process://"
+def _parser() -> Parser:
+    parser = Parser(
+        "doctor",
+        details="Whatever is wrong comes with what to do about it. The exit code is 1 if a check"
+        " failed.",
+        examples="  slotwise doctor\n"
+        "  slotwise doctor --url redis://cache:6379\n"
+        "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"
+        "  slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
+    )
+    parser.add_argument(
+        "--load-scripts",
+        action="store_true",
+        help="load slotwise's scripts into the Redis server first",
+    )
+    parser.add_json()
+    parser.add_url()
+    return parser
+
+
+def doctor(given: argparse.Namespace) -> int:
+    """Check everything, and print it; the exit code is 1 if a check has failed."""
+    where, as_json = given.url or _urls.url_of_environment() or "process://", given.json
     checks = []
-    for check in _checks(where, load_scripts):
+    for check in _checks(where, given.load_scripts):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -61,7 +84,7 @@ def _print(check: Check) -> None:
     mark, colour = _MARKS[check.state]
     line = f"{check.check:<12}  {printable(check.found)}"
     remedy = f"{'':<16}{printable(check.remedy)}" if check.remedy else ""
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and have_rich():
         from rich.console import Console
         from rich.text import Text
 
@@ -86,3 +109,6 @@ def some(things: list[str], most: int = 3) -> str:
     """The first few of many."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(things[:most]) + more
+
+
+COMMANDS = {"doctor": Command(_parser, doctor)}

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
 from slotwise._cli.backends import open_backend
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser
 from slotwise._cli.output import age, complain, duration, print_json, print_table, printable
 from slotwise._core.results import Claimant, SemaphoreStats
 
 
-def ls(url: str | None, *, as_json: bool) -> int:
-    """All semaphores of a place: how many slots, how many held, how many wait.
+def _ls_parser() -> Parser:
+    parser = Parser(
+        "ls",
+        details="On Redis those are listed that are held, waited for, or closed.",
+        examples="  slotwise ls\n"
+        "  slotwise ls --url redis://cache:6379\n"
+        "  slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
+    )
+    parser.add_json()
+    parser.add_url()
+    return parser
 
-    Gives the exit code, which is 1 if one of them can't be read.
+
+def ls(given: argparse.Namespace) -> int:
+    """Print all semaphores: how many slots, how many held, how many waiters.
+
+    The exit code is 1 if one of them can't be read.
     """
-    place = open_backend(url)
-    stats, troubles = place.stats()
+    backend = open_backend(given.url)
+    stats, troubles = backend.stats()
     for trouble in troubles:
         complain("ls", trouble)
     found = sorted(stats.items())
-    if as_json:
+    if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
         rows = [(*_counts(name, one), one.closed, one.reason) for name, one in found]
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
@@ -32,16 +48,28 @@ def ls(url: str | None, *, as_json: bool) -> int:
             table = [(*_counts(name, one), _closed(one)) for name, one in found]
         print_table(titles, table)
         if not found and sys.stderr.isatty():
-            complain("ls", f"there is no semaphore {place.words}; 'slotwise run' makes them")
+            complain("ls", f"there is no semaphore {backend.words}; 'slotwise run' makes them")
     return 1 if troubles else 0
 
 
-def show(name: str, url: str | None, *, as_json: bool) -> None:
-    """One semaphore, with everybody who holds and who waits."""
-    semaphore = open_backend(url).find(name)
+def _show_parser() -> Parser:
+    parser = Parser(
+        "show",
+        examples="  slotwise show backup\n  slotwise show backup --json | jq '.holders[].pid'",
+    )
+    parser.add_name()
+    parser.add_json()
+    parser.add_url()
+    return parser
+
+
+def show(given: argparse.Namespace) -> int:
+    """Print one semaphore, with its holders and waiters."""
+    name = given.name
+    semaphore = open_backend(given.url).find(name)
     holders, waiters = semaphore.holders_sync(), semaphore.waiters_sync()
     stats = semaphore.stats_sync()
-    if as_json:
+    if given.json:
         print_json(
             {
                 "name": name,
@@ -52,14 +80,14 @@ def show(name: str, url: str | None, *, as_json: bool) -> None:
                 "waiters": [_as_dict(each) for each in waiters],
             }
         )
-        return
+        return 0
     held = sum(each.slots for each in holders)
     words = f"{name}: {held} of {stats.max_slots} slots held, {len(waiters)} waiting"
     if stats.closed:
         words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
     sys.stdout.write(f"{printable(words)}\n")
     if not (holders or waiters):
-        return
+        return 0
     rows = [("holds", each) for each in holders] + [("waits", each) for each in waiters]
     print_table(
         ("state", ">for", ">slots", "host", ">pid", "label", "id"),
@@ -76,6 +104,7 @@ def show(name: str, url: str | None, *, as_json: bool) -> None:
             for state, each in rows
         ],
     )
+    return 0
 
 
 def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
@@ -97,3 +126,6 @@ def _as_dict(claimant: Claimant) -> dict[str, Any]:
         "slot_number": claimant.slot_number,
         "unreadable": claimant.unreadable,
     }
+
+
+COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}

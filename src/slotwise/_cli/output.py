@@ -1,8 +1,8 @@
 """How the commands speak: one line on stderr, tables for people, JSON for programs.
 
-rich is imported only to draw on a terminal. Into a pipe go plain columns, which neither
-wrap nor end at the width of a terminal that is not there; the same where a table does not
-fit, as an id that was cut can't be copied.
+rich is imported only to draw on a terminal, if it is installed. Into a pipe go plain
+columns, which neither wrap nor end at the width of a terminal that is not there; the same
+where a table does not fit, as an id that was cut can't be copied.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
 
 NOT_TEXT = "names and labels must be text, in UTF-8"
+
+
+class Declined(Exception):
+    """The person said no, or there was nobody to ask."""
+
 
 RIGHT = ">"  # what the title of a column of numbers begins with
 
@@ -52,9 +57,47 @@ def print_json(data: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under their columns; those whose title begins with ``>`` are numbers."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if not (sys.stdout.isatty() and _drawn(columns, cells)):
+    if not (sys.stdout.isatty() and have_rich() and _drawn(columns, cells)):
         sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
     sys.stdout.flush()
+
+
+def have_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class Fact(NamedTuple):
+    """A label and a value, which a terminal shows in that style of rich."""
+
+    label: str
+    value: str
+    style: str = ""
+
+
+def print_facts(
+    title: str, facts: Sequence[Fact], stream: TextIO, *, numbers: bool = False
+) -> None:
+    """A title, and under it one line for each fact; numbers are aligned on the right."""
+    if stream.isatty() and have_rich():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, show_header=False)
+        table.add_column(style="bold")
+        table.add_column(justify="right" if numbers else "left")
+        for fact in facts:
+            table.add_row(fact.label, Text(printable(fact.value), style=fact.style))
+        Console(file=stream).print(table)
+    else:
+        widest = max(len(fact.label) for fact in facts)
+        lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
+        stream.write("".join(f"{line}\n" for line in lines))
+    stream.flush()
 
 
 def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:

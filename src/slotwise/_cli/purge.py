@@ -1,7 +1,7 @@
 """``slotwise purge``: flags in, a plan to agree to, a bar meanwhile, a summary out.
 
-What is purged, and how, is in `slotwise.purge`. The flags are read with argparse: the
-start of a process that purges a small tree costs as much as the purge.
+What is purged, and how, is in `slotwise.purge`. Little is imported here: the start of a
+process that purges a small tree costs as much as the purge.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, did_you_mean, number, whole_number
 from slotwise._cli.output import complain, printable
 from slotwise._cli.purge_view import bar, show_plan, show_summary
 from slotwise._core.redaction import redact, redacted_repr
@@ -36,7 +38,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 _ENOUGH_DESCRIPTORS = 65_536
 
-_EXAMPLES = f"""examples:
+_EXAMPLES = f"""\
   slotwise purge /data/cache --dry-run                   what would go, and nothing goes
   slotwise purge /data/cache --max-age-days 14           shows its plan and asks
   slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
@@ -44,7 +46,7 @@ _EXAMPLES = f"""examples:
   slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
 
 exit code:
-  0    done; a cap that was reached is said, and is no error
+  0    done; reaching a limit of files or directories is reported, and not an error
   1    done, but some things could not be deleted
   2    not done: bad usage, declined, a refused root, too little memory
   130  Ctrl-C ended it, in order (143: SIGTERM)
@@ -53,11 +55,11 @@ Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patter
 --include and --exclude are separated by spaces there, and those given here are added."""
 
 
-class _Flags(argparse.ArgumentParser):
+class _PurgeParser(Parser):
     """Flags that can also come from the environment, by their names."""
 
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self) -> None:
+        super().__init__("purge", details="PATH itself stays.", examples=_EXAMPLES)
         self._variables: set[str] = set()
         self._wrong: list[str] = []
 
@@ -68,48 +70,35 @@ class _Flags(argparse.ArgumentParser):
         if given is not None:
             try:
                 default = _from_environment(given, default, more)
-            except ValueError:
-                self._wrong.append(f"{variable}={redacted_repr(given)} is no value for {name}")
+            except (ValueError, argparse.ArgumentTypeError):
+                self._wrong.append(
+                    f"{variable}={redacted_repr(given)} is not a valid value for {name}"
+                )
         if isinstance(default, bool):
             more["action"] = argparse.BooleanOptionalAction
         if default is not None and not isinstance(default, bool | list):
             words += f" [{redact(str(default))}]"
         self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
 
-    def error(self, message: str) -> NoReturn:
-        super().error(redact(message))
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        given = super().parse(words)
+        self._check_environment()
+        return given
 
-    def parse(self, words: Sequence[str] | None) -> dict[str, Any]:
-        """The values of all flags; SystemExit if help was asked for, or something is wrong."""
-        given, unknown = self.parse_known_args(words)
-        if unknown:
-            near = _nearest(unknown[0].partition("=")[0], self._option_string_actions)
-            self.error(
-                f"no such option: {unknown[0]}{near}"
-                if unknown[0][:1] == "-"
-                else f"one PATH, please; {unknown[0]!r} is a second one"
-            )
-        self.check_environment()
-        return vars(given)
+    def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
+        self.error(f"there is one PATH only; {extra[0]!r} is a second one")
 
-    def check_environment(self) -> None:
+    def _check_environment(self) -> None:
         """After the words, so that ``--help`` helps in any environment.
 
-        A variable that is no flag is refused: it may be a misspelled DRY_RUN.
+        A variable that belongs to no flag is refused: it may be a misspelled DRY_RUN.
         """
         for variable in sorted(set(os.environ) - self._variables):
             if variable.startswith(_ENV):
-                near = _nearest(variable, self._variables)
-                self._wrong.append(f"{variable} in the environment is no flag{near}")
+                near = did_you_mean(variable, self._variables)
+                self._wrong.append(f"there is no flag for {variable} in the environment{near}")
         if self._wrong:
             self.error("; ".join(self._wrong))
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # seldom needed, and not small
-
-    near = get_close_matches(word, known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
@@ -127,29 +116,25 @@ def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
     return value
 
 
-def _parser() -> _Flags:
-    parser = _Flags(
-        prog="slotwise purge",
-        description="Delete old files below PATH, and directories that are empty or become so.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("path", metavar="PATH", help="the directory; it stays itself")
+def _parser() -> _PurgeParser:
+    parser = _PurgeParser()
+    parser.add_argument("path", metavar="PATH", help="the directory")
     flag = parser.flag
-    flag("--max-age-days", "delete files strictly older than this", 30.0, type=float)
+    decimal: dict[str, Any] = {"type": number, "metavar": "X"}
+    whole: dict[str, Any] = {"type": whole_number, "metavar": "N"}
+    flag("--max-age-days", "delete files that are older than X days", 30.0, **decimal)
     flag("--age-by", "which time of a file is its age", "mtime", choices=tuple(AGES))
-    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, type=int)
-    flag("--max-concurrency-deletion", "removing operations in flight", 1000, type=int)
-    flag("--memory-limit-mb", "one worker above 85 % of this, stop above 95 %", 800.0, type=float)
+    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, **whole)
+    flag("--max-concurrency-deletion", "deletions in flight", 1000, **whole)
+    flag("--memory-limit-mb", "one worker above 85 % of this, stop above 95 %", 800.0, **decimal)
     flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
-    flag("--max-empty-dirs-to-delete", "at most so many directories; 0: all", 500, type=int)
-    flag("--max-files-to-delete", "at most so many files; 0: all", 0, type=int)
-    flag("--max-delete-per-second", "at most so many deletions a second", type=float)
+    flag("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, **whole)
+    flag("--max-files-to-delete", "delete at most N files; 0: no limit", 0, **whole)
+    flag("--max-delete-per-second", "at most X deletions a second", **decimal)
     globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
-    flag("--include", "only files like this; repeatable", **globs)
-    flag("--exclude", "nothing like this; repeatable, wins", **globs)
-    flag("--min-depth", "leave what is less deep, as find does", 0, type=int)
+    flag("--include", "only files that match; repeatable", **globs)
+    flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
+    flag("--min-depth", "leave what is less deep than N, as find does", 0, **whole)
     flag("--one-file-system", "don't enter mount points", True)
     flag("--dry-run", "delete nothing; count what would go", False)
     flag("--json", "JSON lines on stdout, the summary last", False)
@@ -162,25 +147,23 @@ def _parser() -> _Flags:
     flag("--yes", "don't ask", False)
     flag("--allow-dangerous-root", "allow / and home directories", False)
     parser.add_argument(
-        "--url", help="share the deletion limit with all who name it there [SLOTWISE_URL]"
+        "--url",
+        metavar="URL",
+        help="share the deletion limit with all purges that use this --name there [$SLOTWISE_URL]",
     )
     flag("--name", "the name of the shared limit")
     return parser
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Do what ``slotwise purge`` with these words does; gives the exit code."""
-    parser = _parser()
-    try:
-        given = parser.parse(words)
-    except SystemExit as ending:  # help was asked for, or something is wrong
-        return int(ending.code or 0)
+def purge(options: argparse.Namespace) -> int:
+    """Show the plan, ask, and do it; return the exit code."""
+    given = vars(options)
     as_json = given.pop("json")
     with _logging_to(as_json=as_json, level=given.pop("log_level")):
-        return _main(given, as_json=as_json)
+        return _purge(given, as_json=as_json)
 
 
-def _main(given: dict[str, Any], *, as_json: bool) -> int:
+def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     path, yes = given.pop("path"), given.pop("yes")
     if given["audit"] == "-":
         given["audit"] = "/dev/stdout"
@@ -377,3 +360,6 @@ def _room_for_descriptors() -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+COMMANDS = {"purge": Command(_parser, purge)}

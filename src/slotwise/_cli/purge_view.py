@@ -1,13 +1,12 @@
-"""What a person sees of ``slotwise purge``: the plan, a bar meanwhile, a table at the end.
-
-rich is imported where it is used: a run without a terminal starts sooner without it.
-"""
+"""What a person sees of ``slotwise purge``: the plan, a bar meanwhile, a table at the end."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from slotwise._cli.output import Fact, have_rich, print_facts
 from slotwise.purge import Plan, PurgeReport, Run
 from slotwise.purge._plan import printable
 
@@ -15,27 +14,22 @@ Show = Callable[[PurgeReport, Run], None]
 
 
 def show_plan(plan: Plan, sample: PurgeReport, seconds: float) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(stderr=True)
-    table = Table(title="the plan", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for label, value in plan.describe():
-        table.add_row(label, escape(value))
+    facts = [Fact(label, value) for label, value in plan.describe()]
     whole = sample.stopped_by != "sample"
     found = (
         f"{sample.files_to_purge:,} of {sample.files_scanned:,} files"
         f" ({_size(sample.bytes_freed)}), {sample.empty_dirs_deleted:,} directories"
     )
-    table.add_row("would go", found if whole else f"{found}, in the first {seconds:g} s")
-    console.print(table)
+    facts.append(Fact("would go", found if whole else f"{found}, in the first {seconds:g} s"))
+    print_facts("the plan", facts, sys.stderr)
 
 
 @contextmanager
 def bar(*, dry_run: bool) -> Iterator[Show]:
+    """Show the counts on stderr while it runs, which is a terminal; without rich, nothing."""
+    if not have_rich():
+        yield lambda _report, _run: None
+        return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -70,43 +64,31 @@ def _counts(report: PurgeReport, run: Run) -> str:
 
 
 def show_summary(report: PurgeReport, plan: Plan) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="would be purged" if report.dry_run else "purged", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    rows = [
-        ("root", escape(printable(plan.root))),
-        ("files seen", f"{report.files_scanned:,}"),
-        ("old files", f"{report.files_to_purge:,}"),
-        ("files purged", f"{report.files_purged:,}"),
-        ("directories seen", f"{report.dirs_scanned:,}"),
-        ("directories removed", f"{report.empty_dirs_deleted:,}"),
-        ("symlinks left", f"{report.symlinks_skipped:,}"),
-        ("special files left", f"{report.special_files_skipped:,}"),
-        ("freed", _size(report.bytes_freed)),
-        ("time", f"{report.duration_seconds:,.1f} s"),
-        ("files a second", f"{report.files_per_second:,.0f}"),
-        ("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
+    facts = [
+        Fact("root", printable(plan.root)),
+        Fact("files seen", f"{report.files_scanned:,}"),
+        Fact("old files", f"{report.files_to_purge:,}"),
+        Fact("files purged", f"{report.files_purged:,}"),
+        Fact("directories seen", f"{report.dirs_scanned:,}"),
+        Fact("directories removed", f"{report.empty_dirs_deleted:,}"),
+        Fact("symlinks left", f"{report.symlinks_skipped:,}"),
+        Fact("special files left", f"{report.special_files_skipped:,}"),
+        Fact("freed", _size(report.bytes_freed)),
+        Fact("time", f"{report.duration_seconds:,.1f} s"),
+        Fact("files a second", f"{report.files_per_second:,.0f}"),
+        Fact("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
     ]
     for kind, count in sorted(report.errors.items()):
-        rows.append((f"error {kind}", f"[red]{count:,}[/red]"))
+        facts.append(Fact(f"error {kind}", f"{count:,}", "red"))
     if report.stopped_by:
-        rows.append(("stopped by", f"[yellow]{report.stopped_by}[/yellow]"))
-    for label, value in rows:
-        table.add_row(label, value)
-    console.print(table)
+        facts.append(Fact("stopped by", report.stopped_by, "yellow"))
+    title = "would be purged" if report.dry_run else "purged"
+    print_facts(title, facts, sys.stdout, numbers=True)
     if report.error_samples:
-        console.print("the first errors:")
+        sys.stdout.write("the first errors:\n")
         for sample in report.error_samples:
-            console.print(
-                f"  {sample['op']} {escape(printable(sample['path']))}: {escape(sample['error'])}",
-                soft_wrap=True,
-                highlight=False,
-            )
+            path = printable(sample["path"])
+            sys.stdout.write(f"  {sample['op']} {path}: {printable(sample['error'])}\n")
 
 
 def _size(count: int) -> str:

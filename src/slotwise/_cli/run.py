@@ -1,7 +1,7 @@
 """``slotwise run``: hold a slot while a command runs.
 
-The flags are read with argparse, and nothing but the standard library is imported: shell
-loops pay for the start of this with every turn, and it works without the extra packages.
+Nothing but the standard library is imported: shell loops pay for the start of this with
+every turn.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import math
 import os
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from slotwise import _urls
 from slotwise._cli.child import CannotStart, Child
-from slotwise._cli.output import NOT_TEXT, complain, complain_of_usage, resize_command
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, count, seconds, some_seconds
+from slotwise._cli.output import NOT_TEXT, complain, resize_command
 from slotwise._cli.signals import Arrival, Inbox
 from slotwise._cli.status import shown_while_waiting
-from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import (
     AcquireTimeout,
@@ -41,8 +39,7 @@ _LOST, _GRACE_OVER = -1, -2
 _JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _NO_END = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
 
-EXAMPLES = """\
-examples:
+_EXAMPLES = """\
   slotwise run backup --limit 1 -- ./backup.sh          one at a time; others wait
   slotwise run nightly --limit 1 --no-wait -- ./job     skip this one if it still runs
   slotwise run gpu --limit 4 --slots 2 -- python train.py
@@ -59,134 +56,76 @@ exit code:
 
 CMD finds SLOTWISE_ACQUISITION_ID, SLOTWISE_SLOT_NUMBER and SLOTWISE_FENCING_TOKEN
 in its environment. When its slot ends it gets a TERM, and a KILL after the grace; the slot
-is free from the TERM on, so that for so long the next one runs beside it: --grace 0."""
+is free from the TERM on, so the next one may run beside CMD during the grace."""
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    if number > MOST_SLOTS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_SLOTS}, not {text}")
-    return number
+class _RunParser(Parser):
+    """The flags of `run`, with CMD behind ``--``."""
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        own, command = list(words), []
+        if "--" in own:
+            at = own.index("--")
+            own, command = own[:at], own[at + 1 :]
+        given = super().parse(own)
+        if not command:
+            self.error("the command is missing: put it at the end, behind --")
+        if not given.name:
+            self.error("NAME must not be empty")
+        if given.slots > given.limit:
+            self.error(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
+        given.command = command
+        if given.no_wait:
+            given.wait = 0.0
+        return given
+
+    def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
+        self.error(f"put -- before the command: -- {' '.join(extra)}")
+
+    def hint(self, flag: str) -> str:
+        return super().hint(flag) or "; those of CMD go behind --"
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, not {text}")
-    return seconds
-
-
-def _some_seconds(text: str) -> float:
-    if _seconds(text) == 0:
-        raise argparse.ArgumentTypeError("must be more than 0 seconds")
-    return float(text)
-
-
-# What argparse calls them in its complaints.
-_count.__name__, _seconds.__name__, _some_seconds.__name__ = "number", "seconds", "seconds"
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag of the command, for argparse and for the completion in shells."""
-
-    name: str
-    words: str
-    kind: Callable[[str], Any] | None = None  # None: it takes no value
-    metavar: str = ""
-    default: Any = None
-
-
-FLAGS = (
-    Flag("--limit", "how many may run at once; a value set by 'resize' wins", _count, "N"),
-    Flag("--slots", "how many slots CMD takes [1]", _count, "n", 1),
-    Flag("--ttl", "end CMD after so many seconds, and free its slot", _some_seconds, "S"),
-    Flag("--wait", "wait at most so many seconds for a slot [for ever]", _seconds, "S"),
-    Flag("--no-wait", "don't wait at all: the same as --wait 0"),
-    Flag("--label", "what others see in 'show', and while they wait", str, "TEXT"),
-    Flag("--grace", "seconds between TERM and KILL when CMD is ended [5]", _seconds, "S", 5.0),
-    Flag("--url", "process://, process:///folder or redis://... [$SLOTWISE_URL]", str, "URL"),
-)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        complain_of_usage("run", message)
-        self.exit(OWN_FAILURE)
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="slotwise run",
+def _parser() -> Parser:
+    parser = _RunParser(
+        "run",
         usage="slotwise run NAME --limit N [--slots n] [--ttl S] [--wait S | --no-wait]\n"
         "                    [--label TEXT] [--grace S] [--url URL] -- CMD...",
-        description="Hold a slot of the semaphore NAME while CMD runs; wait for it if need be.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        details="It waits for the slot if need be.",
+        examples=_EXAMPLES,
     )
-    parser.add_argument("name", metavar="NAME", help="the semaphore; made if there is none")
+    parser.add_name("the semaphore; made if there is none")
+    add = parser.add_argument
+    add(
+        "--limit",
+        required=True,
+        type=count,
+        metavar="N",
+        help="how many may run at once; a value set by 'slotwise resize' wins",
+    )
+    add("--slots", type=count, default=1, metavar="n", help="how many slots CMD takes [1]")
+    add("--ttl", type=some_seconds, metavar="S", help="end CMD after S seconds; free its slot")
     waits = parser.add_mutually_exclusive_group()
-    for flag in FLAGS:
-        where = waits if "wait" in flag.name else parser
-        if flag.kind is None:
-            where.add_argument(flag.name, action="store_true", help=flag.words)
-        else:
-            where.add_argument(
-                flag.name,
-                type=flag.kind,
-                metavar=flag.metavar,
-                default=flag.default,
-                required=flag.name == "--limit",
-                help=flag.words,
-            )
+    waits.add_argument(
+        "--wait", type=seconds, metavar="S", help="wait at most S seconds for a slot [no limit]"
+    )
+    waits.add_argument(
+        "--no-wait", action="store_true", help="don't wait at all: the same as --wait 0"
+    )
+    add("--label", metavar="TEXT", help="what others see in 'slotwise show', and while they wait")
+    add(
+        "--grace",
+        type=seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds between TERM and KILL when CMD is ended [5]",
+    )
+    parser.add_url()
     return parser
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    own, command = list(words), []
-    if "--" in own:
-        at = own.index("--")
-        own, command = own[:at], own[at + 1 :]
-    _refuse_strange_flags(parser, own)
-    given, strange = parser.parse_known_args(own)
-    if strange:
-        parser.error(f"put -- before the command: -- {' '.join(strange)}")
-    if not command:
-        parser.error("the command is missing: put it at the end, behind --")
-    if not given.name:
-        parser.error("NAME must not be empty")
-    if given.slots > given.limit:
-        parser.error(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
-    given.command = command
-    if given.no_wait:
-        given.wait = 0.0
-    return given
-
-
-def _refuse_strange_flags(parser: _Parser, words: Sequence[str]) -> None:
-    # argparse would first complain that --limit is missing, of one who typed --limt.
-    known = {"-h", "--help", *(flag.name for flag in FLAGS)}
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag.startswith("-") and not flag[1:2].isdigit() and flag not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(flag, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "those of CMD go behind --"
-            parser.error(f"there is no flag {flag}; {hint}")
-
-
-def main(words: Sequence[str]) -> int:
-    """Do what ``slotwise run`` with these words does; gives the exit code."""
-    try:
-        given = _parse(words)
-    except SystemExit as ending:  # help was asked for, or something is wrong
-        return int(ending.code or 0)
-    logging.getLogger("slotwise").addHandler(logging.NullHandler())
+def run(given: argparse.Namespace) -> int:
+    """Hold a slot while the command runs, and return the exit code."""
     logging.getLogger("slotwise").propagate = False
     try:
         return asyncio.run(_run(given))
@@ -247,7 +186,7 @@ async def _run(given: argparse.Namespace) -> int:
                 complain(
                     "run",
                     f"{given.name!r} was resized to {semaphore.value}: --limit {given.limit}"
-                    f" does not count",
+                    f" is ignored",
                 )
             child.start({**os.environ, **_about(acquired)})
             return await _attend(child, acquired, given.grace, inbox)
@@ -343,5 +282,4 @@ def _about(acquired: AcquisitionResult) -> dict[str, str]:
     return more
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+COMMANDS = {"run": Command(_parser, run, OWN_FAILURE)}

@@ -1,7 +1,8 @@
-"""``slotwise top``: the semaphores of a place, live on a terminal, or once elsewhere."""
+"""``slotwise top``: the semaphores, live on a terminal, or once elsewhere."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -17,7 +18,17 @@ from types import FrameType
 from typing import Any
 
 from slotwise._cli.backends import Backend, NoSuchThing, open_backend
-from slotwise._cli.output import complain, duration, print_json, print_table, printable, rich_table
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, interval
+from slotwise._cli.output import (
+    complain,
+    duration,
+    have_rich,
+    print_json,
+    print_table,
+    printable,
+    rich_table,
+)
 from slotwise._cli.sampling import Row, Sample, Sampler
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
@@ -42,12 +53,41 @@ _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
 _KEYS = "sort: n v h w o s 5 9, again to reverse · q quits"
 
 
-def top(url: str | None, every: float, *, as_json: bool) -> None:
+_DETAILS = """\
+Without a terminal, what two looks have seen is printed once; so it is without the
+package rich.
+
+Keys: n name, v value, h held, w waiting, o oldest hold, s seen/s, 5 and 9 waits sort by
+that column; pressed again, the other way round. q quits.
+
+'seen/s' and the waits are what can be seen from outside, of the last minute: an
+acquisition that came and went between two looks was not seen, so the rate is a lower
+bound. A wait that began and ended between two looks counts as 0, and is shown as '<1 s'.
+Only the 200 fullest semaphores are shown."""
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "top",
+        details=_DETAILS,
+        examples="  slotwise top\n"
+        "  slotwise top --every 5 --url redis://cache:6379\n"
+        "  slotwise top --json         of one moment, for programs",
+    )
+    parser.add_argument(
+        "--every", type=interval, default=1.0, metavar="S", help="seconds between two looks [1]"
+    )
+    parser.add_json()
+    parser.add_url()
+    return parser
+
+
+def top(given: argparse.Namespace) -> int:
     """Show it live until ``q``; without a terminal print what two looks have seen."""
-    looking = _Looking(open_backend(url))
-    if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+    looking, every, as_json = _Looking(open_backend(given.url)), given.every, given.json
+    if not as_json and sys.stdin.isatty() and sys.stdout.isatty() and have_rich():
         _live(looking, every)
-        return
+        return 0
     looking.rows()
     time.sleep(every)  # rates take two looks
     rows = sorted(looking.rows(), key=_SORTS["n"][1])
@@ -57,25 +97,26 @@ def top(url: str | None, every: float, *, as_json: bool) -> None:
         print_json([asdict(row) for row in rows])
     else:
         print_table(_COLUMNS, [_cells(row, every) for row in rows])
+    return 0
 
 
 class _Looking:
-    """Looks at all semaphores of a place, again and again."""
+    """Looks at all semaphores of a backend, again and again."""
 
-    def __init__(self, place: Backend) -> None:
-        self._place = place
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._watch = Sampler()
         self._known: dict[str, Semaphore] = {}
         self.troubles: list[SlotwiseError] = []  # of those that can't be read
 
     def rows(self) -> list[Row]:
-        stats, self.troubles = self._place.stats()
+        stats, self.troubles = self._backend.stats()
         names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
         self._known = {name: self._known[name] for name in names if name in self._known}
         samples = {}
         for name in names:
             try:
-                semaphore = self._known.get(name) or self._place.find(name)
+                semaphore = self._known.get(name) or self._backend.find(name)
             except NoSuchThing:  # gone since a moment ago
                 continue
             self._known[name] = semaphore
@@ -106,7 +147,7 @@ def _live(looking: _Looking, every: float) -> None:
         cells = [[printable(cell) for cell in _cells(row, every)] for row in ordered[:room]]
         more = f" · {len(rows) - room} more" if len(rows) > room else ""
         return Group(
-            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {looking._place.words}"),
+            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {looking._backend.words}"),
             rich_table(titles, cells, expand=True),
             Text(trouble or f"{_KEYS}{more}", style="red" if trouble else "dim"),
         )
@@ -200,3 +241,6 @@ def _cells(row: Row, every: float) -> list[str]:
 
 def _wait(seconds: float | None, every: float) -> str:
     return f"<{every:g} s" if seconds == 0 else duration(seconds)
+
+
+COMMANDS = {"top": Command(_parser, top)}

@@ -1,0 +1,57 @@
+"""The commands there are, and where each of them is implemented.
+
+A command's module is imported when the command is used, or its flags are completed: a
+shell pays for every import in every turn of its loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from slotwise._cli.flags import Parser
+
+USAGE = 2  # the exit code for wrong usage
+
+
+class Command(NamedTuple):
+    """How a command's flags are read, what it does with them, and how it refuses them."""
+
+    parser: Callable[[], Parser]
+    main: Callable[[argparse.Namespace], int]
+    usage_error: int = USAGE
+
+
+SUMMARIES = {
+    "run": "Hold a slot of a semaphore while a command runs",
+    "ls": "List the semaphores: value, slots held, waiting",
+    "show": "Show who holds a semaphore and who waits for it",
+    "top": "Watch the semaphores live",
+    "resize": "Change how many slots a semaphore has, while it is in use",
+    "kick": "Take a holder's slots away; 'slotwise run' then ends its command",
+    "close": "Close a semaphore for everybody, until 'slotwise open'",
+    "open": "Undo 'slotwise close'",
+    "doctor": "Check that the folder or the server is fit for use",
+    "purge": "Delete old files, and directories that are empty or become so",
+    "demo": "Show a few semaphores under contention, live; no server needed",
+    "completion": "Print a script that completes commands, flags and names in your shell",
+}
+
+_MODULES = {
+    "ls": "inspect_commands",
+    "show": "inspect_commands",
+    "resize": "control_commands",
+    "kick": "control_commands",
+    "close": "control_commands",
+    "open": "control_commands",
+}
+
+
+def load(name: str) -> Command:
+    """Import the command ``name``, which is one of `SUMMARIES`."""
+    module = import_module(f"slotwise._cli.{_MODULES.get(name, name)}")
+    command: Command = module.COMMANDS[name]
+    return command

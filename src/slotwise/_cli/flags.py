@@ -1,0 +1,172 @@
+"""Read the flags of every command, in one way: argparse, with messages of our own.
+
+What a command does with its flags is in its module. A mistake is a `UsageError`, which
+`main` turns into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from slotwise._cli.commands import SUMMARIES
+from slotwise._core.arguments import MOST_SLOTS
+
+
+class UsageError(Exception):
+    """What was typed makes no sense; the message says why."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The flags and arguments of one command."""
+
+    def __init__(
+        self, command: str, *, details: str = "", examples: str = "", usage: str | None = None
+    ) -> None:
+        summary = SUMMARIES[command]
+        super().__init__(
+            prog=f"slotwise {command}",
+            usage=usage,
+            description=f"{summary}.\n\n{details}".rstrip(),
+            epilog=f"examples:\n{examples}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        self.semaphore_arguments: set[str] = set()  # whose values are names of semaphores
+
+    def add_name(self, words: str = "the semaphore") -> None:
+        self.add_argument("name", metavar="NAME", help=words)
+        self.semaphore_arguments.add("name")
+
+    def add_url(self) -> None:
+        self.add_argument(
+            "--url",
+            metavar="URL",
+            help="process://, process:///folder or redis://... [$SLOTWISE_URL, else process://]",
+        )
+
+    def add_json(self) -> None:
+        self.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+    def add_yes(self) -> None:
+        self.add_argument("--yes", "-y", action="store_true", help="don't ask")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return what the words mean; SystemExit after ``--help``.
+
+        Raises:
+            UsageError: they make no sense.
+        """
+        self._refuse_unknown_flags(words)
+        try:
+            given, extra = self.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            self.error(_sentence(error))
+        if extra:
+            self.refuse_extra(extra)
+        return given
+
+    def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
+        self.error(f"there is one argument too many: {extra[0]!r}")
+
+    def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
+        # argparse would first complain that --limit is missing, if --limt was typed.
+        for word in words:
+            if word == "--":
+                return
+            flag = word.partition("=")[0]
+            if not flag.startswith("-") or flag in self._option_string_actions:
+                continue
+            # As argparse does: these are values.
+            if flag == "-" or flag[1].isdigit() or " " in word:
+                continue
+            self.error(f"there is no flag {flag}{self.hint(flag)}")
+
+    def hint(self, flag: str) -> str:
+        """What may help somebody who typed a flag that there is none of."""
+        return did_you_mean(flag, self._option_string_actions)
+
+    def error(self, message: str) -> NoReturn:
+        _, required, names = message.partition("arguments are required: ")
+        if required:
+            first, *more = names.split(", ")
+            message = f"{first} is missing" if not more else f"{names} are missing"
+        raise UsageError(message)
+
+    def print_help(self, file: Any = None) -> None:
+        """Unlike argparse's, it fails if nobody can read it."""
+        (file or sys.stdout).write(self.format_help())
+
+
+def _sentence(error: argparse.ArgumentError) -> str:
+    if error.message == "expected one argument":
+        return f"{error.argument_name} needs a value"
+    if error.message.startswith("must "):  # it is one of ours, below
+        return f"{error.argument_name} {error.message}"
+    if error.message.startswith("not allowed "):
+        return f"{error.argument_name} is {error.message}"
+    return f"{error.argument_name}: {error.message}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean --limit?``, or nothing."""
+    from difflib import get_close_matches  # seldom needed, and not small
+
+    near = get_close_matches(word, [*known], 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+# ------------------------------------------------------------------ what values can be
+
+
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def count(text: str) -> int:
+    """A number of slots."""
+    given = whole_number(text)
+    if given < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    if given > MOST_SLOTS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_SLOTS}, not {text}")
+    return given
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, 0 or more."""
+    return _seconds(text, "0 or more", lambda given: given >= 0)
+
+
+def some_seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    return _seconds(text, "more than 0", lambda given: given > 0)
+
+
+def interval(text: str) -> float:
+    """The seconds between two looks."""
+    return _seconds(text, "at least 0.1", lambda given: given >= 0.1)
+
+
+def _seconds(text: str, least: str, is_enough: Callable[[float], bool]) -> float:
+    try:
+        given = float(text)
+    except ValueError:
+        given = math.nan
+    if not (math.isfinite(given) and is_enough(given)):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, {least}, not {text!r}")
+    return given
