@@ -166,6 +166,8 @@ async def processes() -> None:
 
 async def fleet() -> None:
     config = RedisConfig("redis://cache:6379", namespace="shop")
+    assert_type(RedisConfig.from_client(object(), namespace="shop"), RedisConfig)
+    assert_type(RedisConfig("redis://cache", credential_provider=object()), RedisConfig)
     semaphore = RedisSemaphore(10, name="api", heartbeat_max_interval=30, config=config)
     await tasks(semaphore)
     threads(semaphore)
