@@ -480,7 +480,7 @@ def test_an_excluded_path_is_kept_however_it_is_spelled(root, old, pattern) -> N
 
 
 def test_a_pattern_that_is_none_and_an_age_beyond_the_calendar_are_refused(root) -> None:
-    with pytest.raises(ValueError, match="is no pattern"):
+    with pytest.raises(ValueError, match="is not a valid pattern"):
         make_plan(root, PurgeOptions(exclude=["[z-a]"]))
     with pytest.raises(ValueError, match="max_age_days"):
         PurgeOptions(max_age_days=1e300)

@@ -1,4 +1,4 @@
-"""The purger: old files and empty directories, on file systems that are large and slow."""
+"""The purger: delete old files and empty directories on large, slow file systems."""
 
 from slotwise.purge._errors import AuditFailed, AuditRefused, RootRefused
 from slotwise.purge._options import PurgeFlags, PurgeOptions

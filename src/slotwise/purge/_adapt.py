@@ -1,4 +1,4 @@
-"""How many workers: one while operations are fast, all that are allowed when they are slow.
+"""Choose the number of workers: one while operations are fast, all while they are slow.
 
 On a fast local disk a second thread only fights for the interpreter; on a file
 system with milliseconds per operation, throughput is the number of threads that
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 # Local disks need some 10 µs, and up to a few hundred when they are busy.
 SLOW = 0.001
 FAST = 0.000_3
-# So many operations say something about their speed ...
+# This many operations are evidence of their speed ...
 _EVIDENCE = 3
 # ... and so does silence, but not as much: a journal that is written out, or a neighbour
 # on the processor, stops everything for a moment, too.
 _SILENCE = 0.08
 _A_FEW = 4
-# Four looks from one worker to a thousand, so that an error costs little.
+# Four steps from one worker to a thousand, so that a wrong step costs little.
 _GROWTH = 8
-# How many fast looks in a row send the others home.
+# After this many fast samples in a row, one worker goes on alone.
 _FAST_LOOKS = 2
-# In a crowd that fights for the interpreter each operation takes long, however fast the
+# When many workers compete for the interpreter each operation takes long, however fast the
 # disk is. What gives it away is the processor, which is busy all the time. Half of them
 # go home; if that was wrong they come back, and it is not tried again for so many looks.
 BUSY = 0.8
@@ -51,7 +51,7 @@ class Adapter:
         *,
         cpu: float = 0.0,
     ) -> int:
-        """Decide anew.
+        """Take a sample and return the number of workers wanted.
 
         Args:
             seconds: since the last look.
@@ -76,7 +76,7 @@ class Adapter:
         elif self.wanted > 1 and not self._looks_before_retry and self._cpu > BUSY * self._seconds:
             self._before_halving = self.wanted
             self.wanted = max(1, self.wanted // 2)
-        # What the workers that are there needed for one operation.
+        # What the current workers needed per operation.
         elif max(busy, 1) * self._seconds / done > SLOW:
             self._fast_looks = 0
             self._grow()

@@ -1,4 +1,4 @@
-"""What holds a purge back over its whole length: totals, and a pace.
+"""Limits over a whole purge: the most deletions in total, and per second.
 
 Each is exact, however many threads come at once. Operations in flight are in `gates`.
 """
@@ -10,7 +10,7 @@ import time
 
 
 class Cap:
-    """At most so many in all; 0 is no cap.
+    """The most deletions in total; 0 is no cap.
 
     Who asks while the last ones are still under way waits to hear whether they
     succeed, so that the cap is neither passed nor missed.
@@ -50,7 +50,7 @@ class Cap:
 
 
 class Pace:
-    """At most so many a second, evenly spaced."""
+    """The most deletions per second, evenly spaced."""
 
     def __init__(self, per_second: float) -> None:
         self._interval = 1 / per_second
@@ -59,7 +59,7 @@ class Pace:
         self._stopped = threading.Event()
 
     def wait(self) -> bool:
-        """Wait for one's turn, unless it is stopped; tells whether that took any time."""
+        """Wait for the next turn, unless stopped; return whether that took any time."""
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next)

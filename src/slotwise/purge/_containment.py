@@ -1,4 +1,4 @@
-"""Place: is a directory that was just opened below the root, or was it moved away?
+"""Check that a directory that was just opened still lies below the root.
 
 The kernel is asked for the paths of both, each time: the root itself may have been
 renamed, and another directory may have taken its name.
@@ -15,13 +15,13 @@ from slotwise.purge._tree import Node
 
 # A root that is renamed between the two questions is asked for again, a few times.
 _TRIES = 3
-# So many times "../" is no longer than a path may be.
+# This many "../" still fit into a path.
 _STEPS = 1000
 _OPEN_ABOVE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Containment:
-    """The root, wherever it is by now."""
+    """The root, wherever it has been moved to."""
 
     def __init__(self, root: Node, descriptors: Descriptors) -> None:
         self._root = root
@@ -35,7 +35,7 @@ class Containment:
                 root = os.readlink(self._root_link)  # noqa: PTH115
                 path = os.readlink(f"/proc/self/fd/{node.fd}")  # noqa: PTH115
             except OSError as error:
-                # Too deep for a path, or no /proc: the long way round.
+                # Too deep for a path, or no /proc: climb instead.
                 if error.errno in (errno.ENAMETOOLONG, errno.ENOENT):
                     return self._is_above(node)
                 return False
@@ -44,7 +44,7 @@ class Containment:
         return False
 
     def _is_above(self, node: Node) -> bool:
-        """Climb from ``node`` as many levels as it is deep, and see who is there."""
+        """Climb from ``node`` by its depth, and return whether that is the root."""
         fd, left = node.fd, node.depth
         try:
             while left:

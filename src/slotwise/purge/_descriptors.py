@@ -1,4 +1,4 @@
-"""The nodes' descriptors: opened once, closed under pressure, opened again.
+"""Keep directories open: opened once, closed when descriptors run out, reopened.
 
 A node's descriptor is what its children are opened and removed through. When there
 are too many, the least recently used one that nobody works with is closed; it is
@@ -27,7 +27,7 @@ _PAUSES = 200
 
 
 class Descriptors:
-    """All nodes' descriptors, at most about ``most`` of them."""
+    """The descriptors of all nodes, about ``most`` of them at the most."""
 
     def __init__(self, most: int) -> None:
         self.most = max(4, most)
@@ -36,14 +36,14 @@ class Descriptors:
         self._unused: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
     def adopted(self) -> None:
-        """A node was made with a descriptor and one pin."""
+        """Count a node that was created with a descriptor and one pin."""
         with self._lock:
             self.open += 1
             closing = self._too_many()
         _close(closing)
 
     def pin(self, node: Node, child: Node | None = None) -> int:
-        """The node's descriptor, which stays open until `unpin`.
+        """Return the node's descriptor, which stays open until `unpin`.
 
         Raises:
             OSError: it was closed and is not to be found again where it was.
@@ -87,7 +87,7 @@ class Descriptors:
         _close(closing)
 
     def close(self, node: Node) -> None:
-        """The node is finished."""
+        """Close the descriptor of a finished node."""
         with self._lock:
             self._unused.pop(node, None)
             if node.fd == CLOSED:
@@ -104,7 +104,7 @@ class Descriptors:
     # ------------------------------------------------------------- none left
 
     def attempt(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call what needs a new descriptor; if there is none, make room and call it again."""
+        """Call something that needs a new descriptor; make room and retry if there is none."""
         pauses = _PAUSES
         while True:
             try:
@@ -120,7 +120,7 @@ class Descriptors:
             time.sleep(_PAUSE)
 
     def _give_room(self) -> bool:
-        """Keep fewer from now on. False if there is nothing to close."""
+        """Keep fewer open from now on; False if there is nothing to close."""
         with self._lock:
             self.most = max(4, self.open - 4)
             closing = self._too_many()

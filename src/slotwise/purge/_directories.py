@@ -1,4 +1,4 @@
-"""Directories: those that are empty, or have become so, go: post-order, without a second scan.
+"""Remove directories that are or become empty: post-order, without a second scan.
 
 Whoever finishes the last thing below a directory removes it, if nothing is left in it,
 and goes on with its parent.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 # shown everything; it is listed again this often before it is believed to be in use.
 _LISTINGS = 3
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
-# So many more siblings with content than without, and the rest is not tried any more.
+# Stop trying siblings once this many more of them were not empty than were.
 _MOST_FAILURES_AHEAD = 8
 
 
 class Directories:
-    """One worker's hands on directories."""
+    """Removes directories for one worker."""
 
     def __init__(self, run: Run, tally: Tally, gates: Gates) -> None:
         options = run.plan.options
@@ -45,7 +45,7 @@ class Directories:
         self._tells_mounts = not options.one_file_system or run.root.identity.mount is not None
 
     def finished(self, node: Node, *, kept: bool, listings: int = 0) -> None:
-        """Something in ``node`` is finished: its listing, or a directory below it."""
+        """Note that the listing of ``node``, or a directory in it, is finished."""
         run = self._run
         at: Node | None = node
         while at is not None and run.counts.finish(at, kept=kept):
@@ -56,7 +56,7 @@ class Directories:
             at = at.parent
 
     def remove_empty(self, node: Node, names: list[str]) -> list[str]:
-        """Remove those of the directories in ``node`` that are empty; gives back the others.
+        """Remove the empty ones of the directories in ``node``; return the others.
 
         For a worker that is alone: a removal that succeeds takes one operation or two instead
         of the dozen that a look inside takes, and one that fails does no harm.
@@ -67,7 +67,7 @@ class Directories:
         ):
             return names
         gates, access, rmdir, fd = self._gates, os.access, os.rmdir, node.fd
-        # One that may not be read is an error, as it is for a dry run and for a crowd,
+        # One that may not be read is an error, as it is for a dry run and for several workers,
         # though the kernel would remove it. To root nothing is unreadable.
         all_readable = os.geteuid() == 0
         others: list[str] = []
@@ -106,7 +106,7 @@ class Directories:
         return others
 
     def _is_gone(self, node: Node, listings: int) -> bool:
-        """Remove a finished directory if it is empty by now; tells whether it is gone."""
+        """Remove a finished directory if it is empty now; return whether it is gone."""
         run, parent = self._run, node.parent
         if (
             parent is None

@@ -1,8 +1,8 @@
-"""Rehearsal: would the kernel let this user remove a name? What a dry run asks instead.
+"""Predict for a dry run whether the kernel would let this user remove a name.
 
 Asked in the kernel's order: is the directory frozen, may this user write to it, is it
 sticky and all of it somebody else's, is the file itself immutable or append-only.
-What a security module or the server of a network file system thinks is not to be known
+What a security module or a network file server would decide can't be known
 without trying.
 """
 
@@ -17,7 +17,7 @@ from slotwise.purge._identity import is_frozen
 
 
 class DryRunCheck:
-    """One directory that names would be removed from."""
+    """One directory from which names would be removed."""
 
     def __init__(self, fd: int, gates: Gates) -> None:
         self._fd = fd

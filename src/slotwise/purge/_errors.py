@@ -1,4 +1,4 @@
-"""Why a purge is not begun, or not gone on with."""
+"""Why a purge does not start, or stops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from slotwise.errors import SlotwiseError
 
 
 class RootRefused(SlotwiseError, ValueError):
-    """The path is none that may be purged: a symlink, no directory, or too dangerous."""
+    """The path must not be purged: a symlink, not a directory, or too dangerous."""
 
 
 class AuditRefused(SlotwiseError, ValueError):
-    """The audit file can't be used: below the root, or not to be opened."""
+    """The audit file can't be used: it lies below the root, or can't be opened."""
 
 
 class AuditFailed(SlotwiseError, OSError):

@@ -1,4 +1,4 @@
-"""Failures: errors are counted by kind, and the first ones kept as samples."""
+"""Count errors by kind, and keep the first ones as samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("slotwise.purge")
 
 
 def kind_of(error: OSError) -> str:
-    """``EACCES`` and the like."""
+    """Return the symbol of an error, such as ``EACCES``."""
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 

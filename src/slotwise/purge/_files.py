@@ -1,4 +1,4 @@
-"""Files: the old ones among the names of a batch go.
+"""Delete the old files among the names of a batch.
 
 The age is read by the worker that deletes, right before it does. Whatever made it wait
 in between (a gate, a pace, a cap, the audit's disk), an age that was read longer than
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 FRESH = 0.001
 _STILL_FRESH = 0.01
 _KIND = S_IFMT(0xFFFF)  # the bits of a mode that say what it is
-# Files that a worker deletes before it lets others have a turn, when all take turns.
+# How many files a worker deletes before it passes its turn on.
 _TURN = 16
 
 
 class Touched(OSError):
-    """A file got young while its deletion waited. It stays, and that is no error."""
+    """A file was modified while its deletion waited. It stays, which is not an error."""
 
 
 class Files:
-    """One worker's hands on files."""
+    """Deletes files for one worker."""
 
     def __init__(self, run: Run, tally: Tally, gates: Gates) -> None:
         options = run.plan.options
@@ -53,7 +53,7 @@ class Files:
         self._slot: AcquisitionResult | None = None
 
     def purge(self, node: Node, names: list[str]) -> bool:
-        """Delete the old ones; tells whether any of them stays."""
+        """Delete the old ones; return whether any of them stays."""
         if node.depth + 1 < self._min_depth:
             self._tally.files_scanned += len(names)
             return True
@@ -117,7 +117,7 @@ class Files:
         read_stat, unlink = os.stat, os.unlink
         kept = False
         old = purged = freed = 0
-        # In the order of those who read an age again: others may not have gone home yet,
+        # In the same order as a re-read of an age: other workers may still be active,
         # and if each had what the other waits for, neither would ever go on.
         gates.delete_in()
         gates.scan_in()
@@ -236,7 +236,7 @@ class Files:
         return getattr(found, self._age_field) < self._cutoff_ns and S_ISREG(found.st_mode)
 
     def _read(self, name: str, fd: int) -> tuple[os.stat_result, float]:
-        """What is found, and until when that is believed."""
+        """Return the stat result, and until when it counts as fresh."""
         self._gates.scan_in()
         try:
             asked = time.monotonic()
@@ -260,7 +260,7 @@ class Files:
         return found, fresh_until
 
     def _stays(self, node: Node, name: str, error: OSError) -> bool:
-        """Whether the file is still there, after a failure that is counted if it is one."""
+        """Count a failure, and return whether the file is still there."""
         if error.errno == errno.ENOENT:
             return False
         if isinstance(error, Touched):

@@ -1,4 +1,8 @@
-"""Gates: one worker's way to its operations, never more in flight than was asked for."""
+"""Limit the operations in flight.
+
+Not slotwise's own semaphores: several gates are passed per file, and a queue in C costs a tenth
+of a lock in Python. See `tokens`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ Tokens = SimpleQueue[None]
 
 
 def tokens(limit: int, workers: int) -> Tokens | None:
-    """Tokens for ``limit`` operations in flight: ``get()`` to go in, ``put(None)`` out.
+    """Return tokens for ``limit`` operations in flight: ``get()`` enters, ``put(None)`` leaves.
 
     A queue in C is ten times cheaper than `threading.Semaphore`, and there are several
     ways in per file. None where ``workers`` are too few to need it.
@@ -26,7 +30,7 @@ def tokens(limit: int, workers: int) -> Tokens | None:
 
 
 class Turns:
-    """Leave to read ages and delete, for so many workers at a time, in the order of arrival."""
+    """Turns to read ages and delete, for a limited number of workers, in order of arrival."""
 
     # Between any two calls:
     #   T1  free + those who have a turn = limit
@@ -55,14 +59,14 @@ class Turns:
                 self._free += 1
 
     def pass_on(self) -> None:
-        """Go behind those who wait, if anybody does."""
+        """Go to the end of the queue, if anybody waits."""
         if self._waiting:
             self.give()
             self.take()
 
 
 class Limits:
-    """What all workers share: how many may scan, how many delete, how many do both in turn.
+    """The limits that all workers share: scanning, deleting, and doing both in turn.
 
     A file's age is read just before the file goes. Whoever read it should not find a
     queue at the next gate, so no more have a turn than could delete soon after.
@@ -75,7 +79,7 @@ class Limits:
 
 
 class Gates:
-    """The same for one worker; each ``…_in`` may wait."""
+    """The gates of one worker; each ``…_in`` may wait."""
 
     __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
 

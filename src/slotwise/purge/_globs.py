@@ -1,4 +1,4 @@
-"""Which names the patterns of ``--include`` and ``--exclude`` mean.
+"""Match names against the patterns of ``--include`` and ``--exclude``.
 
 A pattern without a slash is about base names; one with a slash is about the whole
 path below the root. There ``*`` and ``?`` stop at a slash, and ``**`` does not: a
@@ -77,7 +77,7 @@ def _any_of(patterns: list[str]) -> Match | None:
         try:
             re.compile(parts[-1])
         except re.error as error:
-            raise ValueError(f"{one!r} is no pattern: {error}") from None
+            raise ValueError(f"{one!r} is not a valid pattern: {error}") from None
     return re.compile("|".join(parts), re.DOTALL).fullmatch
 
 

@@ -1,4 +1,4 @@
-"""What only ``statx`` tells: which mount a directory is on, and whether a file is frozen.
+"""Ask ``statx`` which mount a directory is on, and whether a file is immutable.
 
 The mount's id shows a bind mount of the same file system as what it is. Where
 ``statx`` is missing, the device has to do.
@@ -56,7 +56,7 @@ _buffer = _Buffer()
 
 
 def identity_of(fd: int) -> Identity:
-    """What ``fd`` refers to; ``mount`` is None where the kernel does not tell."""
+    """Return what ``fd`` refers to; ``mount`` is None where the kernel doesn't tell."""
     if _statx is not None:
         raw = _buffer.raw
         if _statx(fd, b"", _AT_EMPTY_PATH, _WANTED, raw) == 0:

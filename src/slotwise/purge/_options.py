@@ -1,4 +1,4 @@
-"""PurgeOptions: what was typed, checked. Nothing here looks at the file system."""
+"""PurgeOptions: the flags of a purge, checked. Nothing here looks at the file system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_DAYS = 1_000_000
 
 
 class PurgeFlags(TypedDict, total=False):
-    """The flags of ``slotwise purge``, as keywords; what is left out has the flag's default."""
+    """The flags of ``slotwise purge`` as keyword arguments, with the same defaults."""
 
     max_age_days: float
     age_by: AgeBy
@@ -46,7 +46,7 @@ class PurgeFlags(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions:
-    """The same, checked; each has the flag's name and default."""
+    """The checked options; each has its flag's name and default."""
 
     max_age_days: float = 30.0
     age_by: AgeBy = "mtime"

@@ -1,4 +1,4 @@
-"""Plan: options and a root become decisions: what is old, what is meant, what is refused.
+"""Turn options and a root into a plan: what is old, what matches, what is refused.
 
 The root is opened here, once, and everything after goes through its descriptor.
 Nothing is deleted here.
@@ -41,7 +41,7 @@ class Plan:
         os.close(self.root_fd)
 
     def describe(self) -> list[tuple[str, str]]:
-        """The plan for a person, as label and value."""
+        """Return the plan as labels and values, to be shown."""
         options = self.options
         cutoff = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.cutoff_ns / 1e9))
         rows = [
@@ -70,16 +70,16 @@ class Plan:
 
 def _empty_directories(options: PurgeOptions) -> str:
     if not options.remove_empty_dirs:
-        return "stay"
+        return "kept"
     most = options.max_empty_dirs_to_delete
-    return f"go, at most {most:,}" if most else "go"
+    return f"removed, at most {most:,}" if most else "removed"
 
 
 def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
     """Check the root and fix the cut-off.
 
     Raises:
-        RootRefused: a symlink, no directory, or ``/`` or a home directory
+        RootRefused: a symlink, not a directory, or ``/`` or a home directory
             without ``allow_dangerous_root``.
         AuditRefused: the audit file lies below the root.
         ValueError: a pattern that can match nothing.
@@ -119,7 +119,7 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
 
 def _open_root(path: str) -> int:
     if not path or "\0" in path:
-        raise RootRefused(f"{path!r} is no path")
+        raise RootRefused(f"{path!r} is not a path")
     # A symlink with "/" or "/." behind it would be followed by the kernel.
     bare = path
     while len(bare) > 1 and bare.endswith(("/", "/.")):
@@ -148,11 +148,11 @@ def _refuse_dangerous(path: str, found: os.stat_result) -> None:
             continue
         if same:
             what = "the root of the file system" if str(home) == "/" else "a home directory"
-            raise RootRefused(f"{printable(path)} is {what}; --allow-dangerous-root insists")
+            raise RootRefused(f"{printable(path)} is {what}; --allow-dangerous-root overrides this")
 
 
 def _refuse_audit_below(audit: str, root: os.stat_result) -> None:
-    """Climb from the file upwards and look for the root: names may lie, inodes don't."""
+    """Climb from the file upwards and look for the root by inode, since names can lie."""
     for directory in Path(audit).parents:
         try:
             if os.path.samestat(directory.stat(), root):
@@ -164,6 +164,6 @@ def _refuse_audit_below(audit: str, root: os.stat_result) -> None:
 
 
 def printable(text: str) -> str:
-    """A path as it can be shown: what is no UTF-8, or would move the cursor, is escaped."""
+    """Return a path that can be shown: escape what is not UTF-8 or would move the cursor."""
     shown = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

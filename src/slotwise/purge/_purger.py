@@ -17,7 +17,7 @@ class AsyncEFSPurger:
     """Deletes old files below ``root``, and directories that are or become empty.
 
     Args:
-        root: a directory, no symlink. It is never removed itself.
+        root: a directory, not a symlink. It is never removed itself.
         on_progress: called with a report about ten times a second and at the end, in a thread.
         **flags: the flags of ``slotwise purge`` with underscores (`PurgeFlags`).
     """
@@ -34,12 +34,12 @@ class AsyncEFSPurger:
         self._on_progress = on_progress
 
     async def purge(self) -> PurgeReport:
-        """Purge, in threads; the loop stays free.
+        """Purge in threads; the event loop stays free.
 
-        A cancellation begins nothing any more and waits for what is in flight.
+        After a cancellation nothing more is started; it waits for what is in flight.
 
         Raises:
-            RootRefused: the root is none that may be purged.
+            RootRefused: the root must not be purged.
             AuditRefused: the audit file can't be used.
         """
         import asyncio  # loaded, if anybody can call this; `slotwise purge` starts without it
@@ -85,7 +85,7 @@ def purge(
 ) -> PurgeReport:
     """`AsyncEFSPurger.purge` for callers without an event loop; blocks.
 
-    Ctrl-C begins nothing any more, and is raised when what is in flight has ended.
+    After Ctrl-C nothing more is started; it is raised when what is in flight has ended.
     """
     from concurrent.futures import Future, wait  # not small, and `slotwise purge` needs it not
 

@@ -1,4 +1,4 @@
-"""PurgeReport: what was done, in numbers, and what the exit code says about it."""
+"""PurgeReport: the counts of a purge, and its exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 
 @dataclass(slots=True)
 class PurgeReport:
-    """The summary of a purge. In a dry run, what a real run would reach."""
+    """The summary of a purge; in a dry run, of what a real run would do."""
 
     root: str = ""
     files_scanned: int = 0

@@ -1,4 +1,4 @@
-"""Run: one purge from its first directory to its report, and the watch over it.
+"""Run one purge from its first directory to its report, and supervise it.
 
 The watch looks at memory, speed and signals, and says how many workers there should
 be. The workers are in `workers`, what they do in `walk`.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("slotwise.purge")
 
-# Descriptors that the rest of the process may need in the meantime.
+# Descriptors reserved for the rest of the process.
 _SPARE_DESCRIPTORS = 12
 # A worker has a directory open, its listing, and for a moment one more.
 _DESCRIPTORS_PER_WORKER = 3
@@ -79,7 +79,7 @@ class Run:
     # ---------------------------------------------------------------- running
 
     def run(self) -> PurgeReport:
-        """Do it, blocking; `stop` from another thread, or `interrupt`, ends it early."""
+        """Purge, blocking; `stop` from another thread, or `interrupt`, ends it early."""
         options = self.plan.options
         if self.plan.audit_path is not None and not options.dry_run:
             self.audit = Audit.open(self.plan.audit_path, lambda: self.stopping)
@@ -115,7 +115,7 @@ class Run:
         return report
 
     def stop(self, reason: str | None) -> None:
-        """Begin nothing any more; what is in flight finishes. The first reason is kept."""
+        """Start nothing more; what is in flight finishes. The first reason is kept."""
         if self._stopped_by is None and not self.workers.over.is_set():
             self._stopped_by = reason
         self.stopping = True
@@ -130,7 +130,7 @@ class Run:
         self.stopping = True  # the watch sees it at its next look
 
     def _watch(self) -> None:
-        """Look after memory, workers and the progress until the end."""
+        """Supervise memory, workers and progress until the end."""
         workers = self.workers
         looked = shown = time.monotonic()
         cpu = time.process_time()
@@ -157,7 +157,7 @@ class Run:
                 self._progress(self.report())
 
     def _is_memory_short(self) -> bool:
-        """Whether one worker has to do; stops the run if even that is too much."""
+        """Whether memory allows only one worker; stop the run if even that is too much."""
         pressure = self._guard.check()
         if pressure is Pressure.STOP:
             log.error("stopped: %s", self._guard.describe())
@@ -168,7 +168,7 @@ class Run:
 
     @property
     def plain(self) -> bool:
-        """Whether a removal is nothing but a removal."""
+        """Whether removals need no cap, pace, audit, shared limit or dry-run check."""
         return not (
             self.plan.options.dry_run
             or self.pace is not None
@@ -199,7 +199,7 @@ class Run:
         return os.path.join(self.plan.root, *parts)  # noqa: PTH118  # names need not be UTF-8
 
     def look_at_caps(self) -> None:
-        """Stop when everything that may be deleted was deleted."""
+        """Stop when the caps allow no further deletion."""
         options = self.plan.options
         if self.files.reached and (not options.remove_empty_dirs or self.directories.reached):
             self.stop("max_files_to_delete")
@@ -207,7 +207,7 @@ class Run:
     # ----------------------------------------------------------------- report
 
     def report(self) -> PurgeReport:
-        """The numbers as they are now."""
+        """Return the counts so far."""
         total = self.workers.total()
         errors, samples = self._failures.read()
         elapsed = time.monotonic() - self._started

@@ -1,10 +1,10 @@
-"""Tally: what one worker has counted. Written by that worker alone, read by everyone."""
+"""The counts of one worker: written by that worker alone, read by all."""
 
 from __future__ import annotations
 
 
 class Tally:
-    """The numbers of a report, as far as they come from one worker."""
+    """One worker's share of the report's counts."""
 
     __slots__ = (
         "bytes_freed",
@@ -27,7 +27,7 @@ class Tally:
         self.symlinks = 0
         self.special_files = 0
         self.bytes_freed = 0
-        # Of the latest batch or directory, until the watch has read it.
+        # Of the latest batch or directory, until the supervisor has read it.
         self.seconds_per_operation: float | None = None
 
     @property

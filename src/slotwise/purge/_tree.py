@@ -1,4 +1,4 @@
-"""Nodes of the walk: a directory between its discovery and the end of everything below it."""
+"""The nodes of the walk: directories from their discovery until all below them is done."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Counts:
             node.kept = True
 
     def finish(self, node: Node, *, kept: bool) -> bool:
-        """One thing in ``node`` is finished; tells whether it was the last."""
+        """Note that one thing in ``node`` is finished; return whether it was the last."""
         with self._lock:
             node.pending -= 1
             node.kept = node.kept or kept

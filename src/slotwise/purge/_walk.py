@@ -1,4 +1,4 @@
-"""Walk: one directory after the other, opened, listed and emptied by one worker.
+"""Walk the tree: open, list and empty one directory after the other.
 
 A directory is the unit of work: the kernel locks it for every removal in it, so a
 second thread in the same directory would only wait. Its entries are handled in
@@ -51,7 +51,7 @@ class Visit:
 
 
 class Walker:
-    """One worker: its way through the directories."""
+    """One worker's walk through the directories."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -86,7 +86,7 @@ class Walker:
                 self._leave(latest)
 
     def _share(self, visits: list[Visit]) -> None:
-        """Leave to others what the stack had no room for, before they have nothing to do."""
+        """Push what the stack had no room for before other workers run out of work."""
         for visit in visits:
             if visit.todo:
                 before = len(visit.todo)
@@ -98,7 +98,7 @@ class Walker:
     # ------------------------------------------------------------ into, out of
 
     def _enter(self, parent: Node, name: str, listings: int) -> Visit | None:
-        """Open a directory and begin to list it; None if that is not to be."""
+        """Open a directory and start to list it; None if it can't or must not be entered."""
         run = self._run
         if run.stopping:
             return None
@@ -177,7 +177,7 @@ class Walker:
     # ------------------------------------------------------------- one batch
 
     def _batch(self, visit: Visit) -> bool:
-        """Work on the next names of a directory; False when there are none."""
+        """Process the next names of a directory; False when there are none."""
         run, node, tally = self._run, visit.node, self.tally
         if run.stopping:
             return False
@@ -203,7 +203,7 @@ class Walker:
         return more or bool(visit.todo)
 
     def _read(self, visit: Visit, files: list[str], directories: list[str]) -> tuple[bool, bool]:
-        """Sort the next names; tells whether there are more, and whether some are to stay."""
+        """Sort the next names; return whether there are more, and whether some stay."""
         run, node, tally = self._run, visit.node, self.tally
         kept = False
         count = 0
@@ -236,7 +236,7 @@ class Walker:
     def _select(
         self, visit: Visit, files: list[str], directories: list[str]
     ) -> tuple[list[str], list[str], bool]:
-        """What is meant by the patterns, and whether anything is not."""
+        """Return what the patterns select, and whether they leave anything out."""
         include, exclude = self._include, self._exclude
         if visit.below is None:
             path = visit.node.path()

@@ -1,4 +1,4 @@
-"""Crew: workers on a bounded stack of directories, until all are visited.
+"""The worker threads of a purge, and their bounded stack of directories.
 
 How many workers are wanted, and when they stop, is in `run`; what they do with a
 directory is in `walk`.
@@ -23,7 +23,7 @@ log = logging.getLogger("slotwise.purge")
 # while one lists a large directory, and at least as many as one batch of names.
 _STACK_PER_WORKER = 8
 _SMALLEST_STACK = 1024
-# Threads need little: the walk is no recursion. 1,000 of them should cost megabytes.
+# A small stack is enough: the walk doesn't recurse. 1,000 threads should cost megabytes.
 _STACK_BYTES = 256 * 1024
 
 
@@ -48,7 +48,7 @@ class Workers:
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
         self._tallies: set[Tally] = set()
-        self._past = Tally()  # what workers that have gone home had counted
+        self._past = Tally()  # the counts of workers that have ended
 
     # ----------------------------------------------------------- for the run
 
@@ -61,7 +61,7 @@ class Workers:
                 self._starting.release()
 
     def total(self) -> Tally:
-        """What all have counted by now."""
+        """Return the counts of all workers so far."""
         total = Tally()
         with self._lock:
             for tally in (self._past, *self._tallies):
@@ -69,7 +69,7 @@ class Workers:
         return total
 
     def latencies(self) -> list[float]:
-        """Seconds per operation, of each worker that has finished something since the last call."""
+        """Return seconds per operation of each worker that finished any since the last call."""
         with self._lock:
             tallies = list(self._tallies)
         found = []
@@ -89,21 +89,21 @@ class Workers:
 
     @property
     def all_begun(self) -> bool:
-        """Whether no directory that is known waits for a worker."""
+        """Whether no known directory waits for a worker."""
         return not self._stack
 
     @property
     def runs_low(self) -> bool:
-        """Whether what a visit had to keep for itself should be offered again."""
+        """Whether visits should push again what the stack had no room for."""
         return len(self._stack) < self._most_stacked // 2
 
     def push(self, node: Node, names: list[str]) -> list[str]:
-        """Leave directories to others; gives back those that there is no room for."""
+        """Push directories for other workers; return those that there is no room for."""
         self._run.counts.expect(node, len(names))
         return self.push_expected(node, names)
 
     def push_expected(self, node: Node, names: list[str]) -> list[str]:
-        """The same for those that were given back before."""
+        """Push directories that `push` has returned before."""
         descriptors = self._run.descriptors
         with self._work:
             room = max(0, self._most_stacked - len(self._stack))
@@ -117,7 +117,7 @@ class Workers:
         return names[room:]
 
     def push_again(self, parent: Node, name: str, listings: int) -> None:
-        """A directory has to be listed once more."""
+        """Push a directory that has to be listed again."""
         self._run.counts.expect(parent, 1)
         with self._work:
             self._stack.append((parent, name, listings))
