@@ -15,11 +15,12 @@ from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeats import _batches, _cost, _parts
 from slotwise.redis._keys import Keys
 from slotwise.redis._scripts import load
+from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 
 
 def room(name: str) -> NameRecord:
-    return NameRecord(Keys("adv-sem", name))
+    return NameRecord(SEMAPHORE, Keys("adv-sem", name))
 
 
 def members_of(batch: Any) -> int:

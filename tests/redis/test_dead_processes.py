@@ -17,7 +17,7 @@ from slotwise.redis._scripts import load
 INTERVAL = 15.0
 
 
-class Reconnector:
+class Queue:
     """One name, a clock that the test sets, and claims by id."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -40,7 +40,7 @@ class Reconnector:
         return [outcome.rpartition(" ")[0] for outcome in outcomes]
 
 
-class SemaphoreLine(Reconnector):
+class SemaphoreQueue(Queue):
     keys = Keys("adv-sem", "s")
     beat_script = "beat"
 
@@ -49,19 +49,19 @@ class SemaphoreLine(Reconnector):
         return str(self.run("request", *args)[0])
 
 
-class PathLine(Reconnector):
+class PathQueue(Queue):
     keys = PathKeys("adv-sem", "t")
     beat_script = "path_beat"
 
     def ask(self, claim_id: str) -> str:
-        args = (claim_id, "0:a,1:", "user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "")
+        args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", claim_id, "0:a,1:")
         return str(self.run("path_request", *args)[0])
 
 
-@pytest.fixture(params=[SemaphoreLine, PathLine])
-def line(request: pytest.FixtureRequest, client: redis.Redis) -> Reconnector:
-    line: Reconnector = request.param(client)
-    return line
+@pytest.fixture(params=[SemaphoreQueue, PathQueue])
+def queue(request: pytest.FixtureRequest, client: redis.Redis) -> Queue:
+    queue: Queue = request.param(client)
+    return queue
 
 
 @pytest.fixture
@@ -70,84 +70,84 @@ def y_listens(client: redis.Redis) -> Iterator[None]:
         yield
 
 
-def queue_up(line: Reconnector) -> None:
+def queue_up(queue: Queue) -> None:
     """x holds the slot, asks four times more, and dies; y waits behind."""
-    assert line.ask("sw-x-0") == "granted"
+    assert queue.ask("sw-x-0") == "granted"
     for n in range(1, 5):
-        line.now += 3
-        assert line.ask(f"sw-x-{n}") == "queued"
-    assert line.ask("sw-y-1") == "queued"
+        queue.now += 3
+        assert queue.ask(f"sw-x-{n}") == "queued"
+    assert queue.ask("sw-y-1") == "queued"
 
 
 @pytest.mark.usefixtures("y_listens")
-def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(line: Reconnector) -> None:
-    queue_up(line)
-    line.now += 2
-    assert line.beat("sw-y-1") == [], "x may live: its first claim is just 14 s old"
-    line.now += 1.5
-    assert line.beat("sw-y-1") == ["granted sw-y-1 1"]
+def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(queue: Queue) -> None:
+    queue_up(queue)
+    queue.now += 2
+    assert queue.beat("sw-y-1") == [], "x may live: its first claim is just 14 s old"
+    queue.now += 1.5
+    assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]
 
 
 @pytest.mark.usefixtures("y_listens")
 def test_a_process_that_listens_loses_only_what_was_silent(
-    line: Reconnector, client: redis.Redis
+    queue: Queue, client: redis.Redis
 ) -> None:
-    queue_up(line)
-    line.now += 3.5
+    queue_up(queue)
+    queue.now += 3.5
     with listening(client, "x"):
-        assert line.beat("sw-y-1") == []
-        line.now += 2
-        assert line.beat("sw-y-1") == [], "it is the turn of the second, which was not silent yet"
-    line.now += 1
-    assert line.beat("sw-y-1") == ["granted sw-y-1 1"]
+        assert queue.beat("sw-y-1") == []
+        queue.now += 2
+        assert queue.beat("sw-y-1") == [], "it is the turn of the second, which was not silent yet"
+    queue.now += 1
+    assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]
 
 
 @pytest.mark.usefixtures("y_listens")
-def test_other_seats_of_a_dead_process_are_looked_at_too(line: Reconnector) -> None:
-    assert line.ask("sw-px0-1") == "granted"
-    line.now += 5
-    assert line.ask("sw-px1-2") == "queued"
-    assert line.ask("sw-qx0-3") == "queued"
-    assert line.ask("sw-y-1") == "queued"
-    line.now += 10.5
-    assert line.beat("sw-y-1") == [], "q did nothing wrong, and has its turn"
-    line.now += 5
-    assert line.beat("sw-y-1") == ["granted sw-y-1 1"]
+def test_other_seats_of_a_dead_process_are_looked_at_too(queue: Queue) -> None:
+    assert queue.ask("sw-px0-1") == "granted"
+    queue.now += 5
+    assert queue.ask("sw-px1-2") == "queued"
+    assert queue.ask("sw-qx0-3") == "queued"
+    assert queue.ask("sw-y-1") == "queued"
+    queue.now += 10.5
+    assert queue.beat("sw-y-1") == [], "q did nothing wrong, and has its turn"
+    queue.now += 5
+    assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]
 
 
 def test_thousands_of_dead_claims_go_a_bounded_number_at_a_time(client: redis.Redis) -> None:
-    line = SemaphoreLine(client)
-    assert line.ask("sw-x-0") == "granted"
-    line.now += 1
+    queue = SemaphoreQueue(client)
+    assert queue.ask("sw-x-0") == "granted"
+    queue.now += 1
     for n in range(1, 1_000):
-        line.ask(f"sw-x-{n}")
-    waiting = line.keys.all[3]
-    line.now += 14.5
+        queue.ask(f"sw-x-{n}")
+    waiting = queue.keys.all[3]
+    queue.now += 14.5
     left = []
     while not left or left[-1]:
-        line.run("beat", "", INTERVAL, "", 0, 0)
+        queue.run("beat", "", INTERVAL, "", 0, 0)
         left.append(client.zcard(waiting))
-        line.now += 0.2
+        queue.now += 0.2
     steps = [before - after for before, after in zip([999, *left], left, strict=False)]
     assert max(steps) <= 600, "200 found silent, 200 beside them, 200 in passing"
     assert left[-1] == 0
-    assert line.ask("sw-y-1") == "granted"
+    assert queue.ask("sw-y-1") == "granted"
 
 
 def test_a_grant_by_the_documented_script_is_no_sign_of_life_either(client: redis.Redis) -> None:
     keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
-    line = (keys.waiting, keys.waiting_heartbeat)
+    queue = (keys.waiting, keys.waiting_heartbeat)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
         return client.eval(load(name).source, len(given), *given, *map(str, args))
 
     def wake(now: float) -> Any:
         pattern = keys.notification.decode()
-        return run("wake_up_nexts", (keys.main, keys.ttl, *line), 1, INTERVAL, "", now, pattern)
+        return run("wake_up_nexts", (keys.main, keys.ttl, *queue), 1, INTERVAL, "", now, pattern)
 
     for claim_id in ("dead1", "dead2"):
-        run("queue", line, claim_id, INTERVAL, "", now)
-    run("queue", line, "living", INTERVAL, "", now + 10)
+        run("queue", queue, claim_id, INTERVAL, "", now)
+    run("queue", queue, "living", INTERVAL, "", now + 10)
     assert wake(now + 10) == 1
     assert wake(now + 15.1) == 1, "both are dead by now, and neither has a second interval"
     assert client.zrange(keys.main, 0, -1) == ["living"]

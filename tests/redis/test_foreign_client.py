@@ -20,7 +20,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis import _config as config_module
-from slotwise.redis import _heartbeat_thread as keeper_module
+from slotwise.redis import _heartbeat_thread as heartbeat_thread_module
 from slotwise.redis._keys import PLACEHOLDER, Keys
 from slotwise.redis._scripts import load
 
@@ -310,7 +310,7 @@ async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
-    monkeypatch.setattr(keeper_module, "_FOREIGN_LOOKS", NEVER)
+    monkeypatch.setattr(heartbeat_thread_module, "_FOREIGN_CHECK_INTERVAL", NEVER)
     semaphore, stranger = ours(server, 2, NEVER), Stranger(server, 2)
     held = [await asyncio.to_thread(stranger.acquire) for _ in range(2)]
     waiting = []

@@ -200,26 +200,17 @@ class PathFleet:
         self.paths[claim_id] = path
         self.alive_until[claim_id] = self.now + INTERVAL
         values = ",".join(map(str, self.VALUES))
-        args = (
-            claim_id,
-            path,
-            "user*,all",
-            values,
-            INTERVAL,
-            "-",
-            "wait",
-            "again" if again else "",
-        )
-        reply = self.run("path_request", *args, "host 1 ", "")
+        args = ("user*,all", values, INTERVAL, "-", "wait", "again" if again else "")
+        reply = self.run("path_request", *args, "host 1 ", "", claim_id, path)
         if reply[0] == "granted":
             self.believers[claim_id] = reply[1]
         else:
             assert reply[0] == "queued"
             self.waiters.add(claim_id)
-        self.hear(reply[4:] if reply[0] == "granted" else reply[3:])
+        self.hear(reply[3:] if reply[0] == "granted" else reply[2:])
 
     def release(self, claim_id: str) -> None:
-        self.hear(self.run("path_give", "x", claim_id)[6:])
+        self.hear(self.run("path_give", "x", claim_id)[5:])
         self.believers.pop(claim_id, None)  # it may have been granted just before
         self.waiters.discard(claim_id)
 
@@ -232,7 +223,8 @@ class PathFleet:
         self.hear(outcomes)
 
     def hear(self, outcomes: list[str]) -> None:
-        for word, claim_id, *more in (outcome.split() for outcome in outcomes):
+        told = (outcome.split() for outcome in outcomes if outcome != "unfinished")
+        for word, claim_id, *more in told:
             assert word in ("lost", "gone", "granted")
             if word == "lost":
                 self.believers.pop(claim_id, None)

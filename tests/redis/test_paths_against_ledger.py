@@ -83,9 +83,8 @@ class Pair:
         self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
-        mode = "wait" if wait else "try"
-        written = write_path(path)
-        reply = self.run("path_request", claim_id, written, *args, mode, "", "host 1 x y", "due")
+        own = ("wait" if wait else "try", "", "host 1 x y", "due", claim_id, write_path(path))
+        reply = self.run("path_request", *args, *own)
         claim = PathClaim(claim_id, ttl)
         if wait:
             granted = self.ledger.request(
@@ -102,6 +101,28 @@ class Pair:
         else:
             assert reply[0] == ("queued" if wait else "busy")
 
+    def request_many(self, requests: dict[str, tuple[str, ...]]) -> None:
+        self.end_what_is_over()
+        args: list[object] = ["s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", ""]
+        for claim_id, path in requests.items():
+            self.ttls[claim_id], self.paths[claim_id] = None, path
+            self.silent_at[claim_id] = self.now + INTERVAL
+            args += (claim_id, write_path(path))
+        each, *replies = self.run("path_request", *args)
+        assert each == "each"
+        self.note(self.ledger.settle(self.now))  # once, and not for each
+        for (claim_id, path), reply in zip(requests.items(), replies, strict=True):
+            claim = PathClaim(claim_id, None)
+            if self.ledger.try_request(claim, path, self.now):
+                self.note([claim])
+                assert reply[0] == "granted"
+                self.tokens.append(reply[2])
+            else:
+                self.ledger.attention = True
+                assert self.ledger._wait(claim, path, self.now)
+                self.ledger.timed().set(claim_id, self.silent_at[claim_id])
+                assert reply[0] == "queued"
+
     def give(self, ids: list[str]) -> None:
         self.end_what_is_over()
         holders, waiting = self.ledger.holders, self.ledger.waiting
@@ -115,7 +136,8 @@ class Pair:
                 self.ledger._leave(waiting[claim_id], self.now)
         self.note(self.ledger.settle(self.now))
         reply = self.run("path_give", "", *ids)
-        assert reply[:2] == ["".join(digits), int(self.ledger.unfinished)]
+        assert reply[0] == "".join(digits)
+        assert ("unfinished" in reply[5:]) is self.ledger.unfinished
 
     def beat(self, ids: list[str]) -> None:
         holders = [claim_id for claim_id in ids if claim_id in self.ledger.holders]
@@ -143,7 +165,7 @@ class Pair:
         args = ("s*,m*,l", self.declared, tier, node, value, 60)
         reply = self.run("path_resize", "", INTERVAL, *args)
         self.note(self.ledger.resize(tier, value, key, self.now, one=key is not None))
-        assert reply == ["resized", int(self.ledger.unfinished)]
+        assert reply == ["resized", *["unfinished"] * self.ledger.unfinished]
 
     def close(self) -> None:
         self.end_what_is_over()
@@ -152,8 +174,8 @@ class Pair:
         assert {each for each in told if each.startswith("closed ")} == {
             f"closed {claim_id} for a while" for claim_id in refused
         }
-        args = ("sw-x-late", write_path(("a", "m", "")), "s*,m*,l", self.declared, INTERVAL, "-")
-        reply = self.run("path_request", *args, "wait", "", "host 1 x y", "due")
+        args = ("s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due")
+        reply = self.run("path_request", *args, "sw-x-late", write_path(("a", "m", "")))
         assert reply == ["closed", "for a while"]
 
     def reopen(self) -> None:
@@ -267,7 +289,12 @@ def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pai
         pair.now = round(pair.now + dice.choice([0, 0, 0.001, 0.5, 2]), 6)
         everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
         action = dice.random()
-        if action < 0.5:
+        if action < 0.1:
+            ids = [f"sw-x-{issued + n}" for n in range(1, dice.choice([2, 3, 8]) + 1)]
+            issued += len(ids)
+            models = ["m", "n"]
+            pair.request_many({i: (dice.choice(users), dice.choice(models), None) for i in ids})
+        elif action < 0.5:
             issued += 1
             path = (dice.choice(users), dice.choice(["m", "n"]), None)
             ttl = dice.choice([None, None, 1.0, 20.0])

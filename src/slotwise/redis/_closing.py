@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._core.closing import Generations
+from slotwise._core.closing import Closure, Generations
 from slotwise.errors import BackendError
+from slotwise.redis._release_batching import release_all
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -30,6 +32,11 @@ def key_of(config: RedisConfig, kind: str, name: str) -> Key:
     return config.endpoint, config.namespace, kind, name
 
 
+def read_closure(reason: Sequence[bytes]) -> Closure:
+    """What a script says of a name that is closed: its reason, or nothing."""
+    return Closure(reason[0].decode() if reason else None)
+
+
 def has_open_instances(endpoint: Endpoint) -> bool:
     """Whether this process has instances on a server that it has not closed."""
     return any(isinstance(key, tuple) and key[0] == endpoint for key in generations.open_names())
@@ -44,7 +51,7 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
     generations.close(key, [each.acquisition_id for each in _members(shared, record)])
     by_client: dict[LoopClient, list[RedisAcquisition]] = {}
     for waiter in _members(shared, record):
-        if waiter.semaphore._generation.closed:
+        if waiter.limit._generation.closed:
             by_client.setdefault(waiter.client, []).append(waiter)
     here = asyncio.get_running_loop()
     failing: list[asyncio.Future[None]] = []
@@ -77,4 +84,4 @@ async def _fail(record: NameRecord, client: LoopClient, waiters: list[RedisAcqui
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then
-        await record.release_all(waiters[0].shared, client, ids, waiters[0].interval)
+        await release_all(waiters[0].shared, record, client, ids, waiters[0].interval)

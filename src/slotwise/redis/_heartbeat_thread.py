@@ -167,18 +167,18 @@ class HeartbeatThread:
 
         self._post(release_quietly)
 
-    def deliver(self, send: Send, record: NameRecord, seconds: float) -> None:
+    def finish_release(self, send: Send, record: NameRecord, seconds: float) -> None:
         """Go on with a release that was not confirmed, from any thread, at most so long.
 
         By then this process's silence has freed the slots.
         """
-        delivering = self._deliver(send, record, time.monotonic() + seconds)
+        finishing = self._finish_release(send, record, time.monotonic() + seconds)
         try:
-            self._run_soon(delivering)
+            self._run_soon(finishing)
         except RuntimeError:  # this process ends
-            delivering.close()
+            finishing.close()
 
-    async def _deliver(self, send: Send, record: NameRecord, until: float) -> None:
+    async def _finish_release(self, send: Send, record: NameRecord, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
             client = self._shared.client()
             try:
@@ -400,7 +400,7 @@ class HeartbeatThread:
         try:
             client = self._shared.client()
             [[due, *outcomes]] = await client.run(
-                record.heartbeat, record.keys.all, args, record.keys.slot
+                record.dialect.heartbeat, record.keys.all, args, record.keys.slot
             )
         except BackendError:
             return  # the next heartbeat looks again

@@ -173,7 +173,7 @@ class HeartbeatSender:
                 continue
             # It has lost its place by now, and is told what a newcomer would be.
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                waiter.client.loop.call_soon_threadsafe(waiter._fail, error)
+                waiter.client.loop.call_soon_threadsafe(waiter.fail, error)
 
     def _warn_once(self, trouble: object, message: str, *args: object) -> None:
         """Log a trouble once while it lasts."""
@@ -189,7 +189,7 @@ class HeartbeatSender:
         """
         record = batch[0][0]
         client, slot = self._shared.client(), record.keys.slot
-        reply = client.run(record.heartbeat, keys, args, slot)
+        reply = client.run(record.dialect.heartbeat, keys, args, slot)
         while not reply.done():
             await asyncio.wait([reply], timeout=self._reply_timeout(batch, time.monotonic()))
             if not reply.done():
@@ -252,9 +252,7 @@ def _batches(
         for number, (each, cost) in enumerate(acquisitions):
             needed = cost if entry else cost + _COST_OF_A_NAME
             other = (
-                bool(batch)
-                and (apart or batch[-1][0].heartbeat is not record.heartbeat)
-                and not entry
+                bool(batch) and (apart or batch[-1][0].dialect is not record.dialect) and not entry
             )
             if batch and (needed > left or other):
                 yield batch
@@ -272,4 +270,4 @@ def _batches(
 
 
 def _by_script(entry: tuple[tuple[NameRecord, float], object]) -> str:
-    return entry[0][0].heartbeat.name
+    return entry[0][0].dialect.kind

@@ -23,18 +23,18 @@ perhaps_wanted = cached_levels(logger)
 
 def acquired(holder: RedisAcquisition) -> None:
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        acquire_time = holder.since - holder.asked_at
+        acquire_time = holder.since - holder.requested_at
         logger.debug(
             "acquired slot %d of %s after %.3f s",
             holder.slot_number,
-            display(holder.semaphore.name),
+            display(holder.limit.name),
             acquire_time,
             extra={
-                "semaphore_name": holder.semaphore.name,
+                "semaphore_name": holder.limit.name,
                 "acquisition_id": holder.acquisition_id,
                 "acquire_time": acquire_time,
                 "slot_number": holder.slot_number,
-                "max_slots": holder.semaphore.value,
+                "max_slots": holder.limit.value,
             },
         )
 
@@ -44,21 +44,21 @@ def released(holder: RedisAcquisition) -> None:
         logger.debug(
             "released slot %d of %s",
             holder.slot_number,
-            display(holder.semaphore.name),
+            display(holder.limit.name),
             extra=_ending(holder),
         )
 
 
 def ended(holder: RedisAcquisition, reason: str) -> None:
     """Lost, or expired."""
-    logger.warning("%s (%s)", reason, display(holder.semaphore.name), extra=_ending(holder))
+    logger.warning("%s (%s)", reason, display(holder.limit.name), extra=_ending(holder))
 
 
 def _ending(holder: RedisAcquisition) -> dict[str, object]:
     return {
-        "semaphore_name": holder.semaphore.name,
+        "semaphore_name": holder.limit.name,
         "acquisition_id": holder.acquisition_id,
         "held_time": time.monotonic() - holder.since,
         "slot_number": holder.slot_number,
-        "max_slots": holder.semaphore.value,
+        "max_slots": holder.limit.value,
     }

@@ -12,14 +12,13 @@ from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
-    from slotwise.redis._path_acquisition import PathRecord
-    from slotwise.redis._shared_client import SharedClient
+    from slotwise.redis._shared_client import NameRecord, SharedClient
 
 _INSPECT = load("path_look")
 
 
 async def collect(
-    shared: SharedClient, record: PathRecord, tiers: tuple[TierSpec, ...], idle: Idle
+    shared: SharedClient, record: NameRecord, tiers: tuple[TierSpec, ...], idle: Idle
 ) -> dict[str, TierStats]:
     """Statistics by tier, in one look, or in several if there are thousands of keys."""
     client = shared.client()
@@ -31,7 +30,7 @@ async def collect(
         cursor, active, waiting, unfinished, texts, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
-            record.continue_serving(shared, client)
+            shared.continue_serving(record, client)
         if cursor == b"0":
             break
     values = [tier.value for tier in tiers]

@@ -1,8 +1,8 @@
-"""Having acquisitions ended: one call for one release, one call for all releases of a tick.
+"""Send releases: one call for one release, one call for all releases of a tick.
 
-Releases that tasks make in the same tick of a loop are sent as one script call,
-which costs the server little more than a single one. Nothing here waits; the
-futures have the replies of give.lua.
+Releases that tasks make in the same tick of a loop are sent as one script call, which
+costs the server little more than a single one. Nothing here waits; the futures have the
+replies.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slotwise.redis._dialect import Released
 from slotwise.redis._net.connection import Call
-from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._scripts import Script
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-_RELEASE = load("give")
-_RELEASE_MANY = load("give_many")
-_KICK = load("kick")
 _MOST_AT_ONCE = 200  # releases in one call
 
-_Batch = list[tuple[str, "asyncio.Future[Any]"]]
+_Batch = list[tuple[str, "asyncio.Future[Released]"]]
+
+_HELD, _NOT_HELD = Released(True), Released(False)
 
 
 def send_release(
@@ -33,13 +33,13 @@ def send_release(
     interval: float,
     *,
     count: bool = False,
-) -> asyncio.Future[Any]:
-    """Have an acquisition ended: {slots it held, whether it stood in line, counts if asked for}.
+) -> asyncio.Future[Released]:
+    """Have an acquisition ended, be it held or waiting.
 
-    What the reply tells others is passed on when it comes. Who stops waiting
-    does not stop the call.
+    The messages of the reply are dispatched when it comes. A caller that stops waiting
+    doesn't stop the call.
     """
-    future: asyncio.Future[Any] = client.loop.create_future()
+    future: asyncio.Future[Released] = client.loop.create_future()
     connection = client.connection_for(record.keys.slot)
     if count or connection is None or "*" in acquisition_id or connection.is_last_in_tick():
         _send_one(shared, record, client, acquisition_id, interval, future, count=count)
@@ -50,6 +50,14 @@ def send_release(
         connection.before_flush(lambda: _send_batch(shared, record, client, interval))
     batch.append((acquisition_id, future))
     return future
+
+
+async def release_all(
+    shared: SharedClient, record: NameRecord, client: LoopClient, ids: list[str], interval: float
+) -> None:
+    """Have many acquisitions ended, in calls of bounded size."""
+    sent = (send_release(shared, record, client, each, interval) for each in ids)
+    await asyncio.gather(*sent)
 
 
 def _send_batch(
@@ -70,32 +78,34 @@ def _send_one(
     client: LoopClient,
     acquisition_id: str,
     interval: float,
-    future: asyncio.Future[Any],
+    future: asyncio.Future[Released],
     *,
     count: bool = False,
 ) -> None:
-    def released(call: Call, reply: Any) -> None:
+    dialect, keys = record.dialect, record.keys
+
+    def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             if not future.done():
                 future.set_exception(reply)
             return
-        if call.doubtful and reply[0] == 0:
-            reply[0] = 1  # sent twice: the first may have been the one that freed it
-        if len(reply) > 5:
-            for message in reply[5:]:
-                shared.dispatch(message)
-            # Whoever was granted the slot goes first: its hold begins, and ours is over.
-            client.loop.call_soon(_finish, future, reply)
+        released, messages = dialect.read_release(reply)
+        if call.doubtful and not (released.held or released.waited):
+            # Sent twice: the first may have been the one that freed it.
+            released = released._replace(held=True)
+        if messages:
+            shared.dispatch_all(messages, record, client)
+            # The one that was granted the slot goes first: its hold begins, and ours is over.
+            client.loop.call_soon(_finish, future, released)
         else:
-            _finish(future, reply)
+            _finish(future, released)
 
-    messages = b"count" if count else b""
-    args = [b"", acquisition_id, client.token, interval, record.keys.notification, messages]
-    call = Call(_RELEASE, record.keys.all, args, released, record.keys.slot)
+    args = dialect.release_args(record, client.token, interval, acquisition_id, count=count)
+    call = Call(dialect.release, keys.all, args, answered, keys.slot)
     call.alone = True
     call.eager = not client.queued_by_name
     if not count:
-        first, last = record.release_template(_RELEASE.sha, client.token, interval)
+        first, last = record.release_template(client.token, interval)
         own = acquisition_id.encode()
         call.packed = b"%b$%d\r\n%b\r\n%b" % (first, len(own), own, last)
     client.submit(call)
@@ -104,51 +114,48 @@ def _send_one(
 def _send_many(
     shared: SharedClient, record: NameRecord, client: LoopClient, interval: float, batch: _Batch
 ) -> None:
-    def released(call: Call, reply: Any) -> None:
+    dialect, keys = record.dialect, record.keys
+
+    def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             for _, future in batch:
                 if not future.done():
                     future.set_exception(reply)
             return
-        for message in reply[1:]:
-            shared.dispatch(message)
-        client.loop.call_soon(_finish_all, batch, reply[0], call.doubtful)
+        digits, messages = dialect.read_release_many(reply)
+        shared.dispatch_all(messages, record, client)
+        client.loop.call_soon(_finish_all, batch, digits, call.doubtful)
 
-    args = [b"", client.token, interval, record.keys.notification]
-    args += [acquisition_id for acquisition_id, _ in batch]
-    client.submit(Call(_RELEASE_MANY, record.keys.all, args, released, record.keys.slot))
+    ids = [acquisition_id for acquisition_id, _ in batch]
+    args = dialect.release_many_args(record, client.token, interval, ids)
+    client.submit(Call(dialect.release_many, keys.all, args, answered, keys.slot))
 
 
-def kick(
-    shared: SharedClient,
-    record: NameRecord,
-    client: LoopClient,
-    acquisition_id: str,
-    interval: float,
+def send_kick(
+    shared: SharedClient, record: NameRecord, client: LoopClient, script: Script, args: list[Any]
 ) -> asyncio.Future[bool]:
     """Have somebody's acquisition ended: whether it held anything."""
     future: asyncio.Future[bool] = client.loop.create_future()
 
-    def kicked(call: Call, reply: Any) -> None:
+    def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             if not future.done():
                 future.set_exception(reply)
             return
-        for message in reply[1:]:
-            shared.dispatch(message)
-        # Sent twice: the first may have been the one that ended it.
-        _finish(future, bool(reply[0]) or call.doubtful)
+        shared.dispatch_all(reply[1:], record, client)
+        if not future.done():
+            # Sent twice: the first may have been the one that ended it.
+            future.set_result(bool(reply[0]) or call.doubtful)
 
-    args = [b"", acquisition_id, client.token, interval, record.keys.notification]
-    client.submit(Call(_KICK, record.keys.all, args, kicked, record.keys.slot))
+    client.submit(Call(script, record.keys.all, args, answered, record.keys.slot))
     return future
 
 
 def _finish_all(batch: _Batch, digits: bytes, repeated: bool) -> None:
     for (_, future), digit in zip(batch, digits, strict=True):
-        _finish(future, [1 if repeated or digit == ord("1") else 0, 0, 0, 0, 0])
+        _finish(future, _HELD if repeated or digit == ord("1") else _NOT_HELD)
 
 
-def _finish(future: asyncio.Future[Any], reply: Any) -> None:
+def _finish(future: asyncio.Future[Released], released: Released) -> None:
     if not future.done():
-        future.set_result(reply)
+        future.set_result(released)

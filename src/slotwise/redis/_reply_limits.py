@@ -99,7 +99,7 @@ async def release_within(
     try:
         return await reply_within(seconds, send(client), client, record.keys.slot)
     except Unreachable:
-        shared.heartbeat_thread.deliver(send, record, interval)
+        shared.heartbeat_thread.finish_release(send, record, interval)
         raise
 
 

@@ -1,101 +1,102 @@
-"""How requests travel: one by itself, mostly packed beforehand, or all of a moment as one call.
+"""Send requests: each by itself, mostly packed in advance, or several of one name in one call.
 
-Which way one goes is decided by `RedisAcquisition.ask`, and the acquisitions take the answers.
+Which way a request goes is decided here, for every kind of limit. Its acquisition acts on
+the reply.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from slotwise.redis._net.connection import Call, pack_half
-from slotwise.redis._scripts import load
+from slotwise.redis._net.connection import Call
 
 if TYPE_CHECKING:
-    from slotwise._core.closing import Generation
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._config import RedisConfig
     from slotwise.redis._loop_client import LoopClient
-    from slotwise.redis._shared_client import NameRecord, SharedClient
+    from slotwise.redis._shared_client import NameRecord
 
-REQUEST = load("request")
-REQUEST_MANY = load("request_many")
-AGAIN_AT = 6  # which argument of request.lua says "again"
-_MANY_AGAIN_AT = 4  # and which of request_many.lua
-_MOST_AT_ONCE = 200  # requests in one call
+# Requests in one call. The server does nothing else meanwhile: this is some 5 ms of it.
+_MOST_AT_ONCE = 200
 
 
-class Source(Protocol):
-    """What an acquisition wants to know of the object that it was asked of."""
+def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
+    """Send a request now, at the end of this tick, or together with a release.
 
-    _cancel_task_after_ttl: bool
-    _cancel_task_on_loss: bool
-    _config: RedisConfig
-    _generation: Generation
-    _interval: float
-    _ping_interval: float
-    _ttl: float | None
-    _value: int
-
-    @property
-    def name(self) -> str | None: ...
-
-    @property
-    def value(self) -> int: ...
-
-    def _attached(self) -> tuple[SharedClient, NameRecord]: ...
-
-    def _template(self) -> tuple[bytes, ...]: ...
-
-
-def request_template(semaphore: Source) -> tuple[bytes, bytes]:
-    """What stands before the id, and between the id and the last word."""
-    shared, record = semaphore._attached()
-    keys = record.keys.all
-    first = pack_half((b"EVALSHA", REQUEST.sha, len(keys), *keys, b""))
-    ttl = b"" if semaphore._ttl is None else semaphore._ttl
-    words = (semaphore._value, semaphore._interval, ttl, b"wait", b"", f"{shared.owner} ")
-    middle = pack_half((*words, record.keys.notification))
-    return b"*%d\r\n" % (3 + len(keys) + 10) + first, middle
+    Requests of one loop for one name keep their order.
+    """
+    client, record = acquisition.client, acquisition.record
+    simple = acquisition.waits and not again and acquisition.slots == 1 and not acquisition.label
+    batch: list[RedisAcquisition] | None = client.pending_requests.get(record)
+    if batch is not None:
+        if simple and batch[0].limit is acquisition.limit:
+            batch.append(acquisition)
+            return
+        send_requests(client, record)  # nobody passes them
+    elif simple:
+        connection = client.connection_for(record.keys.slot)
+        if connection is not None:
+            # Where everybody waits in one queue, one that has to wait anyway can travel with
+            # the next release of this loop.
+            linger = record in client.queued_by_name and record in client.holding
+            one_queue = record.dialect.has_one_queue
+            if linger if one_queue else not connection.is_last_in_tick():
+                client.pending_requests[record] = [acquisition]
+                connection.before_flush(lambda: send_requests(client, record), linger=one_queue)
+                return
+    _send_alone(acquisition, again=again)
 
 
 def send_requests(client: LoopClient, record: NameRecord) -> None:
-    """Send the requests that lingered: one call for all of them."""
-    pending_requests: list[RedisAcquisition] = client.pending_requests.pop(record, [])
-    waiting = [each for each in pending_requests if not each.future.done()]
+    """Send the requests that wait to be sent together."""
+    pending: list[RedisAcquisition] = client.pending_requests.pop(record, [])
+    waiting = [each for each in pending if not each.future.done()]
     if len(waiting) == 1:
-        waiting[0]._send_alone(wait=True)
+        _send_alone(waiting[0], again=False)
         return
     for at in range(0, len(waiting), _MOST_AT_ONCE):
         _send_together(client, record, waiting[at : at + _MOST_AT_ONCE])
 
 
+def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
+    record, wait = acquisition.record, acquisition.waits
+    dialect, keys = record.dialect, record.keys
+    due = _due(acquisition)
+    args = dialect.request_args(acquisition, wait=wait, again=again, due=due)
+    call = Call(dialect.request, keys.all, args, acquisition.on_reply, keys.slot)
+    call.again_at = dialect.request_again_at
+    call.alone = True
+    call.eager = not acquisition.client.queued_by_name
+    call.patient = again and wait
+    if wait and not again and not acquisition.label:
+        # Most of a request is always the same: packing it each time would cost as much as
+        # everything else.
+        call.packed = dialect.pack_request(acquisition, due)
+    acquisition.call = call
+    acquisition.in_batch = False
+    acquisition.client.submit(call)
+
+
 def _send_together(client: LoopClient, record: NameRecord, batch: list[RedisAcquisition]) -> None:
-    shared, semaphore = batch[0].shared, batch[0].semaphore
+    dialect, keys = record.dialect, record.keys
 
-    def answered(_: Call, reply: Any) -> None:
-        if isinstance(reply, BaseException):
-            for each in batch:
-                each._fail(reply)
-        elif reply[0] == b"queued":
-            for each in batch:
-                each._queued(reply[1], reply[2])
+    def answered(call: Call, reply: Any) -> None:
+        if isinstance(reply, BaseException) or reply[0] == b"queued":
+            replies = [reply] * len(batch)
         else:
-            for each, own in zip(batch, reply[1:], strict=True):
-                each._on_reply(own)
+            replies = reply[1:]
+        for each, own in zip(batch, replies, strict=True):
+            each.on_reply(call, own)
 
-    args = [
-        b"",
-        semaphore._value,
-        semaphore._interval,
-        b"" if semaphore._ttl is None else semaphore._ttl,
-        b"",
-        f"{shared.owner} ",
-        b"" if shared.heartbeat_thread.has_check(record) else b"due",
-        record.keys.notification,
-        *(each._acquisition_id for each in batch),
-    ]
-    call = Call(REQUEST_MANY, record.keys.all, args, answered, record.keys.slot)
-    call.again_at = _MANY_AGAIN_AT
+    args = dialect.request_many_args(batch, _due(batch[0]))
+    call = Call(dialect.request_many, keys.all, args, answered, keys.slot)
+    call.again_at = dialect.request_many_again_at
     for each in batch:
-        each._call = call
+        each.call = call
+        each.in_batch = True
     client.submit(call)
+
+
+def _due(acquisition: RedisAcquisition) -> bytes:
+    """Whether to be told when the next check is due: only if none is scheduled."""
+    has_check = acquisition.shared.heartbeat_thread.has_check(acquisition.record)
+    return b"" if has_check else b"due"

@@ -1,13 +1,11 @@
-"""RedisSemaphore: the public face of the Redis driver.
+"""RedisSemaphore: a semaphore for every process that uses one Redis server.
 
-It checks arguments, asks, and waits. Who gets a slot is decided by the scripts
-on the server; how calls get there is the seat's business, staying alive the
-keeper's, and the blocking twins are in `threads`.
+It checks arguments, and reads what the server says of the whole name. Acquiring and
+releasing are in `_limit`; the scripts on the server decide who gets a slot.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Iterable
 from typing import Any
@@ -16,87 +14,64 @@ from slotwise._core.arguments import (
     UNSET,
     Unset,
     check_count,
-    check_flag,
-    check_label,
     check_name,
     check_reason,
     check_seconds,
 )
-from slotwise._core.closing import Closure, closed_error
-from slotwise._core.limit import EXIT_LIMIT
-from slotwise._core.redaction import kind_of
+from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
-from slotwise.errors import BackendError, SemaphoreClosed
-from slotwise.redis import _closing, _log, _statistics
-from slotwise.redis import _shared_client as shared_clients
-from slotwise.redis._acquisition import RedisAcquisition, read_closure
-from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise._core.semaphore import Semaphore
+from slotwise.errors import BackendError
+from slotwise.redis import _statistics
+from slotwise.redis._closing import read_closure
+from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import logger
 from slotwise.redis._inspect import read_claimants
-from slotwise.redis._loop_client import LoopClient
-from slotwise.redis._release_batching import kick, send_release
-from slotwise.redis._reply_limits import (
-    INSPECT,
-    Release,
-    release_on_exit,
-    release_within,
-    reply_within,
-)
-from slotwise.redis._request_batching import request_template
-from slotwise.redis._scripts import Script, load
-from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
+from slotwise.redis._limit import RedisLimit, check_max_value
+from slotwise.redis._release_batching import send_kick
+from slotwise.redis._reply_limits import INSPECT, reply_within
+from slotwise.redis._scripts import load
+from slotwise.redis._semaphore_dialect import SEMAPHORE
+from slotwise.redis._shared_client import shared_client_for
 from slotwise.redis._statistics import read_stats
-from slotwise.redis._sync import BlockingTwins
 from slotwise.redis._wait_for_grant import wait_for_grant
 
-# For how long a resize is remembered when nobody is there.
+# How long a resize is remembered when nobody holds or waits, in seconds.
 _REMEMBERED = 24 * 3600
 
-# Lua counts in doubles: above this it would miscount.
-_MAX_VALUE = 2**53
-
 # Each slot is a member of a sorted set, as documented, and the server does nothing else while it
-# adds them: this is some 20 ms of its time.
+# adds them: this takes it about 20 ms.
 _MAX_SLOTS = 10_000
 
 _INSPECT = load("look")
 _CLOSE = load("close")
 _REOPEN = load("reopen")
+_RESIZE = load("resize")
+_KICK = load("kick")
 
 
-class RedisSemaphore(BlockingTwins):
+class RedisSemaphore(RedisLimit, Semaphore):
     """A semaphore for all processes that use one Redis server.
 
-    Instances of one name, namespace and server are one semaphore, in whatever
+    Instances of one name, namespace and server are one semaphore, in any
     process. ``name=None`` makes a private one, with a random name.
 
     Args:
         value: how many slots there are.
         name: what instances share it by.
-        max_acquire_time: the longest wait in seconds; None waits for ever.
+        max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
         heartbeat_max_interval: how long a process may be silent, in seconds,
-            before what it holds and its places in line are given to others.
-        ping_interval: how often it shows that it lives; a fifth of that by default, and
+            before what it holds and its places in the queue are given to others.
+        ping_interval: how often it sends a heartbeat; a fifth of that by default, and
             5 s at most.
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
         config: the server; ``RedisConfig()`` is the one on this machine.
     """
 
-    __slots__ = (
-        "_cancel_task_on_loss",
-        "_config",
-        "_fork_epoch",
-        "_generation",
-        "_interval",
-        "_ping_interval",
-        "_record",
-        "_request_template",
-        "_shared",
-        "_value",
-        "_written_name",
-    )
+    _dialect = SEMAPHORE
+    _has_a_server = True
 
     def __init__(
         self,
@@ -116,39 +91,15 @@ class RedisSemaphore(BlockingTwins):
         self._name = check_name(name)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
-        self._ttl = check_seconds("ttl", ttl)
-        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
-        self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
-        if config is not None and not isinstance(config, RedisConfig):
-            raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
-        self._config = RedisConfig() if config is None else config
-        self._generation = _closing.generations.current(self._closing_key)
-        self._fork_epoch: object = None
-        self._attach()
-
-    @property
-    def _closing_key(self) -> _closing.Key:
-        return _closing.key_of(self._config, "semaphore", self._written_name)
-
-    def _attach(self) -> None:
-        shared = shared_client_for(self._config)
-        self._shared = shared
-        self._record = shared.record(self._config.namespace, self._written_name)
-        self._request_template: tuple[bytes, bytes] | None = None
-        self._fork_epoch = shared_clients.fork_epoch
-
-    def _attached(self) -> tuple[SharedClient, NameRecord]:
-        """What this process shares; made anew in a forked child."""
-        if self._fork_epoch is not shared_clients.fork_epoch:
-            self._attach()
-        return self._shared, self._record
-
-    def _template(self) -> tuple[bytes, bytes]:
-        """A request as it travels, but for what differs each time."""
-        if self._request_template is None:
-            self._request_template = request_template(self)
-        return self._request_template
+        self._set_up(
+            self._written_name,
+            RedisConfig() if config is None else config,
+            ttl=ttl,
+            cancel_task_after_ttl=cancel_task_after_ttl,
+            heartbeat_max_interval=heartbeat_max_interval,
+            ping_interval=ping_interval,
+            cancel_task_on_loss=cancel_task_on_loss,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -194,7 +145,7 @@ class RedisSemaphore(BlockingTwins):
         record = self._record
         return record.value if self._value in record.values else self._value
 
-    # ---------------------------------------------------------------- taking
+    # ------------------------------------------------------------- acquiring
 
     async def acquire(
         self,
@@ -219,7 +170,7 @@ class RedisSemaphore(BlockingTwins):
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        acquisition = self._new_acquisition(slots, label)
+        acquisition = self._new_acquisition(self._check_slots(slots), label)
         acquisition.send_request(wait=timeout != 0)
         await wait_for_grant(acquisition, timeout)
         return acquisition
@@ -227,91 +178,64 @@ class RedisSemaphore(BlockingTwins):
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
-        """Take ``slots`` slots if that neither waits nor passes anybody, else give None.
+        """Take ``slots`` slots if that neither waits nor passes anybody, else return None.
 
         Raises:
             BackendError: the server can't be used, or did not answer within a second.
         """
-        acquisition = self._new_acquisition(slots, label)
+        acquisition = self._new_acquisition(self._check_slots(slots), label)
         acquisition.send_request(wait=False)
         try:
             await wait_for_grant(acquisition, 0.0)
         except BackendError:
-            raise  # also when it is a time-out as well: nobody knows whether there was a slot
+            raise  # even if it is a timeout too: nobody knows whether there was a slot
         except TimeoutError:
             return None
         return acquisition
 
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        return self._acquire_blocking(lambda: self.acquire(slots, timeout=timeout, label=label))
+
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        """Like `try_acquire`; blocks for one round trip to the server."""
+        return self._acquire_blocking(lambda: self.try_acquire(slots, label=label))
+
     def _check_slots(self, slots: object) -> int:
+        if slots == 1 and type(slots) is int:  # True is 1 too, but not a number of slots
+            return slots
         count = check_count("slots", slots)
         if count > _MAX_SLOTS:
             raise ValueError(f"slots must be at most {_MAX_SLOTS} at once on Redis, not {slots}")
         return count
 
-    def _new_acquisition(self, slots: int, label: str | None) -> RedisAcquisition:
-        if slots != 1 or type(slots) is not int:  # True is 1, and no number of slots
-            self._check_slots(slots)
-        if not self._generation.admits(self._attached()[0].has):
-            raise self._closed_error()
-        acquisition = RedisAcquisition(
-            self, slots, "" if label is None else check_label(label) or ""
-        )
-        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
-            acquisition.task = asyncio.current_task()
-        return acquisition
-
-    # ---------------------------------------------------------------- giving
-
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Give an acquisition's slots back; False if it had ended before.
-
-        Raises:
-            BackendError: the server did not confirm it within ``cleanup_timeout``. The
-                release continues in the background, and silence frees the slots anyway.
-        """
-        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
-
-    async def _release_on_exit(
-        self, acquired: AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> None:
-        await self._release(acquired, release_on_exit, at_most)
-
-    async def _release(
-        self, acquisition_id: str | AcquisitionResult, how: Release, seconds: float
-    ) -> bool:
-        acquisition_id = acquisition_id_of(acquisition_id)
-        shared, record = self._attached()
-        if acquisition_id in shared_clients.inherited:
-            return False  # its parent process has it
-        holder = shared.holders.pop(acquisition_id, None)
-        if holder is not None:
-            holder.mark_ended()
-        shared.pending_cancels.pop(acquisition_id, None)
-
-        def send(client: LoopClient) -> asyncio.Future[Any]:
-            return send_release(shared, record, client, acquisition_id, self._interval)
-
-        reply = await how(seconds, shared, record, self._interval, send)
-        if reply is None:
-            return False
-        if holder is not None:
-            _log.released(holder)
-        return bool(reply[0])
-
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """End somebody's acquisition, of whatever process; False if it had ended before.
+        """End somebody's acquisition, in any process; False if it had ended before.
 
         The next waiters get its slots at once. Its holder is told at once, or by
         its next heartbeat if the message does not reach it: its ``lost`` is set, and
         ``cancel_task_on_loss`` applies. Until then two may be at work: that is what
-        fencing tokens are for. One who still waits is not kicked out of line.
+        fencing tokens are for. A request that still waits is left alone.
         """
         shared, record = self._attached()
         client = shared.client()
-        kicked = kick(shared, record, client, acquisition_id_of(acquisition_id), self._interval)
+        args = [b"", acquisition_id_of(acquisition_id), client.token, self._interval]
+        kicked = send_kick(shared, record, client, _KICK, [*args, record.keys.notification])
         return await reply_within(INSPECT, kicked, client, record.keys.slot)
 
-    # ------------------------------------------------------ looking, steering
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `kick`; blocks for one round trip to the server."""
+        return self._run_blocking(self.kick(acquisition_id))
+
+    # ------------------------------------------------------------ inspecting
 
     async def _locked(self) -> bool:
         if self._generation.closed:
@@ -319,26 +243,35 @@ class RedisSemaphore(BlockingTwins):
         stats = await self.stats()
         return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
 
+    def locked_sync(self) -> bool:
+        return self._run_blocking(self._locked())
+
     async def stats(self) -> SemaphoreStats:
         return read_stats(await self._inspect("counts"), self._value)
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._run_blocking(self.stats())
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, in the whole fleet."""
         return read_claimants((await self._inspect("holders"))[5:])
 
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._run_blocking(self.holders())
+
     async def waiters(self) -> list[Claimant]:
-        """Who waits now, in the whole fleet, first come first."""
+        """Who waits now, in the whole fleet, in the order of the queue."""
         return read_claimants((await self._inspect("waiters"))[5:])
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._run_blocking(self.waiters())
 
     async def _inspect(self, what: str) -> list[Any]:
         args = [b"", what, self._attached()[1].keys.notification, self._interval]
-        return await self._run_script(_INSPECT, args)
-
-    async def _run_script(self, script: Script, args: list[Any]) -> list[Any]:
-        shared, record = self._attached()
-        client = shared.client()
-        reply = client.run(script, record.keys.all, args, record.keys.slot)
-        return await reply_within(INSPECT, reply, client, record.keys.slot)
+        reply: list[Any] = await self._run_script(_INSPECT, args)
+        return reply
 
     @classmethod
     async def get_acquired_stats(
@@ -353,7 +286,7 @@ class RedisSemaphore(BlockingTwins):
 
         Args:
             names: only these; unknown ones are left out.
-            limit: at most so many.
+            limit: how many are returned at most.
             config: the server and the namespace.
         """
         if isinstance(names, str):
@@ -387,30 +320,26 @@ class RedisSemaphore(BlockingTwins):
             _statistics.collect(shared, config.namespace, names, limit)
         )
 
+    # ----------------------------------------------------------- controlling
+
     async def resize(self, value: int) -> None:
         _check_value(value)
         if self._generation.closed:
             raise self._closed_error()
         shared, record = self._attached()
-        client = shared.client()
-        args = [b"", client.token, self._interval, record.keys.notification]
+        args = [b"", shared.client().token, self._interval, record.keys.notification]
         args += [self._value, value, _REMEMBERED]
-        word, *messages = await self._run_script(load("resize"), args)
+        word, *messages = await self._run_script(_RESIZE, args)
         if word == b"closed":
             raise self._closed_error(read_closure(messages))
         record.learn(value, self._value, value)
-        for message in messages[1:]:
-            shared.dispatch(message)
+        self._dispatch(messages[1:])
 
-    # --------------------------------------------------------------- closing
-
-    async def close(self) -> None:
-        if not self._generation.closed:
-            at_most = self._config.cleanup_timeout
-            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+    def resize_sync(self, value: int) -> None:
+        self._run_blocking(self.resize(value))
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for the whole fleet, until `Semaphore.reopen`.
+        """Close the name for the whole fleet, until `reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. The server remembers it for
@@ -419,21 +348,23 @@ class RedisSemaphore(BlockingTwins):
         reason = check_reason(reason)
         shared, _ = self._attached()
         args = [b"", shared.client().token, self._value, *([] if reason is None else [reason])]
-        for message in await self._run_script(_CLOSE, args):
-            shared.dispatch(message)
+        self._dispatch(await self._run_script(_CLOSE, args))
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        self._run_blocking(self.close_everywhere(reason))
 
     async def reopen(self) -> None:
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
-        for message in await self._run_script(_REOPEN, args):
-            shared.dispatch(message)
+        self._dispatch(await self._run_script(_REOPEN, args))
 
-    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        return closed_error(f"{self._written_name!r} is", closure)
+    def reopen_sync(self) -> None:
+        self._run_blocking(self.reopen())
+
+    @property
+    def _title(self) -> str:
+        return repr(self._written_name)
 
 
 def _check_value(value: object) -> int:
-    count = check_count("value", value)
-    if count > _MAX_VALUE:
-        raise ValueError(f"value must be at most {_MAX_VALUE} on Redis, not {count}")
-    return count
+    return check_max_value(check_count("value", value))

@@ -19,31 +19,35 @@ import socket
 import time
 from hashlib import sha1
 from hmac import compare_digest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
+from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, logger
 from slotwise.redis._endpoint import Address
 from slotwise.redis._heartbeat_thread import HeartbeatThread
-from slotwise.redis._keys import Keys, KeySet
+from slotwise.redis._keys import KeySet
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.cluster import ClusterMap
-from slotwise.redis._net.connection import pack_half
-from slotwise.redis._release_batching import send_release
-from slotwise.redis._scripts import load
+from slotwise.redis._net.connection import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._dialect import Dialect
+
+# What a script says behind its reply when one call was not enough to serve everyone who fits.
+_UNFINISHED = b"unfinished"
 
 
 class NameRecord:
-    """What this process knows of one name: its keys and its value."""
+    """What this process knows of one name: its keys, its dialect and its value."""
 
     __slots__ = (
         "__weakref__",
         "_templates",
+        "dialect",
         "heartbeat_at",
         "keys",
         "name",
@@ -51,9 +55,8 @@ class NameRecord:
         "values",
     )
 
-    heartbeat = load("beat")  # the script that takes the heartbeats of this room
-
-    def __init__(self, keys: KeySet) -> None:
+    def __init__(self, dialect: Dialect, keys: KeySet) -> None:
+        self.dialect = dialect
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
@@ -61,28 +64,20 @@ class NameRecord:
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
-    async def release_all(
-        self, shared: SharedClient, client: LoopClient, ids: list[str], interval: float
-    ) -> None:
-        """Have many acquisitions ended, in calls of bounded size."""
-        await asyncio.gather(*(send_release(shared, self, client, each, interval) for each in ids))
-
     def learn(self, value: int, *declared: int) -> None:
+        """Note the value that the server told, and values that instances may be made with."""
         if value != self.value or not self.values.issuperset(declared):
             self.values = self.values | {value, *declared} if self.value else frozenset(declared)
             self.value = value
 
-    def release_template(self, sha: bytes, client: str, interval: float) -> tuple[bytes, bytes]:
-        """A give.lua call as it travels, but for the id in its middle."""
-        template = self._templates.get((client, interval))
+    def release_template(self, token: str, interval: float) -> tuple[bytes, bytes]:
+        """A packed release, except for the id in its middle."""
+        template = self._templates.get((token, interval))
         if template is None:
-            keys = self.keys.all
-            first = pack_half((b"EVALSHA", sha, len(keys), *keys, b""))
-            last = pack_half((client, interval, self.keys.notification, b""))
-            template = (b"*%d\r\n" % (3 + len(keys) + 6) + first, last)
             if len(self._templates) > 16:  # loops come and go
                 self._templates.clear()
-            self._templates[client, interval] = template
+            template = self.dialect.release_template(self, token, interval)
+            self._templates[token, interval] = template
         return template
 
 
@@ -105,20 +100,20 @@ class SharedClient:
         self.next_number = itertools.count(1).__next__
         self.holders: dict[str, RedisAcquisition] = {}
         self.waiters: dict[str, RedisAcquisition] = {}
-        # Lost or expired, with a task that is about to be cancelled for it.
-        self.pending_cancels: dict[str, RedisAcquisition] = {}
+        self.ttl_cancels = TtlCancels()
         self.cluster = ClusterMap(config) if config.endpoint.cluster else None
         self.heartbeat_thread = HeartbeatThread(self)
-        self._records: WeakValueDictionary[tuple[str, str], NameRecord] = WeakValueDictionary()
+        self._records: WeakValueDictionary[tuple[str, str, str], NameRecord] = WeakValueDictionary()
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
         self._client_numbers = itertools.count()
 
-    def record(self, namespace: str, name: str) -> NameRecord:
+    def record(self, dialect: Dialect, namespace: str, name: str) -> NameRecord:
+        """What this process knows of a name; the same for all objects of that name."""
         with _lock:
-            record = self._records.get((namespace, name))
+            record = self._records.get((dialect.kind, namespace, name))
             if record is None:
-                keys = Keys(namespace, name, cluster=self.cluster is not None)
-                record = self._records[namespace, name] = NameRecord(keys)
+                keys = dialect.keys(namespace, name, cluster=self.cluster is not None)
+                record = self._records[dialect.kind, namespace, name] = NameRecord(dialect, keys)
             return record
 
     def has(self, acquisition_id: str) -> bool:
@@ -209,6 +204,29 @@ class SharedClient:
             )
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
 
+    def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
+        """Pass on the messages behind the reply to a call of ``client`` for ``record``."""
+        for message in messages:
+            if message == _UNFINISHED:
+                self.continue_serving(record, client)
+            else:
+                self.dispatch(message)
+
+    def continue_serving(self, record: NameRecord, client: LoopClient) -> None:
+        """Have the server serve the waiters that one call was not enough for."""
+
+        def answered(_: Call, reply: Any) -> None:
+            if isinstance(reply, BaseException):
+                return  # the waiters check again
+            [[due_ms, *messages]] = reply
+            self.dispatch_all(messages, record, client)
+            if due_ms == 0:
+                self.continue_serving(record, client)
+
+        keys, interval = record.keys, 0
+        args = [b"", client.token, interval, keys.notification, 0, 0]
+        client.submit(Call(record.dialect.heartbeat, keys.all, args, answered, keys.slot))
+
     def dispatch(self, message: bytes) -> None:
         """Pass on what a script told a waiter or holder of ours, in whatever loop it is."""
         try:
@@ -232,9 +250,9 @@ class SharedClient:
             waiter.unconfirmed = True
         try:
             if asyncio._get_running_loop() is waiter.client.loop:
-                waiter.dispatch(word, more)
+                waiter.on_message(word, more)
             else:
-                waiter.client.loop.call_soon_threadsafe(waiter.dispatch, word, more)
+                waiter.client.loop.call_soon_threadsafe(waiter.on_message, word, more)
         except RuntimeError:  # its loop is closed
             if self.waiters.pop(acquisition_id, None) is not None:
                 self.heartbeat_thread.release_later(waiter)
@@ -247,22 +265,14 @@ class SharedClient:
         if self.holders.pop(acquisition_id, None) is None:
             return
         holder.mark_ended()
-        task = holder.task if cancel else None
-        if task is not None:
-            self.pending_cancels[acquisition_id] = holder
+        sent = None
+        if cancel and holder.task is not None:
+            sent = self.ttl_cancels.announce(
+                acquisition_id, holder.task, reason, owner=holder.record
+            )
         holder.lost.set(reason)
-        if task is not None:
-            loop = task.get_loop()
-
-            def cancel_task() -> None:
-                # Not there any more if it was released before the loop came to this.
-                if self.pending_cancels.pop(acquisition_id, None) is not None:
-                    task.cancel(reason)
-
-            try:
-                loop.call_soon_threadsafe(cancel_task)
-            except RuntimeError:  # the loop is closed, and the task with it
-                self.pending_cancels.pop(acquisition_id, None)
+        if sent is not None:
+            sent.send()
 
     # ---------------------------------------------------------------- resting
 

@@ -79,8 +79,8 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
     future = acquisition.future
     deadline = None if timeout is None else _Deadline(acquisition, timeout or TRY)
     # By another thread, which may not have seen it among the waiters.
-    if acquisition.semaphore._generation.closed and acquisition.close():
-        acquisition.send_release(acquisition.client).add_done_callback(acquisition._withdrawn)
+    if acquisition.limit._generation.closed and acquisition.close():
+        acquisition.send_release(acquisition.client).add_done_callback(acquisition.on_withdrawn)
     try:
         await future
     except TimedOut:
@@ -90,7 +90,7 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
         try:
-            await acquisition.withdraw(acquisition.semaphore._config.cleanup_timeout)
+            await acquisition.withdraw(acquisition.limit._config.cleanup_timeout)
         except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
             pass
         raise
@@ -111,23 +111,21 @@ async def _time_out(
     client, slot = acquisition.client, acquisition.record.keys.slot
     trouble = client.trouble(slot)
     queued = acquisition.queued
-    reply = await acquisition.withdraw(patience)
-    in_vain = f"no slot of {acquisition.title} in {waited:g} s"
+    released = await acquisition.withdraw(patience)
+    in_vain = f"no slot of {acquisition.limit._title} in {waited:g} s"
     if trouble is not None and not queued:
         if isinstance(trouble, Unreachable):
             raise NotReached(f"{in_vain}: {trouble}") from trouble
         raise trouble
     endpoint = acquisition.shared.config.endpoint
-    granted = reply is not None and acquisition.was_granted(reply)
-    if reply is None and queued and trouble is None and not deadline.silence():
+    if released is None and queued and trouble is None and not deadline.silence():
         # Only the answer to leaving the queue did not come in so short a time.
-        raise AcquireTimeout(
-            f"{in_vain}: still queued{acquisition.asked_for} when {endpoint} last answered"
-        )
-    if reply is None or (granted and not queued):
+        share = acquisition.record.dialect.share_requested(acquisition)
+        raise AcquireTimeout(f"{in_vain}: still queued{share} when {endpoint} last answered")
+    if released is None or (released.held and not queued):
         silence = deadline.silence() if queued else waited  # perhaps an outage
         no_reply(silence, client, slot)
         raise NotReached(f"{in_vain}: {endpoint} did not answer")
-    if granted:
+    if released.held:
         raise AcquireTimeout(f"{in_vain}: it came just too late")
-    raise acquisition.timeout_error(waited, reply)
+    raise acquisition.record.dialect.timeout_error(acquisition, waited, released.counts)

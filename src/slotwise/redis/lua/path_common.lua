@@ -8,7 +8,7 @@
 --                     wait whose path goes through it, its own value or "-" for that of its
 --                     tier, the ticket of the head that a slot is kept for or "-", and, in the
 --                     widest tier, the highest slot number there has been
---                     id -> its claim, "interval ttl path ticket granted number token who"
+--                     id -> its claim, "interval ttl path ticket granted number token owner"
 --                     ">path" -> "node ticket": where the group of a path is parked
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
 --                     .closed, and .reason if that has one, .life, until when (us) all of this is
@@ -38,13 +38,38 @@ local rebuild                 -- path_rules.lua: make all keys anew of the claim
 
 local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
 
+-- Members to be added to sorted sets, by key and then by turns a score and a member, while a call
+-- makes many of them and reads none.
+local additions
+
+local function zadd(key, score, member)
+  if not additions then return redis.call('ZADD', key, score, member) end
+  local own = additions[key] or {}
+  additions[key] = own
+  own[#own + 1] = score
+  own[#own + 1] = member
+end
+
+local function begin_adding() additions = {} end
+
+local function add_all()
+  for key, own in pairs(additions) do
+    for from = 1, #own, CHUNK do
+      redis.call('ZADD', key, unpack(own, from, math.min(from + CHUNK - 1, #own)))
+    end
+  end
+  additions = nil
+end
+
 local function padded(ticket) return string.format('%016.0f', ticket) end
 
 -- ------------------------------------------------------------- state: read once, written once
 
 local function fetch(fields)
-  local texts = redis.call('HMGET', state, unpack(fields))
-  for i, field in ipairs(fields) do known[field] = texts[i] end
+  for from = 1, #fields, CHUNK do
+    local texts = redis.call('HMGET', state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    for i, text in ipairs(texts) do known[fields[from + i - 1]] = text end
+  end
 end
 
 local function get(field)
@@ -82,7 +107,7 @@ local function forget_claims()
 end
 
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
-local function open(first, given_now, ...)
+local function open(first, given_now, fields)
   first_key = first
   state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   line, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
@@ -96,8 +121,12 @@ local function open(first, given_now, ...)
   end
   now_text = seconds(now)
   told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
-  fetch({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed', '.life',
-         '.closed', '.reason', '.keys', '.blocked', ...})
+  fields = fields or {}
+  for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
+                         '.life', '.closed', '.reason', '.keys', '.blocked'}) do
+    fields[#fields + 1] = fact
+  end
+  fetch(fields)
   read_values(known['.values'] or '')
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
@@ -203,39 +232,32 @@ end
 -- ------------------------------------------------------------------------------ claims
 
 local function read_claim(id)
-  local interval, ttl, path, ticket, granted, number, token_text, who = string.match(
+  local interval, ttl, path, ticket, granted, number, token_text, owner = string.match(
     get(id) or '', '^(%S+) (%S+) (%S+) (%d+) (%S+) (%d+) (%d+) (.*)$')
   if not tonumber(interval) then return nil end  -- none, or garbage
   return {
     interval = interval, ttl = ttl, path = path, ticket = tonumber(ticket), granted = granted,
-    number = tonumber(number), token = tonumber(token_text), who = who,
+    number = tonumber(number), token = tonumber(token_text), owner = owner,
   }
 end
 
 local function write_claim(id, claim)
   put(id, table.concat({
     claim.interval, claim.ttl, claim.path, whole(claim.ticket), claim.granted,
-    whole(claim.number), whole(claim.token), claim.who,
+    whole(claim.number), whole(claim.token), claim.owner,
   }, ' '))
 end
 
--- A message to the process of an id, or into the reply if that is the caller's own. `who` is
+-- A message to the process of an id, or into the reply if that is the caller's own. `owner` is
 -- that of its claim.
-local function tell(id, who, ...)
+local function tell(id, owner, ...)
   local seat = string.match(id, '^sw%-([^-]+)%-')
   local message = table.concat({...}, ' ')
   if seat == caller then
     told[#told + 1] = message
   elseif seat then
-    redis.call('PUBLISH', 'slotwise:' .. seat, proved(message, who))
+    redis.call('PUBLISH', 'slotwise:' .. seat, proved(message, owner))
   end
-end
-
--- The last thing that a script does: write, and reply.
-local function answer(reply)
-  save()
-  for _, message in ipairs(told) do reply[#reply + 1] = message end
-  return reply
 end
 
 -- What is replied to one who is refused: "closed", and the reason if there is one.

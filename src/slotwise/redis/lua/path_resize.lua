@@ -4,8 +4,8 @@
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit
 --       9 for how long it is remembered when nobody is there (s)
--- Returns {"resized", 1 if something is unfinished}, {"conflict", tier or -1, its value} or
--- {"closed", the reason if there is one}, and behind it what it has to tell the caller's seat.
+-- Returns {"resized"}, {"conflict", tier or -1, its value} or {"closed", the reason if there is
+-- one}, and behind it messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include path_rules.lua
 open(1, ARGV[1])
@@ -45,4 +45,4 @@ else
 end
 settle()
 outlive(tonumber(ARGV[9]))
-return answer({'resized', is_unfinished()})
+return answer({'resized'})

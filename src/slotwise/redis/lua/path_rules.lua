@@ -31,7 +31,7 @@ local function first_of(key, name)  -- of those whose record begins with a name
 end
 
 local function park(path, ticket, name)
-  redis.call('ZADD', parked, 0, name .. ' ' .. padded(ticket) .. ' ' .. path)
+  zadd(parked, 0, name .. ' ' .. padded(ticket) .. ' ' .. path)
   put('>' .. path, name .. ' ' .. whole(ticket))
   fresh[parked] = true
 end
@@ -83,7 +83,7 @@ local function take_number(widest)  -- before it counts the new holder
 end
 
 -- Turn a claim, whose nodes all have a slot for it, into a holder until `deadline`.
-local function seat(id, claim, path_nodes, deadline)
+local function hold(id, claim, path_nodes, deadline)
   local widest = path_nodes[#path_nodes]
   claim.number = take_number(widest)
   if widest.held == 0 then fresh[holders] = true end
@@ -95,9 +95,9 @@ local function seat(id, claim, path_nodes, deadline)
   claim.token, claim.granted = token, now_text
   put('.token', whole(token))
   write_claim(id, claim)
-  redis.call('ZADD', holders, deadline, id)
+  zadd(holders, deadline, id)
   if claim.ttl ~= '-' then
-    redis.call('ZADD', ttls, seconds(now + tonumber(claim.ttl)), id)
+    zadd(ttls, seconds(now + tonumber(claim.ttl)), id)
     fresh[ttls] = true
     if not known['.timed'] then put('.timed', '1') end
   end
@@ -132,8 +132,8 @@ end
 -- Stand in line. The group of a path is parked when its first one comes.
 local function wait(id, claim, path_nodes, deadline)
   write_claim(id, claim)
-  redis.call('ZADD', line, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-  redis.call('ZADD', waiters, deadline, id)
+  zadd(line, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+  zadd(waiters, deadline, id)
   if path_nodes[#path_nodes].waiting == 0 then fresh[line], fresh[waiters] = true, true end
   for _, node in ipairs(path_nodes) do
     node.waiting = node.waiting + 1
@@ -227,8 +227,8 @@ local function examine(path, ticket, here)
   if claim and deadline then
     -- A grant is no sign of life: one that died in line blocks the others for no longer
     -- than if it had stayed there.
-    seat(id, claim, path_nodes, deadline)
-    tell(id, claim.who, 'granted', id, whole(claim.number), whole(claim.token))
+    hold(id, claim, path_nodes, deadline)
+    tell(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
   end
   local next_head = take_out(id or '', path, ticket, path_nodes)
   if next_head then
@@ -290,7 +290,7 @@ local function expire()
     for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
       local claim = read_claim(id)
       leave(id)
-      tell(id, claim and claim.who, 'closed', id, known['.reason'] or nil)
+      tell(id, claim and claim.owner, 'closed', id, known['.reason'] or nil)
     end
   end
   settle()
@@ -422,4 +422,13 @@ local function declare(shape, own_values)
   put('.declared', own_values)
   put('.accepted', (string.gsub(own_values, '(%d+),?', '|,%1,')))
   put('.values', own_values)
+end
+
+-- The last thing that a script does: write, and reply. Behind the reply stand the messages for the
+-- caller, "unfinished" among them if a call of path_beat.lua has to serve the others.
+local function answer(reply)
+  save()
+  for _, message in ipairs(told) do reply[#reply + 1] = message end
+  if is_unfinished() == 1 then reply[#reply + 1] = 'unfinished' end
+  return reply
 end

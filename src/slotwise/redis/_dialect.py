@@ -1,0 +1,128 @@
+"""What differs between the kinds of limits on Redis: scripts, requests and replies.
+
+Batching, waiting, heartbeats, loss and clean-up ask a `Dialect` and know no kind. There
+are two: `_semaphore_dialect` and `_path_dialect`. Nothing here sends anything.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from slotwise.redis._net.connection import pack_half
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slotwise.errors import AcquireTimeout
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._keys import KeySet
+    from slotwise.redis._scripts import Script
+    from slotwise.redis._shared_client import NameRecord
+
+
+class Released(NamedTuple):
+    """What became of an acquisition that was released or taken out of the queue."""
+
+    held: bool
+    waited: bool = False
+    counts: Sequence[Any] = ()  # how full it is, if that was asked for: for `Dialect.timeout_error`
+
+
+class Dialect(ABC):
+    """How the scripts of one kind of limit are called, and what their replies mean."""
+
+    kind: ClassVar[str]
+    heartbeat: ClassVar[Script]
+    request: ClassVar[Script]
+    request_many: ClassVar[Script]
+    release: ClassVar[Script]
+    release_many: ClassVar[Script]
+
+    # Which argument tells that a request may have been made before.
+    request_again_at: ClassVar[int]
+    request_many_again_at: ClassVar[int]
+
+    # Whether everybody waits in one queue: while somebody does, a newcomer has to wait in any
+    # case, so that its request can wait a moment to be sent with others.
+    has_one_queue: ClassVar[bool]
+
+    @abstractmethod
+    def keys(self, namespace: str, name: str, *, cluster: bool) -> KeySet:
+        """The keys of one name."""
+
+    # -------------------------------------------------------------- requests
+
+    @abstractmethod
+    def request_args(
+        self, acquisition: RedisAcquisition, *, wait: bool, again: bool, due: bytes
+    ) -> list[Any]:
+        """The arguments of ``request``."""
+
+    @abstractmethod
+    def request_template(self, limit: Any) -> tuple[bytes, ...]:
+        """The parts of a packed request that are always the same; see `pack_request`."""
+
+    @abstractmethod
+    def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
+        """A request that may wait and has no label, packed: most of it is always the same."""
+
+    @abstractmethod
+    def request_many_args(self, batch: Sequence[RedisAcquisition], due: bytes) -> list[Any]:
+        """The arguments of ``request_many`` for requests of one object, for one slot each."""
+
+    @abstractmethod
+    def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:
+        """Tell an acquisition the reply to its request; returns the messages behind it."""
+
+    @abstractmethod
+    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
+        """The error for a waiter that a resize to ``value`` left without hope."""
+
+    @abstractmethod
+    def timeout_error(
+        self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
+    ) -> AcquireTimeout:
+        """The error for a wait that timed out, by what `Released` or a reply counted."""
+
+    @abstractmethod
+    def share_requested(self, acquisition: RedisAcquisition) -> str:
+        """How many slots of how many it requested, for a message; may be empty."""
+
+    # -------------------------------------------------------------- releases
+
+    @abstractmethod
+    def release_args(
+        self, record: NameRecord, token: str, interval: float, acquisition_id: str, *, count: bool
+    ) -> list[Any]:
+        """The arguments of ``release``; ``token`` is that of the loop client that calls."""
+
+    @abstractmethod
+    def release_template(
+        self, record: NameRecord, token: str, interval: float
+    ) -> tuple[bytes, bytes]:
+        """What stands before and after the id in a packed release that counts nothing."""
+
+    @abstractmethod
+    def release_many_args(
+        self, record: NameRecord, token: str, interval: float, ids: list[str]
+    ) -> list[Any]:
+        """The arguments of ``release_many``."""
+
+    @abstractmethod
+    def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
+        """What a reply of ``release`` says, and the messages behind it."""
+
+    def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
+        """For each id a digit, 1 if it was held, and the messages behind that."""
+        return reply[0], reply[1:]
+
+
+def pack_call(script: Script, keys: Sequence[bytes], count: int, *words: Any) -> bytes:
+    """The beginning of a packed script call with ``count`` arguments: those given stand first."""
+    first = pack_half((b"EVALSHA", script.sha, len(keys), *keys, *words))
+    return b"*%d\r\n" % (3 + len(keys) + count) + first
+
+
+def pack_word(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)

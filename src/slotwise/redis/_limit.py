@@ -1,0 +1,254 @@
+"""RedisLimit: what semaphores and tiers on a Redis server have in common.
+
+It connects an object with what its process shares, and acquires, releases, closes and
+blocks threads for it. Which scripts are called is a matter of the dialect; arguments and
+documentation are those of `RedisSemaphore` and `RedisPaths`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from slotwise._core.arguments import check_flag, check_label, check_seconds
+from slotwise._core.closing import Closure, Generation, closed_error
+from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.redaction import kind_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise.errors import SemaphoreClosed
+from slotwise.redis import _closing, _log
+from slotwise.redis import _shared_client as shared_clients
+from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise.redis._release_batching import send_release
+from slotwise.redis._reply_limits import (
+    INSPECT,
+    Release,
+    release_on_exit,
+    release_within,
+    reply_within,
+)
+from slotwise.redis._scripts import Script
+from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
+
+if TYPE_CHECKING:
+    from slotwise._core.paths import Path
+    from slotwise.redis._dialect import Dialect, Released
+    from slotwise.redis._loop_client import LoopClient
+
+T = TypeVar("T")
+
+# Lua counts in doubles: above this it would miscount.
+MAX_VALUE = 2**53
+
+
+class RedisLimit:
+    """A limit on a server, as one object of this process sees it."""
+
+    _dialect: ClassVar[Dialect]
+
+    _cancel_task_after_ttl: bool
+    _cancel_task_on_loss: bool
+    _closing_key: _closing.Key
+    _config: RedisConfig
+    _fork_epoch: object
+    _generation: Generation
+    _interval: float
+    _ping_interval: float
+    _record: NameRecord
+    _shared: SharedClient
+    _template: tuple[bytes, ...] | None
+    _ttl: float | None
+    _value: int
+
+    def _set_up(
+        self,
+        name: str,
+        config: RedisConfig,
+        *,
+        ttl: float | None,
+        cancel_task_after_ttl: bool,
+        heartbeat_max_interval: float,
+        ping_interval: float | None,
+        cancel_task_on_loss: bool,
+    ) -> None:
+        """Check and keep what both kinds are made with, and share the server."""
+        if not isinstance(config, RedisConfig):
+            raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
+        self._config = config
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
+        self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
+        self._closing_key = _closing.key_of(config, self._dialect.kind, name)
+        self._generation = _closing.generations.current(self._closing_key)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._shared = shared_client_for(self._config)
+        name = self._closing_key[-1]
+        self._record = self._shared.record(self._dialect, self._config.namespace, name)
+        self._template = None
+        self._fork_epoch = shared_clients.fork_epoch
+
+    def _attached(self) -> tuple[SharedClient, NameRecord]:
+        """What this process shares; a forked child gets its own."""
+        if self._fork_epoch is not shared_clients.fork_epoch:
+            self._attach()
+        return self._shared, self._record
+
+    def _request_template(self) -> tuple[bytes, ...]:
+        """The parts of a packed request that are always the same."""
+        if self._template is None:
+            self._template = self._dialect.request_template(self)
+        return self._template
+
+    if TYPE_CHECKING:  # both kinds have them
+
+        @property
+        def name(self) -> str | None: ...
+
+        @property
+        def value(self) -> int: ...
+
+        @property
+        def _title(self) -> str: ...
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        return closed_error(f"{self._title} is", closure)
+
+    # ------------------------------------------------------------- acquiring
+
+    def _new_acquisition(self, slots: int, label: str | None, path: Path = ()) -> RedisAcquisition:
+        """An acquisition that is yet to be requested.
+
+        Raises:
+            SemaphoreClosed: this process closed the instance.
+        """
+        if not self._generation.admits(self._attached()[0].has):
+            raise self._closed_error()
+        checked_label = "" if label is None else check_label(label) or ""
+        acquisition = RedisAcquisition(self, slots, checked_label, path)
+        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
+            acquisition.task = asyncio.current_task()
+        return acquisition
+
+    def _on_ended(self, acquisition: RedisAcquisition) -> None:
+        """An acquisition holds nothing any more, and waits no more; in any thread."""
+
+    def _acquire_blocking(self, acquire: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Acquire for a thread; what was granted as the thread was interrupted is released."""
+        granted: list[RedisAcquisition] = []
+
+        async def run() -> T:
+            acquired = await acquire()
+            if isinstance(acquired, RedisAcquisition):
+                acquired.task = None  # nobody's work runs in the task that acquired it
+                granted.append(acquired)
+            return acquired
+
+        try:
+            return self._run_blocking(run())
+        except BaseException:
+            self._attached()[0].heartbeat_thread.release_soon(granted)
+            raise
+
+    # ------------------------------------------------------------- releasing
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Release an acquisition; False if it had ended before.
+
+        Raises:
+            BackendError: the server did not confirm it within ``cleanup_timeout``. The
+                release continues in the background, and silence frees the slots anyway.
+        """
+        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `release`; blocks for one round trip to the server.
+
+        A thread that is interrupted meanwhile has released all the same.
+        """
+        return self._release_blocking(acquisition_id, self.release)
+
+    async def _release_on_exit(
+        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None:
+        await self._release(acquired, release_on_exit, at_most)
+
+    def _release_on_exit_sync(
+        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
+    ) -> None:
+        self._release_blocking(acquired, lambda each: self._release_on_exit(each, at_most))
+
+    async def _release(
+        self, acquired: str | AcquisitionResult, how: Release, seconds: float
+    ) -> bool:
+        acquisition_id = acquisition_id_of(acquired)
+        shared, record = self._attached()
+        if acquisition_id in shared_clients.inherited:
+            return False  # its parent process has it
+        holder = shared.holders.get(acquisition_id)
+        if holder is not None:
+            if holder.record is not record:
+                holder = None  # an acquisition of something else
+            else:
+                shared.holders.pop(acquisition_id, None)
+                holder.mark_ended()
+        shared.ttl_cancels.keep_task(acquisition_id, owner=record)
+
+        def send(client: LoopClient) -> asyncio.Future[Released]:
+            return send_release(shared, record, client, acquisition_id, self._interval)
+
+        released = await how(seconds, shared, record, self._interval, send)
+        if released is None:
+            return False
+        if holder is not None:
+            _log.released(holder)
+        return bool(released.held)
+
+    def _release_blocking(
+        self, acquired: str | AcquisitionResult, release: Callable[[str], Coroutine[Any, Any, T]]
+    ) -> T:
+        acquisition_id = acquisition_id_of(acquired)
+        shared, record = self._attached()
+        shared.ttl_cancels.keep_task(acquisition_id, owner=record)
+        return shared.heartbeat_thread.run_to_completion(lambda: release(acquisition_id))
+
+    # --------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        """Close all instances of the name that this process made so far.
+
+        Returns when their waiters have left the queue, or after ``cleanup_timeout``; then
+        that continues in the background.
+        """
+        if not self._generation.closed:
+            at_most = self._config.cleanup_timeout
+            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+
+    def close_sync(self) -> None:
+        self._run_blocking(self.close())
+
+    # --------------------------------------------------------- calls, threads
+
+    async def _run_script(self, script: Script, args: list[Any]) -> Any:
+        shared, record = self._attached()
+        client = shared.client()
+        reply = client.run(script, record.keys.all, args, record.keys.slot)
+        return await reply_within(INSPECT, reply, client, record.keys.slot)
+
+    def _dispatch(self, messages: list[bytes]) -> None:
+        """Pass on the messages behind the reply to a script."""
+        shared, record = self._attached()
+        shared.dispatch_all(messages, record, shared.client())
+
+    def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._attached()[0].heartbeat_thread.run(coroutine)
+
+
+def check_max_value(value: int) -> int:
+    if value > MAX_VALUE:
+        raise ValueError(f"value must be at most {MAX_VALUE} on Redis, not {value}")
+    return value

@@ -1,0 +1,151 @@
+"""How requests for a path through tiers are written, and how the replies of its scripts are read.
+
+The scripts are in lua/tiers. Nothing here sends anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core import messages
+from slotwise.errors import AcquireTimeout
+from slotwise.redis._closing import read_closure
+from slotwise.redis._dialect import Dialect, Released, pack_call, pack_word
+from slotwise.redis._path_keys import PathKeys, read_node
+from slotwise.redis._scripts import load
+
+if TYPE_CHECKING:
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._paths import RedisPaths
+    from slotwise.redis._shared_client import NameRecord
+
+
+class PathDialect(Dialect):
+    """That of `RedisPaths`. Each script takes one request, or one release, or many."""
+
+    kind = "tiers"
+
+    heartbeat = load("path_beat")
+    request = request_many = load("path_request")
+    release = release_many = load("path_give")
+    request_again_at = request_many_again_at = 6
+    has_one_queue = False  # another key may have a free slot
+
+    def keys(self, namespace: str, name: str, *, cluster: bool) -> PathKeys:
+        return PathKeys(namespace, name, cluster=cluster)
+
+    # -------------------------------------------------------------- requests
+
+    def request_args(
+        self, acquisition: RedisAcquisition, *, wait: bool, again: bool, due: bytes
+    ) -> list[Any]:
+        return [
+            *self._first_args(acquisition),
+            b"wait" if wait else b"try",
+            b"again" if again else b"",
+            f"{acquisition.shared.owner} {acquisition.label}",
+            due,
+            acquisition.acquisition_id,
+            acquisition.written_path,
+        ]
+
+    def request_many_args(self, batch: Sequence[RedisAcquisition], due: bytes) -> list[Any]:
+        first = batch[0]
+        args = [*self._first_args(first), b"wait", b"", f"{first.shared.owner} ", due]
+        for each in batch:
+            args += (each._acquisition_id, each.written_path)
+        return args
+
+    def _first_args(self, acquisition: RedisAcquisition) -> list[Any]:
+        limit: Any = acquisition.limit
+        ttl = b"-" if acquisition.ttl is None else acquisition.ttl
+        return [b"", limit._shape, limit._declared, acquisition.interval, ttl]
+
+    def request_template(self, limit: RedisPaths) -> tuple[bytes, bytes]:
+        shared, record = limit._attached()
+        ttl = b"-" if limit._ttl is None else limit._ttl
+        words = (b"", limit._shape, limit._declared, limit._interval, ttl, b"wait", b"")
+        first = pack_call(self.request, record.keys.all, 11, *words, f"{shared.owner} ")
+        return first, b""
+
+    def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
+        first, _ = acquisition.limit._request_template()
+        own = acquisition._acquisition_id.encode()
+        return (
+            first + pack_word(due) + pack_word(own) + pack_word(acquisition.written_path.encode())
+        )
+
+    def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:
+        word = reply[0]
+        limit: Any = acquisition.limit
+        if word == b"granted":
+            acquisition.on_granted(reply[1], reply[2])
+            return reply[3:]
+        if word == b"queued":
+            acquisition.on_queued(reply[1])
+            return reply[2:]
+        if word == b"busy":
+            acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:5]))
+            return reply[5:]
+        if word == b"closed":
+            acquisition.fail(limit._closed_error(read_closure(reply[1:])))
+        else:
+            acquisition.fail(limit._conflict(*reply[1:3]))
+        return []
+
+    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
+        raise NotImplementedError  # a path takes one slot of each tier: it always fits
+
+    def timeout_error(
+        self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
+    ) -> AcquireTimeout:
+        limit: Any = acquisition.limit
+        node, value, held, waiting = counts
+        why = "it came just too late"
+        if node:
+            occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
+            why = f"{limit._node(*read_node(node))}: {occupancy}"
+        return AcquireTimeout(f"no slot of {limit._title} in {waited:g} s; {why}")
+
+    def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002
+        return ""  # each tier has its own value
+
+    # -------------------------------------------------------------- releases
+
+    def release_args(
+        self,
+        record: NameRecord,
+        token: str,
+        interval: float,
+        acquisition_id: str,
+        *,
+        count: bool,  # noqa: ARG002 - it always counts
+    ) -> list[Any]:
+        return self.release_many_args(record, token, interval, [acquisition_id])
+
+    def release_template(
+        self,
+        record: NameRecord,
+        token: str,
+        interval: float,  # noqa: ARG002
+    ) -> tuple[bytes, bytes]:
+        return pack_call(self.release, record.keys.all, 3, b"", token), b""
+
+    def release_many_args(
+        self,
+        record: NameRecord,  # noqa: ARG002
+        token: str,
+        interval: float,  # noqa: ARG002 - there are no foreign waiters here
+        ids: list[str],
+    ) -> list[Any]:
+        return [b"", token, *ids]
+
+    def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
+        return Released(reply[0] == b"1", reply[0] == b"2", reply[1:5]), reply[5:]
+
+    def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
+        return reply[0], reply[5:]
+
+
+PATHS = PathDialect()

@@ -1,0 +1,148 @@
+"""How requests for slots of a semaphore are written, and how the replies of its scripts are read.
+
+The scripts are in lua/semaphore. Nothing here sends anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core import messages
+from slotwise.redis._closing import read_closure
+from slotwise.redis._dialect import Dialect, Released, pack_call
+from slotwise.redis._keys import Keys
+from slotwise.redis._net.connection import pack_half
+from slotwise.redis._scripts import load
+
+if TYPE_CHECKING:
+    from slotwise.errors import AcquireTimeout
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._semaphore import RedisSemaphore
+    from slotwise.redis._shared_client import NameRecord
+
+
+class SemaphoreDialect(Dialect):
+    """That of `RedisSemaphore`."""
+
+    kind = "semaphore"
+
+    heartbeat = load("beat")
+    request = load("request")
+    request_many = load("request_many")
+    release = load("give")
+    release_many = load("give_many")
+    request_again_at = 6
+    request_many_again_at = 4
+    has_one_queue = True
+
+    def keys(self, namespace: str, name: str, *, cluster: bool) -> Keys:
+        return Keys(namespace, name, cluster=cluster)
+
+    # -------------------------------------------------------------- requests
+
+    def request_args(
+        self, acquisition: RedisAcquisition, *, wait: bool, again: bool, due: bytes
+    ) -> list[Any]:
+        limit = acquisition.limit
+        return [
+            b"",
+            acquisition.acquisition_id,
+            limit._value,
+            acquisition.interval,
+            b"" if acquisition.ttl is None else acquisition.ttl,
+            b"wait" if wait else b"try",
+            b"again" if again else b"",
+            f"{acquisition.shared.owner} {acquisition.label}",
+            acquisition.record.keys.notification,
+            due,
+        ]
+
+    def request_template(self, limit: RedisSemaphore) -> tuple[bytes, bytes]:
+        shared, record = limit._attached()
+        first = pack_call(self.request, record.keys.all, 10, b"")
+        ttl = b"" if limit._ttl is None else limit._ttl
+        words = (limit._value, limit._interval, ttl, b"wait", b"", f"{shared.owner} ")
+        return first, pack_half((*words, record.keys.notification))
+
+    def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
+        first, middle = acquisition.limit._request_template()
+        own = acquisition._acquisition_id.encode()
+        return b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (first, len(own), own, middle, len(due), due)
+
+    def request_many_args(self, batch: Sequence[RedisAcquisition], due: bytes) -> list[Any]:
+        first = batch[0]
+        return [
+            b"",
+            first.limit._value,
+            first.interval,
+            b"" if first.ttl is None else first.ttl,
+            b"",
+            f"{first.shared.owner} ",
+            due,
+            first.record.keys.notification,
+            *(each._acquisition_id for each in batch),
+        ]
+
+    def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:
+        word = reply[0]
+        if word == b"granted":
+            acquisition.record.learn(reply[3], acquisition.limit._value)
+            acquisition.on_granted(reply[1], reply[2])
+            return reply[4:]
+        if word == b"queued":
+            acquisition.record.learn(reply[1], acquisition.limit._value)
+            acquisition.on_queued(reply[2])
+            return reply[3:]
+        if word == b"busy":
+            acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:4]))
+            return reply[4:]
+        if word == b"closed":
+            acquisition.fail(acquisition.limit._closed_error(read_closure(reply[1:])))
+        elif word == b"conflict":
+            value, held, waiting = reply[1:]
+            name, declared = acquisition.record.name, acquisition.limit._value
+            error = messages.value_conflict(name, declared, value=value, held=held, waiting=waiting)
+            acquisition.fail(error)
+        else:
+            acquisition.fail(self.refused_error(acquisition, reply[1]))
+        return []
+
+    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
+        return messages.too_many_slots(acquisition.limit._title, acquisition.slots, value)
+
+    def timeout_error(
+        self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
+    ) -> AcquireTimeout:
+        value, held, waiting = counts
+        value = value or acquisition.limit.value
+        occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
+        return messages.no_slot(acquisition.limit._title, waited, occupancy)
+
+    def share_requested(self, acquisition: RedisAcquisition) -> str:
+        return f" for {acquisition.slots} of {acquisition.limit.value}"
+
+    # -------------------------------------------------------------- releases
+
+    def release_args(
+        self, record: NameRecord, token: str, interval: float, acquisition_id: str, *, count: bool
+    ) -> list[Any]:
+        counted = b"count" if count else b""
+        return [b"", acquisition_id, token, interval, record.keys.notification, counted]
+
+    def release_template(
+        self, record: NameRecord, token: str, interval: float
+    ) -> tuple[bytes, bytes]:
+        first = pack_call(self.release, record.keys.all, 6, b"")
+        return first, pack_half((token, interval, record.keys.notification, b""))
+
+    def release_many_args(
+        self, record: NameRecord, token: str, interval: float, ids: list[str]
+    ) -> list[Any]:
+        return [b"", token, interval, record.keys.notification, *ids]
+
+    def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
+        return Released(reply[0] > 0, reply[1] > 0, reply[2:5]), reply[5:]
+
+
+SEMAPHORE = SemaphoreDialect()
