@@ -7,6 +7,7 @@ import gc
 import pickle
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -235,6 +236,15 @@ async def test_a_refusal_by_redis_connect_func_is_explained(server: Server) -> N
     assert "s3cr3t" not in str(caught.value)
 
 
+async def test_an_error_in_redis_connect_func_is_raised_to_the_caller(server: Server) -> None:
+    def fail(connection: Any) -> None:
+        raise LookupError("no such vault")
+
+    client = redis.Redis(**plain(server), redis_connect_func=fail)
+    with pytest.raises(BackendError, match="can't be used: LookupError: no such vault"):
+        await use(RedisConfig.from_client(client))
+
+
 async def test_a_class_without_a_socket_is_named(server: Server) -> None:
     class NoSocket(redis.connection.Connection):
         def connect(self) -> None:
@@ -330,6 +340,22 @@ async def test_a_provider_that_fails_is_named_and_asked_again(cloud: Server) -> 
     ) as told:
         await use(RedisConfig(cloud.url, credential_provider=tokens, attempts=1))
     assert "s3cr3t" not in str(told.value)
+
+
+async def test_a_slow_provider_blocks_neither_the_loop_nor_a_timeout(cloud: Server) -> None:
+    class Slow(Tokens):
+        may_answer = threading.Event()
+
+        def get_credentials(self) -> tuple[str, str]:
+            assert self.may_answer.wait(60)
+            return super().get_credentials()
+
+    config = RedisConfig(cloud.url, credential_provider=Slow(cloud))
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    with pytest.raises(slotwise.AcquireTimeout):
+        await semaphore.acquire(timeout=0.1)
+    Slow.may_answer.set()
+    assert await asyncio.wait_for(semaphore.release(await semaphore.acquire()), 30)
 
 
 def test_a_provider_and_a_password_exclude_each_other() -> None:

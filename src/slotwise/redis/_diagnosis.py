@@ -55,6 +55,12 @@ def unreachable(server: object, error: BaseException) -> BackendError:
     return Unreachable(f"the connection to {server} broke: {said_by(server, error)}")
 
 
+def unusable(server: object, error: BaseException) -> BackendError:
+    """Return the error for a failure of code: the user's, redis-py's or ours."""
+    said = said_by(server, error)
+    return Unusable(f"{server} can't be used: {type(error).__name__}: {said}")
+
+
 def said_by(server: object, words: object) -> str:
     """Return what a server said, or what is said about it, as a message may quote it."""
     return quoted(words, getattr(server, "secrets", ()))

@@ -67,7 +67,8 @@ class ConnectionOptions:
     def secrets(self) -> tuple[str, ...]:
         """What no message may repeat."""
         given = (self.kwargs.get("password"), self.kwargs.get("ssl_password"))
-        return tuple(str(secret) for secret in (*given, *self.issued) if secret)
+        texts = [each.decode() if isinstance(each, bytes) else each for each in given]
+        return tuple(str(secret) for secret in (*texts, *self.issued) if secret)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,19 @@ async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
     assert announced is not None
     assert set(announced.primaries()) == {("localhost", node.port) for node in cluster}
     assert announced.parse_redirection("MOVED 7 10.0.0.1:99") == (False, 7, ("localhost", 99))
+
+
+async def test_a_failure_to_remap_addresses_is_raised_to_the_caller(
+    cluster: list[Server],
+) -> None:
+    client = redis.cluster.RedisCluster(host="127.0.0.1", port=cluster[0].port)
+    endpoint = replace(
+        RedisConfig.from_client(client).endpoint, address_remap=lambda address: {}[address]
+    )
+    client.close()
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(endpoint=endpoint, attempts=1))
+    with pytest.raises(BackendError, match="can't be used: KeyError"):
+        await asyncio.wait_for(semaphore.acquire(), 30)
 
 
 async def test_a_credential_provider_is_asked_for_every_node_of_a_cluster(

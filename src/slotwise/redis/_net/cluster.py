@@ -58,6 +58,8 @@ class ClusterMap:
                 self._moved = {}
             except BackendError as failure:
                 error = failure
+            except BaseException as failure:  # a bug must not leave callers waiting
+                error = _diagnosis.unusable(self._config.endpoint, failure)
             try:
                 loop.call_soon_threadsafe(then, error)
             except RuntimeError:  # closed in the meantime
@@ -94,17 +96,19 @@ def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tu
         if isinstance(ranges, ReplyError):
             said = _diagnosis.said_by(endpoint, ranges)
             raise _diagnosis.Unusable(f"{endpoint} is not a cluster ({said}); use redis:// for it")
-        nodes: list[tuple[int, Address]] = []
         try:
-            for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0])):
-                # A node that doesn't know its own name is the one that was asked.
-                host = primary[0].decode() if primary[0] else ""
-                port = int(primary[1])
-                node = endpoint.remap((host, port)) if host else (address[0], port)
-                nodes.append((int(last_slot), node))
+            announced = [
+                (int(last_slot), primary[0].decode() if primary[0] else "", int(primary[1]))
+                for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0]))
+            ]
         except (LookupError, AttributeError, TypeError, ValueError):
             last = handshake.misunderstood()
             continue
+        # A node that doesn't know its own name is the one that was asked.
+        nodes = [
+            (last_slot, endpoint.remap((host, port)) if host else (address[0], port))
+            for last_slot, host, port in announced
+        ]
         if nodes:
             return nodes
         last = None

@@ -8,6 +8,7 @@ The greeting is not: redis-py sends its commands one by one, at one round trip e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
@@ -17,7 +18,7 @@ from redis.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ResponseError
 
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
@@ -42,11 +43,11 @@ def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentia
     if _greets_itself(options):
         return None
     if provider is None:
-        user, password = kwargs.get("username"), kwargs.get("password")
-        return (str(user or "default"), str(password or "")) if user or password else None
+        user, password = _text(kwargs.get("username")), _text(kwargs.get("password"))
+        return (user or "default", password) if user or password else None
     try:
-        given = _ask(provider)
-        user, password = given if len(given) == 2 else ("default", given[0])
+        given = [_text(each) for each in _ask(provider)]
+        user, password = given if len(given) == 2 else ("", given[0])
     except Exception as error:
         # Its own words may repeat a token; the traceback has them.
         raise _diagnosis.Unreachable(
@@ -54,7 +55,11 @@ def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentia
         ) from error
     if password not in options.issued:
         options.issued.append(password)
-    return str(user or "default"), str(password or "")
+    return user or "default", password
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 def _ask(provider: Any) -> tuple[Any, ...]:
@@ -81,10 +86,13 @@ def open_socket(
         kwargs["protocol"] = 3
     else:
         kwargs["redis_connect_func"] = _greet_later
+    connection: Any = None
     try:
         connection = _class_for(options, address)(**kwargs)
         connection.connect()
-    except (OSError, RedisError, TypeError, ValueError) as error:
+    except Exception as error:  # may come from the user's own code
+        with contextlib.suppress(Exception):
+            connection.disconnect()
         raise _as_os_error(endpoint, options, error) from error
     # redis-py has no public way to take the socket over. Without it, the connection object
     # can't close it either when it is collected.
@@ -142,5 +150,4 @@ def _as_os_error(
         return cause
     if isinstance(error, ResponseError | AuthenticationError):  # from a greeting of the user's
         return _diagnosis.refused(endpoint, error, _diagnosis.Unusable)
-    said = _diagnosis.said_by(endpoint, error)
-    return _diagnosis.Unusable(f"{endpoint} can't be used: redis-py says {said}")
+    return _diagnosis.unusable(endpoint, error)

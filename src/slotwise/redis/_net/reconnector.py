@@ -145,8 +145,7 @@ class Reconnector:
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
-            said = _diagnosis.said_by(self.config.endpoint, repr(error))
-            result = _diagnosis.Unusable(f"{self.config.endpoint} can't be used: {said}")
+            result = _diagnosis.unusable(self.config.endpoint, error)
         try:
             self.loop.call_soon_threadsafe(self._opened, attempt, result)
         except RuntimeError:  # the loop was closed in the meantime
