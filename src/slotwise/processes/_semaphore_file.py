@@ -110,7 +110,7 @@ class SemaphoreFile:
     def abandon(self) -> None:
         """In a forked child: everything here belongs to the parent."""
         self.retired = True
-        self._changing = False  # a thread was that doesn't exist here
+        self._changing = False  # set by a thread that does not exist here
         self._close()
 
     def _close(self) -> None:
