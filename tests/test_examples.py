@@ -1,31 +1,90 @@
-"""The examples of the README that are programs run as they stand."""
+"""Every Python example of the README and the docs runs as it stands.
+
+Examples with prompts are doctests, which pytest collects by itself. An example without
+prompts is a program: it runs in a process of its own, and a ``text`` block right behind it
+is what it prints. Where it names a Redis server, it gets the one of the tests.
+"""
 
 from __future__ import annotations
 
+import doctest
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from tests.redis._server import Server
+
 ROOT = Path(__file__).parent.parent
-PROGRAMS = re.findall(
-    r"^```python\n(?!>>>)(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PROGRAM = re.compile(
+    r"^```python\n(?!>>>)(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
 )
+_REDIS = re.compile(r"redis://[\w.:@-]*")
 
 
-def test_the_readme_has_programs() -> None:
-    assert PROGRAMS
+class Program(NamedTuple):
+    """An example without prompts."""
+
+    page: str
+    line: int
+    code: str
+    output: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}:{self.line}"
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
-def test_a_program_of_the_readme_runs(program: str) -> None:
+def programs() -> Iterator[Program]:
+    for page in PAGES:
+        text = page.read_text()
+        for found in _PROGRAM.finditer(text):
+            line = text.count("\n", 0, found.start("code"))
+            yield Program(page.name, line, found["code"], found["output"])
+
+
+PROGRAMS = list(programs())
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+def test_the_readme_and_the_docs_have_programs() -> None:
+    assert {"README.md", "index.md", "redis.md", "tutorial.md"} <= {each.page for each in PROGRAMS}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[each.name for each in PROGRAMS])
+def test_a_program_of_the_docs_runs_and_prints_what_the_page_says(
+    program: Program, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    code = program.code
+    if _REDIS.search(code):
+        code = _REDIS.sub(request.getfixturevalue("server").url, code)
+    ours = {"SLOTWISE_DIR": str(tmp_path / "slots")}
+    environment = {key: os.environ[key] for key in os.environ if not key.startswith("SLOTWISE_")}
     outcome = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
+        # The empty lines make a traceback name the line of the page.
+        [sys.executable, "-W", "error", "-c", "\n" * program.line + code],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        cwd=tmp_path,
+        env=environment | ours,
     )
-    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert (outcome.returncode, outcome.stderr) == (0, ""), program.name
+    if program.output is not None:
+        same = doctest.OutputChecker().check_output(
+            program.output, outcome.stdout, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        )
+        assert same, f"{program.name} says\n{program.output}\nand prints\n{outcome.stdout}"
