@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.ledger.model import Entry, Model
 
 from slotwise._ledger import Claim, Ledger, LineGrant
-from slotwise._ledger import ledger as ledger_module
+from slotwise._ledger import slots as slots_module
+from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.invariants import check
-from slotwise._ledger.ledger import QUICK_LANE
 from slotwise.errors import SemaphoreClosed
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])
@@ -265,4 +265,4 @@ class TestLedgerThatKeepsRangesAgainstModel(LedgerAgainstModel.TestCase):
 
 @pytest.fixture
 def few_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_FEW", 1)
+    monkeypatch.setattr(slots_module, "_FEW", 1)

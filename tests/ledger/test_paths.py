@@ -203,7 +203,7 @@ def test_no_limit_has_always_a_slot_and_counts():
     office = Office(0, 0)
     assert all(office.ask("a", None) for _ in range(50))
     node = office.ledger.tiers[0].nodes["a"]
-    assert (node.held, node.limit) == (50, UNLIMITED)
+    assert (node.in_use, node.limit) == (50, UNLIMITED)
     check(office.ledger)
 
 

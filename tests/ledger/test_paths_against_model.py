@@ -174,7 +174,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
         self.ledger.forget_idle(tier, self.now, age, most)
         if most is not None and tier < 2:
             nodes = self.ledger.tiers[tier].nodes.values()
-            assert sum(not node.held and not node.waiting for node in nodes) <= most
+            assert sum(not node.in_use and not node.waiting for node in nodes) <= most
 
     @precondition(lambda self: len(self.keys) > 25)
     @rule(every=st.integers(1, 3))

@@ -34,10 +34,12 @@ _HOME = slotwise.__path__[0]
 _STEPPED = tuple(
     f"{_HOME}/{name}.py"
     for name in (
+        "_ledger/base",
         "_ledger/ledger",
         "_ledger/deadlines",
         "_ledger/path_nodes",
         "_ledger/paths",
+        "_ledger/slots",
         "_wait/wakers",
         "memory/_acquisition",
         "memory/_path_acquisition",

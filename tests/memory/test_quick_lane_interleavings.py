@@ -20,7 +20,7 @@ from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
 
 from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
-from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import clock as _clock
 from slotwise._wait import section
 from slotwise._wait.wakers import thread_waker

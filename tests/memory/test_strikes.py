@@ -14,7 +14,7 @@ import pytest
 
 import slotwise
 from slotwise._ledger import Claim, Ledger
-from slotwise._ledger import ledger as ledger_module
+from slotwise._ledger import slots as slots_module
 
 HOME = slotwise.__path__[0]
 
@@ -75,7 +75,7 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
 ) -> None:
     worth, call = VERBS[verb]
     value = 40
-    monkeypatch.setattr(ledger_module, "_FEW", 4)
+    monkeypatch.setattr(slots_module, "_FEW", 4)
     for number in itertools.count(1):
         ledger = prepared(value)
         if not struck(number, lambda: call(ledger)):  # noqa: B023 - called at once

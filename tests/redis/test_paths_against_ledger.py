@@ -131,7 +131,7 @@ class Pair:
         for claim_id in ids:
             if claim_id in holders:
                 self.ledger.timed().discard(claim_id)
-                self.ledger.give(holders.pop(claim_id), self.now)
+                self.ledger._free(holders.pop(claim_id), self.now)
             elif claim_id in waiting:
                 self.ledger._leave(waiting[claim_id], self.now)
         self.note(self.ledger.settle(self.now))
@@ -238,11 +238,11 @@ class Pair:
             for node_key, own in tier.own_values.items():
                 nodes[write_node(tier.index, node_key)] = ["0", "0", str(own), "-"]
             for node in tier.nodes.values():
-                if node.held or node.waiting:
+                if node.in_use or node.waiting:
                     kept = "-" if node.kept_for is None else str(node.kept_for.ticket)
                     self.kept += node.kept_for is not None
                     own = str(tier.own_values.get(node.key, "-"))
-                    nodes[names[node]] = [str(node.held), str(node.waiting), own, kept]
+                    nodes[names[node]] = [str(node.in_use), str(node.waiting), own, kept]
         records = {each: state[each].split(" ") for each in state if each[0].isdigit()}
         assert {node: record[:4] for node, record in records.items()} == nodes
         looks = {name for node, name in names.items() if node.look is not None}

@@ -14,7 +14,7 @@ import pytest
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._ledger import paths
-from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import TierNodes
 from slotwise._ledger.paths import PathClaim, PathLedger
 from slotwise._ledger.paths_invariants import check
@@ -184,7 +184,6 @@ def quick_user(world, key, path):
     claim = ledger.holders.pop(key)
     if ledger.attention:
         ledger.give(claim, 0.0)
-        ledger.settle()
         return
     yield Checkpoint()
     for node in claim.nodes:
@@ -253,7 +252,7 @@ def test_the_quick_lane_and_another_user_leave_nothing_behind():
 def test_a_clean_up_that_forgets_without_taking_the_slots_away_is_caught(monkeypatch):
     def careless(self, now, before, too_many, looks):
         for node in [*self.nodes.values()]:
-            if not node.held and not node.waiting:
+            if not node.in_use and not node.waiting:
                 del self.nodes[node.key]
         return 0, False
 

@@ -20,7 +20,7 @@ import pytest
 from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
 
 from slotwise._core.paths import Path, TierSpec
-from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
@@ -118,7 +118,7 @@ class Stage:
         assert not self.ledger.holders, "somebody holds"
         for tier in self.ledger.tiers:
             for node in tier.nodes.values():
-                assert node.held == 0, f"a slot of {node.key} is lost"
+                assert node.in_use == 0, f"a slot of {node.key} is lost"
                 assert len({*node.free}) == len(node.free) or tier.index == 0
 
     def story(self, *acts: Act, check: Act = lambda: None) -> Story:

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
-from slotwise._ledger.ledger import QUICK_LANE, Ledger
+from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.ledger import Ledger
 
 # (state, verb) -> the states a claim can be in afterwards
 LIFE_CYCLE: dict[tuple[str, str], tuple[str, ...]] = {

@@ -35,101 +35,30 @@ comes back after a shrink or a close is never shown to a taker that looked long 
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import chain
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
-from slotwise._core.results import AcquisitionResult
-from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.ranges import Ranges, ranges_of
+from slotwise._ledger.base import QUICK_LANE, BaseLedger
+from slotwise._ledger.claims import Claim, LineGrant
+from slotwise._ledger.deadlines import Deadlines
+from slotwise._ledger.ranges import ranges_of
+from slotwise._ledger.slots import NumberedSlots
 from slotwise.errors import SemaphoreClosed
-
-# Elsewhere list and heap operations are not atomic: there `attention` never
-# falls, and every caller takes its lock.
-QUICK_LANE = (
-    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
-
-
-class Claim(AcquisitionResult):
-    """One request for slots, from its arrival to its end.
-
-    Once it is granted it is also what the caller gets: the AcquisitionResult.
-    Drivers subclass it to keep a waker, a task or a label beside it.
-    """
-
-    __slots__ = ("key", "ranges", "slots", "ttl")
-
-    # Whether it stands among the holders while it holds. A driver may have
-    # claims that nobody can name, and remember their numbers by itself.
-    named: ClassVar[bool] = True
-
-    key: Hashable  # what the ledger files it under
-    slots: int
-    ttl: float | None
-    ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
-
-    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
-        self.key = key
-        self.slots = slots
-        self.ttl = ttl
-
-    @property
-    def acquisition_id(self) -> str:
-        return str(self.key)
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The slot numbers it was granted, lowest first."""
-        return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
-
-
-class LineGrant(Claim):
-    """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
-
-    __slots__ = ()
-
-    named = False
-    slots = 1
-    ttl = None
-
-    def __init__(self, ticket: Hashable, number: int) -> None:
-        self.key = ticket
-        self._slot_number = number
-
 
 C = TypeVar("C", bound=Claim)
 
-# What a ledger starts with, since most semaphores never queue anybody and are
-# never shrunk. Shared and therefore never changed, only replaced.
+# What a ledger starts with, since most semaphores never queue anybody. Shared and
+# therefore never changed, only replaced.
 _NO_LINE: deque[Any] = deque(maxlen=0)
 _NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
-_NO_NUMBERS = Ranges()
-
-# How many numbers come into circulation at once, and what is handled one by one: with
-# so many the quick lane is worth it, and nobody notices the time.
-_FEW = 1024
 
 
-class Ledger(Generic[C]):
+class Ledger(NumberedSlots, BaseLedger[C]):
     """Who holds which slot numbers, and who waits, in the order of arrival."""
 
-    __slots__ = (
-        "attention",
-        "circulating",
-        "closed",
-        "deadlines",
-        "free",
-        "holders",
-        "line",
-        "reserve",
-        "top",
-        "value",
-        "waiting",
-    )
+    __slots__ = ("attention", "deadlines", "former_values", "holders", "line", "waiting")
 
     # Between any two calls:
     #   I1  circulating - len(free) slots are held, in_use
@@ -149,11 +78,9 @@ class Ledger(Generic[C]):
         ledgers share one between them; keys are unique, and no rule here goes
         through the table.
         """
-        self.value = value
-        self.free: list[int] = [1]
-        self.circulating = 1
-        self.top = 1
-        self.reserve = _NO_NUMBERS
+        super().__init__(value)
+        # What it was made with and has been resized from, the oldest first.
+        self.former_values: tuple[int, ...] = ()
         self.holders: dict[Hashable, C] = {} if holders is None else holders
         # Tickets that want one slot each and come before all waiting claims. A
         # driver may put anything here; it is opened for one thread at a time,
@@ -162,13 +89,26 @@ class Ledger(Generic[C]):
         self.line: deque[Any] = _NO_LINE
         self.waiting: OrderedDict[Hashable, C] = _NOBODY
         self.deadlines: Deadlines | None = None
-        self.closed = False
         self.attention = not QUICK_LANE
 
+    # ------------------------------------------------------------ its value
+
+    def accepts(self, value: int | None) -> bool:
+        """Return whether somebody who was told ``value`` may use it; None is any value.
+
+        It may be a value from before a resize.
+        """
+        return value is None or value == self.value or value in self.former_values
+
     @property
-    def in_use(self) -> int:
-        """How many slots are held."""
-        return self.circulating - len(self.free)
+    def is_resized(self) -> bool:
+        """Whether it has another value than the one it was made with."""
+        return bool(self.former_values) and self.former_values[0] != self.value
+
+    def start_anew(self, value: int, now: float = 0.0) -> None:
+        """Take ``value`` as the one it was made with. Nobody must hold or wait."""
+        self.resize(value, now)
+        self.former_values = ()
 
     # ------------------------------------------------------------ the verbs
 
@@ -219,7 +159,7 @@ class Ledger(Generic[C]):
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
-        self._put_back_all(claim)
+        self._free(claim, now)
         return self.settle(now)
 
     def give_number(self, number: int, now: float = 0.0) -> list[C]:
@@ -227,71 +167,42 @@ class Ledger(Generic[C]):
         self._put_back(number)
         return self.settle(now)
 
-    def _put_back_all(self, claim: C) -> None:
+    def _free(self, claim: C, now: float) -> None:  # noqa: ARG002 - paths need the time
         if claim.slots == 1:
             self._put_back(claim._slot_number)
-            return
-        for numbers in claim.ranges:
-            if len(numbers) > _FEW:
-                self._put_aside(numbers)
-            else:
-                for number in numbers:
-                    self._put_back(number)
-
-    def _put_back(self, number: int) -> None:
-        """To ``free``, unless nobody may have it now: a late quick taker could pop it there."""
-        if self.closed or self.circulating > self.value:
-            self._put_aside(range(number, number + 1))
         else:
-            heappush(self.free, number)
+            self._put_back_ranges(claim.ranges)
 
     def _put_aside(self, numbers: range) -> None:
-        """Take numbers that nobody holds out of circulation."""
         self.attention = True
-        if self.reserve is _NO_NUMBERS:
-            self.reserve = Ranges()
-        self.reserve.add(numbers)
-        self.circulating -= len(numbers)
+        super()._put_aside(numbers)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take a waiter out of the queue; one that does not wait is left alone."""
-        if key not in self.waiting:
+        claim = self.waiting.get(key)
+        if claim is None:
             return []
-        del self.waiting[key]
-        if self.deadlines is not None:
-            self.deadlines.discard(key)
+        self._leave(claim, now)
         return self.settle(now)
 
-    def renew(self, key: Hashable, deadline: float) -> bool:
-        """Move the deadline of a holder or waiter; False if it is neither."""
-        if key not in self.holders and key not in self.waiting:
-            return False
-        self.timed().set(key, deadline)
-        return True
-
-    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
-        """End all whose deadline has come: the holders, the waiters, and who is granted now."""
-        holders, waiters = [], []
+    def _leave(self, claim: C, now: float) -> None:  # noqa: ARG002 - paths need the time
+        del self.waiting[claim.key]
         if self.deadlines is not None:
-            for key in self.deadlines.pop_due(now):
-                claim = self.holders.pop(key, None)
-                if claim is not None:
-                    holders.append(claim)
-                elif key in self.waiting:
-                    waiters.append(self.waiting.pop(key))
-        # Only now, when no waiter is left whose own time is up, is anything granted.
-        for claim in holders:
-            self._put_back_all(claim)
-        return holders, waiters, self.settle(now)
+            self.deadlines.discard(claim.key)
 
-    def resize(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
-        """Change the value: the waiters that can never fit now, and who is granted now."""
+    def resize(
+        self, value: int, now: float = 0.0, *, declared: int | None = None
+    ) -> tuple[list[C], list[C]]:
+        """Change the value; return the waiters that can never fit now, and who is granted now.
+
+        ``declared`` is the value that was known to whoever asks for it.
+        """
+        known = (self.value,) if declared is None else (self.value, declared)
+        self.former_values = (*dict.fromkeys((*self.former_values, *known)),)
         self.value = value
         refused = [claim for claim in self.waiting.values() if claim.slots > value]
         for claim in refused:
-            del self.waiting[claim.key]
-            if self.deadlines is not None:
-                self.deadlines.discard(claim.key)
+            self._leave(claim, now)
         self._rebalance()
         return refused, self.settle(now)
 
@@ -323,13 +234,9 @@ class Ledger(Generic[C]):
         if self.line or self.waiting or self.closed:
             return False
         self.attention = True
-        taken = self._drain()
-        if len(taken) < self.circulating:
-            for number in taken:
-                heappush(self.free, number)
+        if not self._take_everything():
             self._lower_attention()
             return False
-        self.circulating = 0
         self.closed = True
         return True
 
@@ -376,139 +283,49 @@ class Ledger(Generic[C]):
         if self.line is _NO_LINE:
             self.line = deque()
 
-    def timed(self) -> Deadlines:
-        """The deadlines, made on first use."""
-        if self.deadlines is None:
-            self.deadlines = Deadlines()
-        return self.deadlines
-
-    def next_deadline(self) -> float:
-        """When `expire` has to be called next; `NEVER` if nobody's time runs."""
-        return NEVER if self.deadlines is None else self.deadlines.earliest()
-
-    # -------------------------------------------------------------- numbers
+    # ----------------------------------------------------------------- steps
 
     def _seat(self, claim: C, now: float) -> bool:
         """Turn ``claim`` into a holder if its slots are free."""
         if claim.slots == 1:
-            try:
-                number = heappop(self.free)
-            except IndexError:
-                if not self._mint():
-                    return False
-                return self._seat(claim, now)
+            number = self._take_one()
+            if number is None:
+                return False
         else:
             claim.ranges = ranges = self._take(claim.slots)
             if not ranges:
                 return False
             number = ranges[0].start
-        claim._slot_number = number
-        if claim.named:
-            self.holders[claim.key] = claim
-        if claim.ttl is not None:
-            self.timed().set(claim.key, now + claim.ttl)
-        elif self.deadlines is not None:
-            self.deadlines.discard(claim.key)  # the end of its wait, if it had one
+        self._file(claim, number, now)
         return True
-
-    def _take(self, slots: int) -> Sequence[range]:
-        """That many numbers, lowest first; none at all if there are not enough."""
-        if slots > self.value - self.in_use:
-            return ()
-        taken: list[int] = []
-        try:
-            while len(taken) < slots:
-                taken.append(heappop(self.free))
-        except IndexError:
-            pass
-        missing = slots - len(taken)
-        if missing > self.value - self.circulating:  # a taker on the quick lane was faster
-            for number in taken:
-                heappush(self.free, number)
-            return ()
-        ranges = ranges_of(taken)
-        if missing:
-            for numbers in self._draw(missing):
-                ranges.add(numbers)
-        return ranges
-
-    def _draw(self, how_many: int) -> list[range]:
-        """Bring that many numbers into circulation, the lowest that are not: they are returned.
-
-        A signal handler may raise between any two steps. What it interrupts is then
-        lost; in another order of the steps it would be handed out twice.
-        """
-        self.circulating += how_many
-        drawn = self.reserve.take_lowest(how_many)
-        fresh = how_many - sum(map(len, drawn))
-        if fresh:
-            self.top += fresh
-            drawn.append(range(self.top - fresh + 1, self.top + 1))
-        return drawn
-
-    def _mint(self) -> bool:
-        """Bring more numbers into circulation, the lowest first, if the value allows.
-
-        Fresh ones come in doubling batches: a semaphore of a million slots
-        does not start with a list of a million numbers. One by one, so that a signal
-        handler that raises in between costs one of them and not the batch.
-        """
-        missing = self.value - self.circulating
-        if missing <= 0:
-            return False
-        if self.reserve:
-            heappush(self.free, self._draw(1)[0].start)
-            return True
-        for number in range(self.top + 1, self.top + 1 + min(missing, self.circulating or 1, _FEW)):
-            self.circulating += 1
-            self.top = number
-            heappush(self.free, number)
-        return True
-
-    def _drain(self) -> list[int]:
-        """Empty ``free``, whatever takers of the quick lane do meanwhile; lowest first."""
-        return [*iter(self._pop_free, None)]
-
-    def _put_free_aside(self) -> None:
-        for number in iter(self._pop_free, None):
-            self._put_aside(range(number, number + 1))
-
-    def _pop_free(self) -> int | None:
-        try:
-            return heappop(self.free)
-        except IndexError:
-            return None
-
-    def _rebalance_if_needed(self) -> None:
-        """Look, while numbers are in reserve or a shrink is not done, whether they have to move."""
-        reserve = self.reserve
-        if (
-            self.circulating > self.value
-            or max(self.free, default=0) > reserve[0].start
-            or reserve[-1].stop > self.top
-            or (self.circulating < self.value and reserve.total <= _FEW)
-        ):
-            self._rebalance()
 
     def _rebalance(self) -> None:
-        """Circulate what is held and, beside it, the lowest numbers that fit the value.
-
-        Numbers left over rest in ``reserve`` until the value grows or a higher
-        number comes back, so that newcomers get numbers from 1 to the value. So do the
-        lowest ones if they are very many: they are brought back as they are needed.
-        """
         self.attention = True
-        self._put_free_aside()
-        reserve = self.reserve
-        if reserve and reserve[-1].stop > self.top:
-            # Nobody has those, nor any above them: they are drawn anew when they are needed.
-            self.top = reserve[-1].start - 1
-            del reserve[-1]
-        if reserve.total <= _FEW:
-            while reserve and self.circulating < self.value:
-                heappush(self.free, self._draw(1)[0].start)
-        if not reserve:
-            self.reserve = _NO_NUMBERS
+        super()._rebalance()
+
+    def reset(self) -> None:
+        """Forget everybody, and open it; the value stays, and so do those from before a resize."""
+        former_values = self.former_values
+        Ledger.__init__(self, self.value)
+        self.former_values = former_values
+
+    def restore_holders(self, held: Iterable[tuple[C, Sequence[int], float | None]]) -> None:
+        """Fill a new ledger: claims with the numbers that they had, and when their ttl ends."""
+        numbers_held: set[int] = set()
+        for claim, numbers, deadline in held:
+            claim._slot_number = numbers[0]
+            claim.ranges = ranges_of(numbers)
+            numbers_held.update(numbers)
+            self.holders[claim.key] = claim
+            if deadline is not None:
+                self.timed().set(claim.key, deadline)
+        if numbers_held:
+            self.top = max(numbers_held)
+            self.circulating = len(numbers_held)
+            self.free = []
+            self.reserve = ranges_of({*range(1, self.top + 1)} - numbers_held)
+            self._rebalance()
+            self._lower_attention()
 
     def _lower_attention(self) -> None:
         """Let the quick lane run again, if nothing needs a careful look; no claim waits."""

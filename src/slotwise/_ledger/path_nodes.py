@@ -11,7 +11,8 @@ from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
-from slotwise._core.results import AcquisitionResult
+from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.slots import SlotPool
 
 UNLIMITED = sys.maxsize
 
@@ -23,16 +24,14 @@ _NOBODY: list[Any] = []
 _FEW_STALE = 32
 
 
-class PathClaim(AcquisitionResult):
+class PathClaim(BaseClaim):
     """One request for a path, from its arrival to its end; then the caller's result.
 
     Its slot number is one of the widest tier, the lowest that is free.
     """
 
-    __slots__ = ("group", "key", "nodes", "ticket", "ttl")
+    __slots__ = ("group", "nodes", "ticket")
 
-    key: Hashable  # what the ledger files it under
-    ttl: float | None
     nodes: Sequence[Node]
     ticket: int  # while it waits
     group: Group  # while it waits
@@ -41,12 +40,8 @@ class PathClaim(AcquisitionResult):
         self.key = key
         self.ttl = ttl
 
-    @property
-    def acquisition_id(self) -> str:
-        return str(self.key)
 
-
-class Node:
+class Node(SlotPool):
     """One key of one tier, and its slots.
 
     A slot is a number in ``free`` or in a holder's hand; numbers are made when they
@@ -56,14 +51,11 @@ class Node:
 
     __slots__ = (
         "_parked",
-        "circulating",
-        "free",
         "kept_for",
         "key",
         "limit",
         "look",
         "retired",
-        "top",
         "used",
         "waiting",
     )
@@ -71,9 +63,9 @@ class Node:
     def __init__(self, key: Hashable, limit: int, now: float) -> None:
         self.key = key
         self.limit = limit
-        self.free: list[int] = []  # a heap
-        self.circulating = 0  # how many numbers are free or held
-        self.top = 0  # the highest number there has been
+        self.free = []
+        self.circulating = 0
+        self.top = 0
         self.retired: list[int] | None = None  # a heap of numbers that a shrink took away
         self.waiting = 0  # requests that wait, wherever they are parked
         self.kept_for: Group | None = None
@@ -81,13 +73,9 @@ class Node:
         self.look: int | None = None  # its ticket in the list of nodes to look at
         self.used = now  # when a slot of it was last given back
 
-    @property
-    def held(self) -> int:
-        return self.circulating - len(self.free)
-
     def has_slot_for(self, group: Group | None) -> bool:
         kept = self.kept_for is not None and self.kept_for is not group
-        return self.held + kept < self.limit
+        return self.in_use + kept < self.limit
 
     def take(self) -> int | None:
         """The lowest free number; None if there is none, nor may be."""
@@ -114,30 +102,16 @@ class Node:
 
     def shrink(self) -> bool:
         """Take free numbers out of circulation, the highest first; False if too many are held."""
-        spare = self.drain() if self.circulating > self.limit else []
+        spare = self._drain() if self.circulating > self.limit else []
         for number in reversed(spare):
             self.put_back(number)
         return self.circulating <= self.limit
 
-    def drain(self) -> list[int]:
-        """Empty ``free``, whatever takers of the quick lane do meanwhile; lowest first."""
-        taken = []
-        while True:
-            try:
-                taken.append(heappop(self.free))
-            except IndexError:
-                return taken
-
     def retire(self) -> bool:
         """Let nobody take anything here any more, if nobody has or wants anything."""
-        if self.waiting:
+        if self.waiting or not self._take_everything():
             return False
-        taken = self.drain()
-        if len(taken) < self.circulating:
-            for number in taken:
-                heappush(self.free, number)
-            return False
-        self.circulating = self.limit = 0
+        self.limit = 0
         return True
 
     # ------------------------------------------------------ who is parked here

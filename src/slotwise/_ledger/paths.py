@@ -71,10 +71,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import TypeVar
 
+from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.ledger import QUICK_LANE
 from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, Path, PathClaim, TierNodes
 from slotwise.errors import SemaphoreClosed
 
@@ -86,7 +86,7 @@ LOOKS = 64
 C = TypeVar("C", bound=PathClaim)
 
 
-class PathLedger(Generic[C]):
+class PathLedger(BaseLedger[C]):
     """Who holds which path, and who waits."""
 
     __slots__ = (
@@ -180,7 +180,7 @@ class PathLedger(Generic[C]):
         """End a holder's claim; an ended or unknown one is left alone."""
         claim = self.holders.pop(key, None)
         if claim is not None:
-            self.give(claim, now)
+            self._free(claim, now)
         return self.settle(now) if self.work else []
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
@@ -194,21 +194,6 @@ class PathLedger(Generic[C]):
             if claim is not None:
                 self._leave(claim, now)
         return self.settle(now) if self.work else []
-
-    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
-        """End all whose deadline has come: the holders, the waiters, and who is granted now."""
-        holders, waiters = [], []
-        if self.deadlines is not None:
-            for key in self.deadlines.pop_due(now):
-                claim = self.holders.pop(key, None)
-                if claim is not None:
-                    holders.append(claim)
-                    self.give(claim, now)
-                elif key in self.waiting:
-                    waiters.append(self.waiting[key])
-                    self._leave(waiters[-1], now)
-        # Only now, when no waiter is left whose own time is up, is anything granted.
-        return holders, waiters, self.settle(now)
 
     def resize(
         self, tier: int, value: int, key: Hashable = None, now: float = 0.0, *, one: bool = False
@@ -300,16 +285,6 @@ class PathLedger(Generic[C]):
             if too_many > 0:
                 tier.forget(now, -NEVER, too_many, 2 * too_many + LOOKS)
 
-    def timed(self) -> Deadlines:
-        """The deadlines, made on first use."""
-        if self.deadlines is None:
-            self.deadlines = Deadlines()
-        return self.deadlines
-
-    def next_deadline(self) -> float:
-        """When `expire` has to be called next; `NEVER` if nobody's time runs."""
-        return NEVER if self.deadlines is None else self.deadlines.earliest()
-
     # ---------------------------------------------------------- the own steps
 
     def _nodes(self, path: Path, now: float) -> list[Node]:
@@ -330,17 +305,12 @@ class PathLedger(Generic[C]):
             number = taken
         return number
 
-    def _file(self, claim: C, number: int, now: float) -> None:
-        """Make a claim a holder, which has a slot of each of its nodes."""
-        claim._slot_number = number
-        self.holders[claim.key] = claim
-        if claim.ttl is not None:
-            self.timed().set(claim.key, now + claim.ttl)
-        elif self.deadlines is not None:
-            self.deadlines.discard(claim.key)  # the end of its wait, if it had one
+    def give(self, claim: C, now: float = 0.0) -> list[C]:
+        """Take back the slots of a claim that the caller took out of ``holders``."""
+        self._free(claim, now)
+        return self.settle(now) if self.work else []
 
-    def give(self, claim: C, now: float) -> None:
-        """Take back the slots of a claim that was taken out of ``holders``; grants nothing."""
+    def _free(self, claim: C, now: float) -> None:
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
         for node in claim.nodes:
@@ -373,7 +343,6 @@ class PathLedger(Generic[C]):
         return True
 
     def _leave(self, claim: C, now: float) -> None:
-        """Take a waiter out of its group; grants nothing."""
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
         group = claim.group

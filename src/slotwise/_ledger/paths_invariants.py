@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from slotwise._ledger import paths
-from slotwise._ledger.ledger import QUICK_LANE
+from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import UNLIMITED, Group, Node
 from slotwise._ledger.paths import PathLedger
 
@@ -23,8 +23,8 @@ def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
         for key, node in tier.nodes.items():
             held = sum(node in claim.nodes for claim in holders)
             waiting = sum(node in claim.nodes for claim in waiters)
-            assert (node.held, node.waiting) == (held, waiting), f"P1: {key}"
-            assert resized or node.held <= node.limit, f"P2: {node.held} held of {key}"
+            assert (node.in_use, node.waiting) == (held, waiting), f"P1: {key}"
+            assert resized or node.in_use <= node.limit, f"P2: {node.in_use} held of {key}"
             if node.kept_for is not None:
                 _check_keep(ledger, node, node.kept_for, resized)
     for claim in [*holders, *waiters]:

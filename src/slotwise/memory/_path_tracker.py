@@ -122,7 +122,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         now = clock.now()
-        self.give(lease, now)
+        self._free(lease, now)
         return self._after_giving(now)
 
     def undo(self, taken: Sequence[Node], number: int) -> None:
@@ -237,8 +237,8 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         tier = self.tiers[index]
         keys = dict.fromkeys(cast("dict[str, object]", tier.nodes), KeyStats(0, 0, tier.value))
         for key, node in tier.nodes.items():
-            if node.held or node.waiting or key in tier.own_values:
-                keys[cast("str", key)] = KeyStats(node.held, node.waiting, tier.value_of(key))
+            if node.in_use or node.waiting or key in tier.own_values:
+                keys[cast("str", key)] = KeyStats(node.in_use, node.waiting, tier.value_of(key))
         return keys
 
     def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
@@ -349,8 +349,8 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
             node = tier.nodes.get(key)
             if node is not None and not node.has_slot_for(None):
                 which = f"{spec.name} {key!r}" if spec.keyed else spec.name
-                where = f"{which}: {node.held} of {node.limit} held, {node.waiting} waiting"
-                if node.held < node.limit:
+                where = f"{which}: {node.in_use} of {node.limit} held, {node.waiting} waiting"
+                if node.in_use < node.limit:
                     where += ", the rest kept for an older request"
                 break
         return AcquireTimeout(f"no slot of {self.title} in {lease.timeout or 0:g} s; {where}")

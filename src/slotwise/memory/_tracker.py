@@ -56,7 +56,6 @@ class Tracker(Ledger[MemoryClaim]):
         "alarm",
         "closure",
         "ended_tickets",
-        "former_values",
         "generation",
         "home",
         "last_used",
@@ -82,8 +81,6 @@ class Tracker(Ledger[MemoryClaim]):
         self.generation: Generation | None = None
         # While it is closed everywhere. One that is closed without was closed for good.
         self.closure: Closure | None = None
-        # What it was made with and has been resized from, the oldest first.
-        self.former_values: tuple[int, ...] = ()
         self.last_used = glance.time
         self.alarm = NEVER  # when `_ring` is called next
         # The ledger's, for the quick lane of semaphores with a ttl.
@@ -93,19 +90,10 @@ class Tracker(Ledger[MemoryClaim]):
         self.ended_tickets = 0  # about how many futures in the line are done
         self.woken = NOBODY_WOKEN
 
-    def accepts(self, value: int) -> bool:
-        """Whether an instance made with ``value`` is one of ours."""
-        return value == self.value or value in self.former_values
-
     @property
     def is_ended(self) -> bool:
         """Whether it was closed for good: its instances stay closed."""
         return self.closed and self.closure is None
-
-    @property
-    def is_resized(self) -> bool:
-        """Whether it has another value than the one it was made with."""
-        return bool(self.former_values) and self.former_values[0] != self.value
 
     # ---------------------------------------------------------------- taking
 
@@ -165,7 +153,7 @@ class Tracker(Ledger[MemoryClaim]):
 
     def take_back(self, lease: MemoryAcquisition) -> bool:
         """Free what a lease holds; False if it has ended before."""
-        if not self._free(lease):
+        if not self._end_hold(lease):
             self.keep_task(lease.key)
             return False
         _log.released(lease, self)
@@ -173,13 +161,13 @@ class Tracker(Ledger[MemoryClaim]):
 
     def kick(self, lease: MemoryAcquisition) -> bool:
         """Free what somebody else holds, and tell them; False if it has ended before."""
-        if not self._free(lease):
+        if not self._end_hold(lease):
             return False
         lease.lost.set(messages.KICKED)
         _log.kicked(lease, self)
         return True
 
-    def _free(self, lease: MemoryAcquisition) -> bool:
+    def _end_hold(self, lease: MemoryAcquisition) -> bool:
         # The deletion decides between all who want to end the same acquisition.
         try:
             del self.holders[lease.key]
@@ -334,8 +322,7 @@ class Tracker(Ledger[MemoryClaim]):
         if self.closed:
             raise self.closed_error()
         now = clock.now()
-        self.former_values = (*dict.fromkeys((*self.former_values, self.value, declared)),)
-        refused, granted = self.resize(value, now)
+        refused, granted = self.resize(value, now, declared=declared)
         for claim in refused:
             claim.failure = self._refusal(claim)
         return refused + self._after_change(granted, now)

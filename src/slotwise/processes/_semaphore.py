@@ -169,7 +169,7 @@ class ProcessSemaphore(Semaphore):
     def resized(self) -> bool:
         """Whether `resize` changed the value it was created with, as this process last saw it."""
         state = self._attachment.state
-        return state is not None and state.resized
+        return state is not None and state.is_resized
 
     # ------------------------------------------------------------- acquiring
 

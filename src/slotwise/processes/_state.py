@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias
 
 from slotwise._core.closing import Closure
-from slotwise._ledger import Claim, Ledger, ranges_of
+from slotwise._ledger import Claim, Ledger
 
 RULES = 3
 
@@ -65,7 +65,7 @@ def owner_of(acquisition_id: str) -> str:
 class State(Ledger[ProcessClaim]):
     """The ledger behind a name, and what else the file remembers of it."""
 
-    __slots__ = ("boot", "closure", "fence", "former_values", "name", "owners")
+    __slots__ = ("boot", "closure", "fence", "name", "owners")
 
     # Between any two calls, beside the ledger's own invariants:
     #   S1  owners counts the holders and waiters of each process
@@ -76,24 +76,14 @@ class State(Ledger[ProcessClaim]):
         super().__init__(value)
         self.name = name
         self.boot = boot  # of the machine: its monotonic clock restarted then
-        self.former_values: tuple[int, ...] = ()
         self.closure: Closure | None = None
         self.fence = 0
         self.owners: dict[str, tuple[int, int]] = {}  # number of claims, and the pid
 
-    def accepts(self, value: int | None) -> bool:
-        """Return whether an instance with this value may use it; None always may."""
-        return value is None or value == self.value or value in self.former_values
-
-    @property
-    def resized(self) -> bool:
-        """Whether it has another value than it was created with."""
-        return bool(self.former_values) and self.former_values[0] != self.value
-
     @property
     def remembers(self) -> bool:
         """Whether its file has to be kept while nobody uses it."""
-        return self.resized or self.closed
+        return self.is_resized or self.closed
 
     @property
     def idle(self) -> bool:
@@ -127,8 +117,7 @@ class State(Ledger[ProcessClaim]):
         label: str | None,
     ) -> list[Event]:
         if value is not None and not self.accepts(value) and self.idle:
-            self.resize(value, now)
-            self.former_values = ()
+            self.start_anew(value, now)
         claim = ProcessClaim(acquisition_id, slots, ttl, pid, label, wall_us)
         granted = self.request(claim, now, wait_until=wait_until)
         count, _ = self.owners.get(claim.owner, (0, 0))
@@ -186,9 +175,7 @@ class State(Ledger[ProcessClaim]):
         ]
 
     def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
-        known = (self.value,) if declared is None else (self.value, declared)
-        self.former_values = (*dict.fromkeys((*self.former_values, *known)),)
-        refused, granted = self.resize(value, now)
+        refused, granted = self.resize(value, now, declared=declared)
         for claim in refused:
             self._forget(claim)
         return [
@@ -210,8 +197,8 @@ class State(Ledger[ProcessClaim]):
     def _reboot(self, _now: float, _wall_us: int, boot: str) -> list[Event]:
         """End everything: no process survived, and the clock of the deadlines restarted."""
         ended = [*self.holders.values(), *self.waiting.values()]
+        self.reset()
         # A resize and a close outlive a reboot.
-        Ledger.__init__(self, self.value)
         if self.closure is not None:
             self.close()
         self.owners = {}
@@ -252,7 +239,6 @@ class State(Ledger[ProcessClaim]):
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        deadlines = self.deadlines
         return {
             "name": self.name,
             "value": self.value,
@@ -270,7 +256,7 @@ class State(Ledger[ProcessClaim]):
             "waiting": [
                 [
                     *(claim.key, claim.slots, claim.ttl, claim.pid, claim.label, claim.asked_us),
-                    None if deadlines is None else deadlines.get(claim.key),
+                    self.deadline_of(claim.key),
                 ]
                 for claim in self.waiting.values()
             ],
@@ -282,18 +268,13 @@ class State(Ledger[ProcessClaim]):
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
         state.fence = snapshot["fence"]
-        held: set[int] = set()
+        held = []
         for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
             claim = ProcessClaim(*basics)
             claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
-            claim._slot_number = numbers[0]
-            claim.ranges = ranges_of(numbers)
-            held.update(numbers)
-            state.holders[claim.key] = claim
-            if expires_at is not None:
-                state.timed().set(claim.key, expires_at)
+            held.append((claim, numbers, expires_at))
             state._count(claim)
-        state._circulate(held)
+        state.restore_holders(held)
         if snapshot["closure"] is not None:
             state.closure = Closure(*snapshot["closure"])
             state.close()
@@ -308,15 +289,3 @@ class State(Ledger[ProcessClaim]):
     def _count(self, claim: ProcessClaim) -> None:
         count, _ = self.owners.get(claim.owner, (0, 0))
         self.owners[claim.owner] = count + 1, claim.pid
-
-    def _circulate(self, held: set[int]) -> None:
-        """Take the numbers of restored holders out of the free ones."""
-        if not held:
-            return
-        self.top = max(held)
-        self.circulating = len(held)
-        self.free = []
-        self.reserve = ranges_of({*range(1, self.top + 1)} - held)
-        self._rebalance()
-        if not self.waiting:
-            self._lower_attention()

@@ -1,0 +1,93 @@
+"""What both ledgers do in the same way: who holds until when, and ending what is due.
+
+Who is granted what is decided in `ledger` for a semaphore, in `paths` for tiers.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, MutableMapping
+from typing import Generic, TypeVar
+
+from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.deadlines import NEVER, Deadlines
+
+# Elsewhere list and heap operations are not atomic: there `attention` never
+# falls, and every caller takes its lock.
+QUICK_LANE = (
+    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
+
+C = TypeVar("C", bound=BaseClaim)
+
+
+class BaseLedger(ABC, Generic[C]):
+    """Holders and waiters by their keys, some of which have deadlines."""
+
+    # Those of the subclasses: a class can't inherit from two that have slots.
+    __slots__ = ()
+
+    holders: dict[Hashable, C]
+    waiting: MutableMapping[Hashable, C]
+    deadlines: Deadlines | None  # None until somebody has one
+    closed: bool
+    attention: bool  # while it is up, the quick lane is closed
+
+    def timed(self) -> Deadlines:
+        """The deadlines, made on first use."""
+        if self.deadlines is None:
+            self.deadlines = Deadlines()  # type: ignore[misc] # a slot of the subclasses
+        return self.deadlines
+
+    def next_deadline(self) -> float:
+        """When `expire` has to be called next; `NEVER` if there are no deadlines."""
+        return NEVER if self.deadlines is None else self.deadlines.earliest()
+
+    def deadline_of(self, key: Hashable) -> float | None:
+        """When a holder's ttl or a waiter's patience ends; None if it doesn't."""
+        return None if self.deadlines is None else self.deadlines.get(key)
+
+    def renew(self, key: Hashable, deadline: float) -> bool:
+        """Move the deadline of a holder or waiter; False if it is neither."""
+        if key not in self.holders and key not in self.waiting:
+            return False
+        self.timed().set(key, deadline)
+        return True
+
+    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
+        """End all whose deadline has come; return holders, waiters, and who is granted now."""
+        holders, waiters = [], []
+        if self.deadlines is not None:
+            for key in self.deadlines.pop_due(now):
+                claim = self.holders.pop(key, None)
+                if claim is not None:
+                    holders.append(claim)
+                    self._free(claim, now)
+                elif key in self.waiting:
+                    waiters.append(self.waiting[key])
+                    self._leave(waiters[-1], now)
+        # Only now, when no waiter is left whose own time is up, is anything granted.
+        return holders, waiters, self.settle(now)
+
+    def _file(self, claim: C, number: int, now: float) -> None:
+        """Make a claim that got its slots a holder."""
+        claim._slot_number = number
+        if claim.named:
+            self.holders[claim.key] = claim
+        if claim.ttl is not None:
+            self.timed().set(claim.key, now + claim.ttl)
+        elif self.deadlines is not None:
+            self.deadlines.discard(claim.key)  # the end of its wait, if it had one
+
+    @abstractmethod
+    def settle(self, now: float = 0.0) -> list[C]:
+        """Grant what is free to those who wait, and return who got it."""
+
+    @abstractmethod
+    def _free(self, claim: C, now: float) -> None:
+        """Take back the slots of a claim that was taken out of ``holders``; grants nothing."""
+
+    @abstractmethod
+    def _leave(self, claim: C, now: float) -> None:
+        """Take a waiter out of the queue; grants nothing."""

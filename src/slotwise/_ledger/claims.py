@@ -1,0 +1,63 @@
+"""Claims: one request for slots each, from its arrival to its end.
+
+Once it is granted, a claim is also what the caller gets: the AcquisitionResult. Drivers
+subclass it to keep a waker, a task or a label beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import chain
+from typing import ClassVar
+
+from slotwise._core.results import AcquisitionResult
+
+
+class BaseClaim(AcquisitionResult):
+    """What every ledger knows of a claim."""
+
+    __slots__ = ("key", "ttl")
+
+    # Whether it is among the holders while it holds. A driver may have claims
+    # that nobody can name, and remember their numbers by itself.
+    named: ClassVar[bool] = True
+
+    key: Hashable  # what the ledger files it under
+    ttl: float | None
+
+    @property
+    def acquisition_id(self) -> str:
+        return str(self.key)
+
+
+class Claim(BaseClaim):
+    """A request for slots of one semaphore."""
+
+    __slots__ = ("ranges", "slots")
+
+    slots: int
+    ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
+
+    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
+        self.key = key
+        self.slots = slots
+        self.ttl = ttl
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The slot numbers it was granted, lowest first."""
+        return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
+
+
+class LineGrant(Claim):
+    """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
+
+    __slots__ = ()
+
+    named = False
+    slots = 1
+    ttl = None
+
+    def __init__(self, ticket: Hashable, number: int) -> None:
+        self.key = ticket
+        self._slot_number = number
