@@ -205,8 +205,19 @@ async def test_a_connection_class_of_the_users_own_opens_the_sockets(server: Ser
 
 async def test_an_asyncio_class_that_opens_connections_in_its_own_way_is_refused() -> None:
     pool = redis.asyncio.ConnectionPool(connection_class=OpensItself)
-    with pytest.raises(TypeError, match=r"can't use OpensItself.*pass a sync client"):
+    with pytest.raises(TypeError, match=r"can't use OpensItself.*pass a plain sync client"):
         RedisConfig.from_client(redis.asyncio.Redis(connection_pool=pool))
+
+
+async def test_a_sentinel_class_that_opens_connections_in_its_own_way_is_refused() -> None:
+    class Tunnels(redis.sentinel.SentinelManagedConnection):
+        def _connect(self) -> None:
+            raise NotImplementedError
+
+    manager = redis.sentinel.Sentinel([("127.0.0.1", 1)])
+    pool = redis.sentinel.SentinelConnectionPool("fleet", manager, connection_class=Tunnels)
+    with pytest.raises(TypeError, match="can't use Tunnels, a Sentinel connection class"):
+        RedisConfig.from_client(redis.Redis(connection_pool=pool))
 
 
 async def test_redis_connect_func_authenticates(cloud: Server) -> None:

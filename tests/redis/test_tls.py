@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
 from tests.redis._server import Server, free_port
 from tests.redis.faults._proxy import Proxy
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -58,7 +59,7 @@ class Certificate:
             [
                 *(openssl, "req", "-x509", "-nodes", "-days", "2"),
                 *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-                *("-keyout", self.key, "-out", self.file, "-subj", "/CN=localhost"),
+                *("-keyout", self.key, "-out", self.file, "-subj", "/CN=slotwise.invalid"),
                 *("-addext", "subjectAltName=IP:127.0.0.1"),
             ],
             check=True,
@@ -170,14 +171,34 @@ async def test_tls_is_not_spoken_with_a_plain_server(
         pass  # the outage ends here, and is not reported in another test
 
 
-async def test_settings_of_a_tls_client_are_taken(tls_port: int, certificate: Certificate) -> None:
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+@pytest.mark.parametrize("authority", ["ssl_ca_certs", "ssl_ca_data"])
+async def test_settings_of_a_tls_client_are_taken(
+    tls_port: int,
+    certificate: Certificate,
+    kind: type[redis.Redis | redis.asyncio.Redis],
+    authority: str,
+) -> None:
+    given = certificate.file if authority == "ssl_ca_certs" else certificate.file.read_text()
     options = {
-        "ssl_ca_certs": str(certificate.file),
+        authority: str(given),
         "ssl_certfile": str(certificate.file),
         "ssl_keyfile": str(certificate.key),
     }
-    with redis.Redis(host="127.0.0.1", port=tls_port, ssl=True, **options) as client:  # type: ignore[arg-type]
-        config = RedisConfig.from_client(client)
-        semaphore = RedisSemaphore(name="s", value=1, config=config)
-        assert await semaphore.release(await semaphore.acquire())
-        assert client.exists("adv-sem:semaphore_state:s")
+    client = kind(host="127.0.0.1", port=tls_port, ssl=True, **options)  # type: ignore[arg-type]
+    config = RedisConfig.from_client(client)
+    semaphore = RedisSemaphore(name="s", value=1, config=config)
+    assert await semaphore.release(await semaphore.acquire())
+
+
+async def test_a_host_name_that_the_certificate_does_not_have_is_refused(
+    server: Server, certificate: Certificate
+) -> None:
+    """Its certificate is for 127.0.0.1; checked by default, whatever redis-py's default is."""
+    with EndsTls(server.port, certificate.file, certificate.key) as proxy:
+        by_name = f"rediss://localhost:{proxy.port}?ssl_ca_certs={certificate.file}"
+        with pytest.raises(BackendError, match="certificate that can't be trusted"):
+            await RedisSemaphore(value=1, config=RedisConfig(by_name)).acquire()
+        for option in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
+            semaphore = RedisSemaphore(value=1, config=RedisConfig(f"{by_name}&{option}"))
+            assert await semaphore.release(await semaphore.acquire())

@@ -30,7 +30,7 @@ _NOT_TAKEN = {
 }
 # For these, None is a value and not the absence of one.
 _NONE_COUNTS = {"ssl_cert_reqs", "socket_keepalive_options"}
-# What a class of an asyncio client may have overridden, so that we can't do without it.
+# What a class may override to open connections in its own way.
 _OPENING = ("connect", "_connect", "on_connect", "on_connect_check_health")
 
 
@@ -118,9 +118,9 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
     if is_own:
         tls = issubclass(base, sync_connection.SSLConnection)
         return ConnectionOptions(Options(taken), tls=tls, connection_class=base)
-    if used is not base and "redis_connect_func" in taken:
+    if _is_asyncio(used) and "redis_connect_func" in taken:
         raise TypeError(
-            "from_client can't take redis_connect_func= from an asyncio client or from Sentinel;"
+            "from_client can't take redis_connect_func= from an asyncio client;"
             " use credential_provider="
         )
     names = _parameters(base)
@@ -132,26 +132,25 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
 
 def _sync_class(used: type[Any]) -> tuple[type[Any], bool]:
     """Return the sync class that opens what ``used`` opens, and whether it's the user's own."""
-    if issubclass(used, sync_connection.AbstractConnection):
-        if not _is_of_redis(used) and not hasattr(used, "connect_to"):  # not managed by Sentinel
-            return used, True
-        bases: list[type[Any]] = [sync_connection.UnixDomainSocketConnection]
-        bases.append(sync_connection.SSLConnection)
-        found = [base for base in bases if issubclass(used, base)]
-        return (found[0] if found else sync_connection.Connection), False
-    if not issubclass(used, asyncio_connection.AbstractConnection):
-        return used, True  # whatever it is, it is tried
+    module = asyncio_connection if _is_asyncio(used) else sync_connection
+    by_sentinel = hasattr(used, "connect_to")
+    if module is sync_connection and not by_sentinel and not _is_of_redis(used):
+        return used, True
     nearest = next(each for each in used.__mro__ if _is_of_redis(each))
     if any(getattr(used, name, None) is not getattr(nearest, name, None) for name in _OPENING):
+        kind = "a Sentinel" if by_sentinel else "an asyncio"
         raise TypeError(
-            f"from_client can't use {used.__name__}, an asyncio connection class that opens its"
-            f" connections in its own way; pass a sync client with a sync class"
+            f"from_client can't use {used.__name__}, {kind} connection class that opens its"
+            f" connections in its own way; pass a plain sync client with a sync class"
         )
-    if issubclass(used, asyncio_connection.UnixDomainSocketConnection):
-        return sync_connection.UnixDomainSocketConnection, False
-    if issubclass(used, asyncio_connection.SSLConnection):
-        return sync_connection.SSLConnection, False
+    for name in ("UnixDomainSocketConnection", "SSLConnection"):
+        if issubclass(used, getattr(module, name)):
+            return getattr(sync_connection, name), False
     return sync_connection.Connection, False
+
+
+def _is_asyncio(used: type[Any]) -> bool:
+    return issubclass(used, asyncio_connection.AbstractConnection)
 
 
 def _is_of_redis(each: type[Any]) -> bool:
