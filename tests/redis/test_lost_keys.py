@@ -148,6 +148,87 @@ async def test_who_lost_its_claim_is_told_and_who_waits_keeps_its_place(
     assert order == list(range(5))
 
 
+async def test_nobody_gets_the_slots_of_those_whose_holds_were_evicted_before_they_know(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(
+        2, name="s", heartbeat_max_interval=60, ping_interval=1, config=config
+    )
+    held = [await semaphore.acquire() for _ in range(2)]
+    client.delete("adv-sem:semaphore_main:s")
+    waiting = asyncio.create_task(semaphore.acquire())
+    while not all(each.lost.is_set() for each in held):
+        newcomer = await semaphore.try_acquire()
+        # Told while the server was asked.
+        assert newcomer is None or any(each.lost.is_set() for each in held)
+        if newcomer is not None:
+            await semaphore.release(newcomer)
+        await asyncio.sleep(0.01)
+    assert await semaphore.release(await asyncio.wait_for(waiting, 20)) is True
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_release_after_the_holds_were_evicted_frees_its_slot(
+    config: RedisConfig, client: redis.Redis, *, many: bool
+) -> None:
+    semaphore = RedisSemaphore(4, name="s", heartbeat_max_interval=300, config=config)
+    held = [await semaphore.acquire() for _ in range(4)]
+    client.delete("adv-sem:semaphore_main:s")
+    if many:
+        assert await asyncio.gather(*(semaphore.release(each) for each in held[:2])) == [True] * 2
+    else:
+        assert [await semaphore.release(each) for each in held[:2]] == [True] * 2
+    newcomers = [await semaphore.try_acquire() for _ in range(3)]
+    assert [each and each.slot_number for each in newcomers] == [1, 2, None]
+    for each in (*newcomers[:2], *held[2:]):
+        assert each is not None
+        assert await semaphore.release(each) is True
+
+
+async def test_the_dead_keep_nothing_when_their_keys_were_evicted(client: redis.Redis) -> None:
+    fleet = Fleet(client)
+    fleet.request("sw-x-1*5")
+    fleet.request("sw-x-2")
+    for kind in (fleet.keys.main, fleet.keys.waiting, fleet.keys.waiting_heartbeat):
+        client.delete(kind)
+    fleet.now += INTERVAL + 1
+    args = ("sw-x-3", VALUE, INTERVAL, None, "try", "", "host 1 ", "", "")
+    assert fleet.run("request", *args)[:2] == ["granted", 1]
+
+
+@pytest.mark.parametrize("lost", [["waiting"], ["waiting_heartbeat"]])
+@pytest.mark.parametrize("by", ["newcomer", "newcomers", "try", "release", "releases", "heartbeat"])
+def test_nobody_passes_waiters_whose_queue_was_evicted(
+    client: redis.Redis, lost: list[str], by: str
+) -> None:
+    fleet = Fleet(client)
+    for n in range(VALUE + 3):
+        fleet.request(f"sw-x-{n}")
+    for kind in lost:
+        client.delete(getattr(fleet.keys, kind))
+    fleet.now += 0.1
+    many = (VALUE, INTERVAL, None, "", "host 1 ", "", "", "sw-x-100", "sw-x-101")
+    one = (VALUE, INTERVAL, None, "try" if by == "try" else "wait", "", "host 1 ", "", "")
+    if by == "newcomers":
+        fleet.run("request_many", *many)
+    elif by in ("newcomer", "try"):
+        fleet.run("request", "sw-x-100", *one)
+    elif by == "heartbeat":
+        fleet.run("beat", "", INTERVAL, "", 0, 1, f"sw-x-{VALUE}")
+    left = {"release": [0], "releases": [0, 1]}.get(by, [])
+    if len(left) == 1:
+        assert fleet.run("give", "sw-x-0", "", INTERVAL, "", "")[0] == 1
+    elif left:
+        assert fleet.run("give_many", "", INTERVAL, "", "sw-x-0", "sw-x-1") == ["11"]
+    members = [f"sw-x-{n}" for n in range(len(left), VALUE + len(left))]
+    assert set(client.zrange(fleet.keys.main, 0, -1)) == set(members)
+    line = [f"sw-x-{n}" for n in range(VALUE + len(left), VALUE + 3)]
+    line += {"newcomer": ["sw-x-100"], "newcomers": ["sw-x-100", "sw-x-101"]}.get(by, [])
+    assert client.zrange(fleet.keys.waiting, 0, -1) == line
+    assert set(client.zrange(fleet.keys.waiting_heartbeat, 0, -1)) == set(line)
+    fleet.check()
+
+
 async def test_holders_do_not_notice_that_the_numbers_are_lost(
     config: RedisConfig, client: redis.Redis
 ) -> None:

@@ -37,6 +37,12 @@ local function claimed(ids)
   return found
 end
 
+-- Whether somebody held slots when main was found lost.
+local function was_evicted(id, evicted_at)
+  local claim = read_claim(id)
+  return claim and (tonumber(claim.granted) or 0) < evicted_at
+end
+
 -- A client that knows only documented scripts has granted a waiter of ours.
 -- One slot: complete the grant. Several, of which it gave but the first: back
 -- to its old place in line, since all are granted or none.
@@ -76,8 +82,7 @@ local function clamp(key, longest)
 end
 
 local function mend_some()
-  local facts = 8
-  local filed = redis.call('HLEN', state) - facts
+  local filed = redis.call('HLEN', state) - #FACTS
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
   end
@@ -98,14 +103,16 @@ local function beat(first, at)
     end
   end
 
-  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans')
+  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans', '.evicted')
   local longest = math.max(tonumber(facts[1]) or 0, interval)
   if not facts[2] and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
   local filed = (facts[3] or not facts[2]) and claimed(ids)
-  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest) end
+  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   local value = current_value()
   local deadline = seconds(now + interval)
+  local evicted_at = tonumber(facts[4])
+  if evicted_at and now > evicted_at + longest then redis.call('HDEL', state, '.evicted') end
 
   end_ttls()
   -- Renewed before the silent are buried: who is late, but was not yet given up, lives.
@@ -114,7 +121,7 @@ local function beat(first, at)
   local members, line, outcome = {}, {}, {}
   for i = 1, holders do
     local id = ids[i]
-    if held[id] and filed and not filed[id] then
+    if held[id] and (filed and not filed[id] or evicted_at and was_evicted(id, evicted_at)) then
       drop(id)
       held[id] = nil
     end

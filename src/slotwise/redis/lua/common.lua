@@ -8,7 +8,9 @@
 --   waiting            zset  id -> ticket          documented
 --   waiting_heartbeat  zset  id -> deadline        documented
 --   state              hash  id -> its claim, "interval ttl ticket granted numbers token who",
---                            and facts: .value .values .token .closed .reason .interval, and
+--                            and facts (FACTS): .value .values .token .closed .reason .interval,
+--                            .beat, when the last heartbeat came, .evicted, when main was found lost:
+--                            holders of before are told so by their next heartbeat, and
 --                            .life, until when (us) state, max and numbers live at least
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
@@ -23,6 +25,10 @@ local now, now_text, now_us
 local pattern, caller = '', nil  -- of foreign notification lists; the caller's seat
 local told = {}                  -- what the reply tells the caller's own seat
 
+local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
+               '.evicted'}
+local rebuild  -- a function, below
+
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   waiting_heartbeat, state, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6]
@@ -35,6 +41,7 @@ local function open(first, given_now)
     now = now_us / 1000000
   end
   now_text = string.format('%.6f', now)
+  if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 then rebuild() end
 end
 
 local function outlive(key, life)  -- EXPIRE never shortens a key's life
@@ -316,6 +323,65 @@ local function bury_silent()
     redis.call('HDEL', state, id)
   end
   for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1))) do drop(id) end
+end
+
+-- ------------------------------------------------------------------------- evicted keys
+
+-- When a claim's silence ends it, if it sent a heartbeat with the last one that came.
+local function end_of(claim, beat_at)
+  return math.max(tonumber(claim.granted) or 0, tonumber(claim.ticket), beat_at) + claim.interval
+end
+
+-- One of the two keys of the queue was evicted: make it anew from the other and the claims.
+local function rebuild_queue(lost, left, beat_at)
+  for _, id in ipairs(redis.call('ZRANGE', left, 0, -1)) do
+    local claim = read_claim(id)  -- none for a foreign one
+    local deadline = claim and end_of(claim, beat_at) or now + 15
+    redis.call('ZADD', lost, lost == waiting and (claim and claim.ticket or now_text) or seconds(deadline), id)
+    outlive(lost, math.max(deadline - now, 1))
+  end
+end
+
+-- Make main, waiting or waiting_heartbeat anew if one was evicted, which is to say: it is not there,
+-- though claims say that it should be. Who is dead by now is not put back. Holders are, so that nobody
+-- gets their slots before they know, but they have lost them: a foreign client may have removed the
+-- only one on purpose, which looks the same.
+rebuild = function()
+  local claims = redis.call('HLEN', state)
+  local beat_at = tonumber(redis.call('HGET', state, '.beat')) or 0
+  for _, fact in ipairs(redis.call('HMGET', state, unpack(FACTS))) do
+    if fact then claims = claims - 1 end
+  end
+  local waits, is_heard = redis.call('EXISTS', waiting) == 1, redis.call('EXISTS', waiting_heartbeat) == 1
+  if waits and not is_heard then rebuild_queue(waiting_heartbeat, waiting, beat_at) end
+  if is_heard and not waits then rebuild_queue(waiting, waiting_heartbeat, beat_at) end
+  local held = redis.call('ZCARD', main)
+  if claims == 0 or (held > 0 and claims <= held + redis.call('ZCARD', waiting)) then return end
+
+  local is_main_lost, is_queue_lost, dead = held == 0, not waits and not is_heard, {}
+  local filed = redis.call('HGETALL', state)
+  for i = 1, #filed, 2 do
+    local id = filed[i]
+    local claim = string.sub(id, 1, 1) ~= '.' and parse_claim(filed[i + 1])
+    if claim and (claim.granted ~= '0' and is_main_lost or claim.granted == '0' and is_queue_lost) then
+      local deadline = end_of(claim, beat_at)
+      local life = math.max(deadline - now, 1)
+      if deadline <= now then
+        dead[#dead + 1] = id
+      elseif claim.granted ~= '0' then
+        put(main, members_of(id), seconds(deadline))
+        outlive(main, life)
+        redis.call('HSET', state, '.evicted', now_text)
+      else
+        redis.call('ZADD', waiting, claim.ticket, id)
+        redis.call('ZADD', waiting_heartbeat, seconds(deadline), id)
+        outlive(waiting, life)
+        outlive(waiting_heartbeat, life)
+      end
+    end
+  end
+  for _, id in ipairs(dead) do drop(id) end
+  if #dead > 0 or is_main_lost then recount() end
 end
 
 -- Forget those of the ids that a client which knows no claims has removed.

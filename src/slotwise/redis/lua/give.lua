@@ -20,7 +20,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
-    if not head then
+    if not head and redis.call('EXISTS', waiting_heartbeat) == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
       return {1, 0, 0, 0, 0}
     end
@@ -57,8 +57,6 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
       end
     end
     if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
-  elseif given == 0 and not head then
-    return {0, 0, 0, 0, 0}
   end
 end
 -- include common.lua

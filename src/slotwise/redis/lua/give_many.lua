@@ -12,12 +12,14 @@ local state, numbers = KEYS[6], KEYS[7]
 local ids = {unpack(ARGV, 5)}
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
+local is_main_lost = redis.call('EXISTS', main) == 0
 local digits, freed, with_ttl, not_held, known = {}, {}, {}, {}, true
 for i, id in ipairs(ids) do
-  digits[i] = scores[i] and '1' or '0'
-  if not scores[i] then not_held[#not_held + 1] = id end
   local ttl, number = string.match(claims[i] or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
-  if scores[i] and number then
+  local is_held = scores[i] or is_main_lost and number and number ~= '0'
+  digits[i] = is_held and '1' or '0'
+  if not is_held then not_held[#not_held + 1] = id end
+  if is_held and number then
     freed[#freed + 1] = tonumber(number)
     if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
   else
@@ -96,7 +98,7 @@ if #freed > 0 and redis.call('EXISTS', numbers) == 1 then
   for i, number in ipairs(freed) do back[2 * i - 1], back[2 * i] = number, number end
   redis.call('ZADD', numbers, unpack(back))
 end
-if redis.call('EXISTS', waiting) == 0 then return reply end
+if redis.call('EXISTS', waiting, waiting_heartbeat) == 0 then return reply end
 -- include common.lua
 open(1, ARGV[1])
 caller, pattern = ARGV[2], ARGV[4]

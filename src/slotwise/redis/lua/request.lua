@@ -16,7 +16,8 @@
 --
 -- The first half is the second for the common cases, one slot that is free, or none:
 -- it does the same with fewer calls. It ends nothing that is over: a line is looked
--- after by those who stand in it.
+-- after by those who stand in it. It makes nothing anew that was evicted: where a key is missing
+-- that should be there, the second half looks.
 do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[1])
@@ -34,7 +35,15 @@ do
     local held = redis.call('ZCARD', main)
     local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
     local now_text = string.format('%.6f', now)
-    if held < value and not last and ARGV[5] == '' then
+    local is_whole = redis.call('EXISTS', KEYS[5]) == (last and 1 or 0)
+    if held == 0 and is_whole then
+      local claims = redis.call('HLEN', state) - 3 - (facts[5] and 1 or 0)  -- the facts that are there
+      for _, fact in ipairs(redis.call('HMGET', state, '.interval', '.beat', '.orphans', '.evicted')) do
+        if fact then claims = claims - 1 end
+      end
+      is_whole = claims <= 0
+    end
+    if is_whole and held < value and not last and ARGV[5] == '' then
       -- The lowest free number: of the free ones, or above the highest so far. None if lost.
       local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
       local number = tonumber(lowest[2])
@@ -62,7 +71,7 @@ do
                    .. token_text .. ' ' .. ARGV[8])
         return {'granted', number, token, value}
       end
-    elseif held >= value and ARGV[6] == 'wait' then
+    elseif is_whole and held >= value and ARGV[6] == 'wait' then
       local waiting_heartbeat, ticket = KEYS[5], now_text
       if last then
         ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))

@@ -22,7 +22,8 @@ do
   local value, now, held = tonumber(facts[1]), now_us / 1000000, redis.call('ZCARD', main)
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and ARGV[5] == ''
-      and (tonumber(facts[4]) or 0) >= enough_us and held >= value then
+      and (tonumber(facts[4]) or 0) >= enough_us and held >= value
+      and redis.call('EXISTS', waiting) == redis.call('EXISTS', waiting_heartbeat) then
     local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
     local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
     local ttl = ARGV[4] == '' and '-' or ARGV[4]
