@@ -62,6 +62,9 @@ async def test_the_end_of_a_ttl_is_a_warning(make: Make, caplog: pytest.LogCaptu
         while not caplog.records:
             await asyncio.sleep(0.001)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+    [told] = caplog.messages
+    assert told.endswith(f" lost by {acquired.acquisition_id}: its ttl of 0.05 s ended")
+    assert acquired.lost.reason == "its ttl of 0.05 s ended"
 
 
 @pytest.mark.parametrize("atomic", [True, False])

@@ -21,6 +21,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import fork
+from slotwise._core.messages import cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
@@ -442,12 +443,14 @@ class HeartbeatThread:
         return soonest
 
     def _expire(self, holder: RedisAcquisition) -> None:
-        reason = f"the ttl of {holder.acquisition_id} ended after {holder.ttl:g} s"
-        _log.ended(holder, reason)
-        self._shared.lose(holder, reason, cancel=holder.cancel_after_ttl)
+        _log.lost(holder, ttl_ended(holder.ttl))
+        message = cancelled_after_ttl(holder.acquisition_id, holder.ttl)
+        cancel = message if holder.cancel_after_ttl else None
+        self._shared.lose(holder, ttl_ended(holder.ttl), cancel_message=cancel)
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
-        """Tell a holder, from any thread, that the server has it no more."""
-        reason = f"{holder.acquisition_id} was lost: {why}"
-        _log.ended(holder, reason)
-        self._shared.lose(holder, reason, cancel=holder.cancel_on_loss)
+        """Tell a holder, from any thread, that the server doesn't have it any more."""
+        _log.lost(holder, why)
+        message = f"{holder.acquisition_id} was lost: {why}"
+        cancel = message if holder.cancel_on_loss else None
+        self._shared.lose(holder, why, cancel_message=cancel)

@@ -1,7 +1,6 @@
-"""What the Redis driver tells the standard library's logging of single acquisitions.
+"""What the Redis driver logs about single acquisitions, on the logger ``slotwise.redis``.
 
-Fields go into ``extra``, as those of the memory driver do: ``semaphore_name``,
-``acquisition_id``, ``acquire_time``, ``held_time``, ``slot_number``, ``max_slots``.
+The words and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations
@@ -10,55 +9,28 @@ import time
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core.log import cached_levels
-from slotwise._core.messages import display
+from slotwise._core import log
 from slotwise.redis._diagnosis import logger
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
 
 
-perhaps_wanted = cached_levels(logger)
+_perhaps_wanted = log.cached_levels(logger)
 
 
 def acquired(holder: RedisAcquisition) -> None:
-    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        acquire_time = holder.since - holder.requested_at
-        logger.debug(
-            "acquired slot %d of %s after %.3f s",
-            holder.slot_number,
-            display(holder.limit.name),
-            acquire_time,
-            extra={
-                "semaphore_name": holder.limit.name,
-                "acquisition_id": holder.acquisition_id,
-                "acquire_time": acquire_time,
-                "slot_number": holder.slot_number,
-                "max_slots": holder.limit.value,
-            },
-        )
+    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+        limit, acquire_time = holder.limit, holder.since - holder.requested_at
+        log.acquired(logger, holder, limit.name, limit.value, acquire_time)
 
 
 def released(holder: RedisAcquisition) -> None:
-    if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        logger.debug(
-            "released slot %d of %s",
-            holder.slot_number,
-            display(holder.limit.name),
-            extra=_ending(holder),
-        )
+    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+        held_time = time.monotonic() - holder.since
+        log.released(logger, holder, holder.limit.name, holder.limit.value, held_time)
 
 
-def ended(holder: RedisAcquisition, reason: str) -> None:
-    """Lost, or expired."""
-    logger.warning("%s (%s)", reason, display(holder.limit.name), extra=_ending(holder))
-
-
-def _ending(holder: RedisAcquisition) -> dict[str, object]:
-    return {
-        "semaphore_name": holder.limit.name,
-        "acquisition_id": holder.acquisition_id,
-        "held_time": time.monotonic() - holder.since,
-        "slot_number": holder.slot_number,
-        "max_slots": holder.limit.value,
-    }
+def lost(holder: RedisAcquisition, reason: str) -> None:
+    held_time = time.monotonic() - holder.since
+    log.lost(logger, holder, holder.limit.name, holder.limit.value, held_time, reason)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
+from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, logger
@@ -236,7 +237,7 @@ class SharedClient:
         if word == "kicked":
             holder = self.holders.get(acquisition_id)
             if holder is not None:
-                self.heartbeat_thread.lose(holder, "it was kicked")
+                self.heartbeat_thread.lose(holder, KICKED)
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
@@ -259,16 +260,19 @@ class SharedClient:
 
     # ---------------------------------------------------------------- losing
 
-    def lose(self, holder: RedisAcquisition, reason: str, *, cancel: bool) -> None:
-        """Tell a holder, from any thread, that it holds nothing any more."""
+    def lose(self, holder: RedisAcquisition, reason: str, *, cancel_message: str | None) -> None:
+        """Tell a holder, from any thread, that it holds nothing any more.
+
+        With a ``cancel_message`` its task is cancelled.
+        """
         acquisition_id = holder.acquisition_id
         if self.holders.pop(acquisition_id, None) is None:
             return
         holder.mark_ended()
         sent = None
-        if cancel and holder.task is not None:
+        if cancel_message is not None and holder.task is not None:
             sent = self.ttl_cancels.announce(
-                acquisition_id, holder.task, reason, owner=holder.record
+                acquisition_id, holder.task, cancel_message, owner=holder.record
             )
         holder.lost.set(reason)
         if sent is not None:
