@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import tomllib
 from pathlib import Path
 
@@ -31,3 +32,23 @@ def test_the_picture_has_the_layers_of_the_import_rules() -> None:
     ]
     drawn = [{name for name, _ in layer} for layer in architecture().LAYERS]
     assert drawn == [layer for layer in ruled if "testing" not in layer]
+
+
+def test_every_file_that_the_docs_name_exists() -> None:
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("src/slotwise", "tests", "docs")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    named = {
+        (page.name, found)
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+        for found in re.findall(r"`([\w/.-]*\w\.(?:py|lua))`", page.read_text())
+    }
+    examples = {"conftest.py", "train.py"}
+    assert ("design.md", "_ledger/ledger.py") in named
+    assert [
+        (page, name)
+        for page, name in sorted(named)
+        if name not in examples and not any(f"/{path}".endswith(f"/{name}") for path in files)
+    ] == []
