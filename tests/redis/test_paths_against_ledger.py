@@ -227,11 +227,14 @@ class Pair:
         }
         parked = {}
         for record in client.zrange(key["parked"], 0, -1):
-            node, ticket, path = record.split(" ")
+            node, ticket, path, head = record.split(" ")
+            assert head == line[path][0]
             parked[path] = (node, int(ticket))
         assert parked == places
         groups = {each[1:]: state[each] for each in state if each[0] == ">"}
-        assert groups == {path: f"{node} {ticket}" for path, (node, ticket) in places.items()}
+        assert groups == {
+            path: f"{node} {ticket} {line[path][0]}" for path, (node, ticket) in places.items()
+        }
 
         nodes = {}
         for tier in ledger.tiers:

@@ -2,7 +2,7 @@
 -- server that is full, a name that is spoilt, a process that died. Not a script: scripts.py puts it in place of the
 -- line "-- include base.lua".
 local function seconds(number) return string.format('%.6f', number) end
-local function whole(number) return string.format('%.0f', number) end
+local function whole(number) return string.format('%d', number) end  -- exact up to 2^53, as all of them are
 
 -- Begin to write on a server that may be at its maxmemory; whether it is. It refuses a script's
 -- first write if that may take memory, and none that follow. Signs of life and releases take next

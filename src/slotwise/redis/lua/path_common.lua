@@ -9,7 +9,7 @@
 --                     tier, the ticket of the head that a slot is kept for or "-", and, in the
 --                     widest tier, the highest slot number there has been
 --                     id -> its claim, "interval ttl path ticket granted number token owner"
---                     ">path" -> "node ticket": where the group of a path is parked
+--                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
 --                     .closed, and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
@@ -19,7 +19,7 @@
 --   ttls        zset  id -> deadline of its ttl
 --   line        zset  "path ticket id", all with score 0: sorted, so that the first of a path
 --                     is the head of its group
---   parked      zset  "node ticket path", likewise: the first of a node has the oldest head
+--   parked      zset  "node ticket path id", likewise: the first of a node has the oldest head
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
 --   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
 -- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
@@ -31,6 +31,8 @@ local now, now_text, now_us
 local caller, told = nil, {}  -- the caller's seat, and what the reply tells it
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
+local freed                   -- widest node -> slot numbers that this call has freed
+local touched                 -- nodes that this call has freed slots of, to be looked at
 local fresh                   -- keys that this call may have made
 local values, token, last_ticket, longest, life_us, blocked_until
 local first_key
@@ -38,30 +40,51 @@ local rebuild                 -- path_rules.lua: make all keys anew of the claim
 
 local CHUNK = 1000    -- arguments of one call: Lua cannot unpack many more
 
--- Members to be added to sorted sets, by key and then by turns a score and a member, while a call
--- makes many of them and reads none.
-local additions
+-- Sorted sets are written behind while a call makes many changes of a kind: key -> member -> its
+-- score, or false to remove it. Nil when they are written at once.
+local pending
 
-local function zadd(key, score, member)
-  if not additions then return redis.call('ZADD', key, score, member) end
-  local own = additions[key] or {}
-  additions[key] = own
-  own[#own + 1] = score
-  own[#own + 1] = member
-end
-
-local function begin_adding() additions = {} end
-
-local function add_all()
-  for key, own in pairs(additions) do
-    for from = 1, #own, CHUNK do
-      redis.call('ZADD', key, unpack(own, from, math.min(from + CHUNK - 1, #own)))
+local function flush(key)
+  local additions, removals = {}, {}
+  for member, score in pairs(pending[key] or {}) do
+    if score then
+      additions[#additions + 1] = score
+      additions[#additions + 1] = member
+    else
+      removals[#removals + 1] = member
     end
   end
-  additions = nil
+  for from = 1, #additions, CHUNK do
+    redis.call('ZADD', key, unpack(additions, from, math.min(from + CHUNK - 1, #additions)))
+  end
+  for from = 1, #removals, CHUNK do
+    redis.call('ZREM', key, unpack(removals, from, math.min(from + CHUNK - 1, #removals)))
+  end
+  pending[key] = nil
 end
 
-local function padded(ticket) return string.format('%016.0f', ticket) end
+local function write_behind() pending = {} end
+
+local function write_all()
+  for key in pairs(pending) do flush(key) end
+  pending = nil
+end
+
+local function change_later(key, member, score)
+  local changes = pending[key] or {}
+  pending[key] = changes
+  changes[member] = score
+end
+
+local function zadd(key, score, member)
+  if pending then change_later(key, member, score) else redis.call('ZADD', key, score, member) end
+end
+
+local function zrem(key, member)
+  if pending then change_later(key, member, false) else redis.call('ZREM', key, member) end
+end
+
+local function padded(ticket) return string.format('%016d', ticket) end
 
 -- ------------------------------------------------------------- state: read once, written once
 
@@ -120,7 +143,7 @@ local function open(first, given_now, fields)
     now = now_us / 1000000
   end
   now_text = seconds(now)
-  told, known, changed, nodes, moved, fresh = {}, {}, {}, {}, {}, {}
+  told, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked'}) do
@@ -196,6 +219,13 @@ local function value_of(node) return node.value or values[node.tier] or 0 end
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
 local function save()
+  for name, those in pairs(freed) do
+    for _, number in ipairs(those) do
+      redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number))
+      fresh[numbers] = true
+    end
+  end
+  freed = {}
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do

@@ -99,9 +99,9 @@ local function request(id, path)
 end
 
 local before = last_ticket
-begin_adding()
+write_behind()
 local replies = each(request)
-add_all()
+write_all()
 if last_ticket > before then put('.ticket', whole(last_ticket)) end
 local due = (tell_due or again) and next_end()
 for i = 2, #replies do

@@ -22,37 +22,100 @@ end
 
 -- ----------------------------------------------------------------- groups, and where they are
 
-local function first_of(key, name)  -- of those whose record begins with a name
-  local record = redis.call('ZRANGEBYLEX', key, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', 0, 1)[1]
-  if record then
-    local ticket, rest = string.match(record, '^%S+ (%d+) (%S+)$')
-    return tonumber(ticket), rest
+-- Heads that are parked at a node, the oldest first: read some at a time, and kept up to date. Each
+-- is {ticket, path, id}.
+local HEADS = 8
+
+local function parked_record(name, head)
+  return name .. ' ' .. padded(head[1]) .. ' ' .. head[2] .. ' ' .. head[3]
+end
+
+local function read_heads(node)
+  if pending then flush(parked) end
+  local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, HEADS)
+  node.heads, node.has_all_heads = {}, #found < HEADS
+  for i, record in ipairs(found) do
+    local ticket, path, id = string.match(record, '^%S+ (%d+) (%S+) (%S+)$')
+    node.heads[i] = {tonumber(ticket), path, id}
   end
 end
 
-local function park(path, ticket, name)
-  zadd(parked, 0, name .. ' ' .. padded(ticket) .. ' ' .. path)
-  put('>' .. path, name .. ' ' .. whole(ticket))
-  fresh[parked] = true
+-- The oldest head that is parked at a node, or nil.
+local function first_parked(node)
+  local heads = node.heads
+  if not heads or (not heads[1] and not node.has_all_heads) then
+    read_heads(node)
+    heads = node.heads
+  end
+  return heads[1]
 end
 
+local function park(head, name)
+  zadd(parked, 0, parked_record(name, head))
+  put('>' .. head[2], name .. ' ' .. whole(head[1]) .. ' ' .. head[3])
+  fresh[parked] = true
+  local node = nodes[name]
+  local heads = node and node.heads
+  if not heads or not (node.has_all_heads or (heads[1] and head[1] < heads[#heads][1])) then return end
+  local at = #heads
+  while at > 0 and heads[at][1] > head[1] do at = at - 1 end
+  table.insert(heads, at + 1, head)
+end
+
+-- The head of the group of a path, or nil, and where that is parked.
 local function parked_at(path)
   local record = get('>' .. path)
   if record then
-    local name, ticket = string.match(record, '^(%S+) (%S+)$')
-    return name, tonumber(ticket)
+    local name, ticket, id = string.match(record, '^(%S+) (%S+) (%S+)$')
+    if name then return {tonumber(ticket), path, id}, name end
   end
 end
 
-local function unpark(path, ticket, name)
-  redis.call('ZREM', parked, name .. ' ' .. padded(ticket) .. ' ' .. path)
+local function unpark(head, name)
+  zrem(parked, parked_record(name, head))
+  local node = nodes[name]
+  for i, each in ipairs(node and node.heads or {}) do
+    if each[1] == head[1] then
+      table.remove(node.heads, i)
+      return
+    end
+  end
+end
+
+-- While settle() serves: the nodes to be looked at first, by ticket and name, the next one last.
+local work
+
+-- Put a node into its place among those, or move it if its ticket is older than before.
+local function queue_work(ticket, name)
+  local before = work.tickets[name]
+  if before then
+    if before <= ticket then return end
+    for i = #work, 1, -1 do
+      if work[i][2] == name then
+        table.remove(work, i)
+        break
+      end
+    end
+  end
+  work.tickets[name] = ticket
+  local low, high = 1, #work + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = work[middle]
+    if other[1] > ticket or (other[1] == ticket and other[2] > name) then low = middle + 1 else high = middle end
+  end
+  table.insert(work, low, {ticket, name})
 end
 
 local function look_at(node)
-  local ticket = first_of(parked, node.name)
-  if ticket then
-    redis.call('ZADD', unfinished, 'LT', ticket, node.name)
-    fresh[unfinished], is_finished = true, false
+  local head = first_parked(node)
+  if not head then return end
+  is_finished = false
+  if work then
+    queue_work(head[1], node.name)
+  else
+    redis.call('ZADD', unfinished, 'LT', head[1], node.name)
+    fresh[unfinished] = true
   end
 end
 
@@ -69,17 +132,52 @@ end
 
 -- ------------------------------------------------------------------------ holding, waiting
 
-local function take_number(widest)  -- before it counts the new holder
-  if widest.top > widest.held then
+-- The lowest of the free numbers that are in the key, or nil; read once.
+local function lowest_stored(widest)
+  if widest.lowest == nil then
     local free = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
                             'LIMIT', 0, 1)[1]
-    if free then
-      redis.call('ZREM', numbers, free)
-      return tonumber(string.match(free, '%d+$'))
+    widest.lowest = free and tonumber(string.match(free, '%d+$')) or false
+  end
+  return widest.lowest or nil
+end
+
+-- The lowest of the numbers that this call has freed, and where it is.
+local function lowest_freed(widest)
+  local lowest, at
+  for i, number in ipairs(freed[widest.name] or {}) do
+    if not lowest or number < lowest then lowest, at = number, i end
+  end
+  return lowest, at
+end
+
+local function take_number(widest)  -- before it counts the new holder
+  if widest.top > widest.held then
+    local stored, own, at = lowest_stored(widest), lowest_freed(widest)
+    if own and not (stored and stored < own) then
+      table.remove(freed[widest.name], at)
+      return own
+    elseif stored then
+      redis.call('ZREM', numbers, widest.name .. ' ' .. padded(stored))
+      widest.lowest = nil
+      return stored
     end
   end
   widest.top = widest.top + 1
   return widest.top
+end
+
+local function free_number(widest, number)
+  local those = freed[widest.name] or {}
+  freed[widest.name] = those
+  those[#those + 1] = number
+end
+
+local function free_all_numbers(widest)
+  if widest.top > 1 then
+    redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+  end
+  freed[widest.name], widest.lowest, widest.top = nil, false, 0
 end
 
 -- Turn a claim, whose nodes all have a slot for it, into a holder until `deadline`.
@@ -114,18 +212,10 @@ local function give(id)
   for _, node in ipairs(path_nodes) do
     node.held = math.max(node.held - 1, 0)  -- should the server have lost one key and not the other
     change(node)
-    if node.waiting > 0 then look_at(node) end
+    if node.waiting > 0 then touched[node.name] = node end
   end
   local widest = path_nodes[#path_nodes]
-  if widest.held > 0 then
-    redis.call('ZADD', numbers, 0, widest.name .. ' ' .. padded(claim.number))
-    fresh[numbers] = true
-  else
-    if widest.top > 1 then
-      redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
-    end
-    widest.top = 0
-  end
+  if widest.held > 0 then free_number(widest, claim.number) else free_all_numbers(widest) end
   return 1
 end
 
@@ -140,15 +230,15 @@ local function wait(id, claim, path_nodes, deadline)
     change(node)
   end
   if not parked_at(claim.path) then
-    park(claim.path, claim.ticket, (lacks(path_nodes) or unfinished_on(path_nodes)).name)
+    park({claim.ticket, claim.path, id}, (lacks(path_nodes) or unfinished_on(path_nodes)).name)
   end
 end
 
--- End a wait. The next one of the group becomes its head, and its ticket is returned; it is
--- not parked yet.
+-- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
 local function take_out(id, path, ticket, path_nodes)
-  redis.call('ZREM', line, path .. ' ' .. padded(ticket) .. ' ' .. id)
-  redis.call('ZREM', waiters, id)
+  local record = path .. ' ' .. padded(ticket) .. ' ' .. id
+  zrem(line, record)
+  zrem(waiters, id)
   for _, node in ipairs(path_nodes) do
     node.waiting = math.max(node.waiting - 1, 0)
     change(node)
@@ -157,7 +247,11 @@ local function take_out(id, path, ticket, path_nodes)
   for _, node in ipairs(path_nodes) do
     if node.waiting == 0 then return nil end
   end
-  return first_of(line, path)
+  local following = redis.call('ZRANGEBYLEX', line, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
+  if following then
+    local next_ticket, next_id = string.match(following, '^%S+ (%d+) (%S+)$')
+    return {tonumber(next_ticket), path, next_id}
+  end
 end
 
 local function drop_keeps(path_nodes, from, ticket)
@@ -178,16 +272,16 @@ local function leave(id)
   if not claim then return redis.call('ZREM', waiters, id) end
   put(id, false)
   local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
-  local name, head = parked_at(path)
-  if head ~= ticket then
+  local head, name = parked_at(path)
+  if not head or head[1] ~= ticket then
     take_out(id, path, ticket, path_nodes)
     return 1, name
   end
   drop_keeps(path_nodes, 1, ticket)
-  unpark(path, ticket, name)
+  unpark(head, name)
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(path, next_head, name)  -- it lacks the same node
+    park(next_head, name)  -- it lacks the same node
   else
     put('>' .. path, false)
   end
@@ -209,60 +303,112 @@ local function keep(path_nodes, before, ticket)
 end
 
 -- Grant the head of a group that is parked here, or park it where it lacks something.
-local function examine(path, ticket, here)
+local function examine(head, here)
+  local ticket, path, id = head[1], head[2], head[3]
   local path_nodes = nodes_of(path)
-  unpark(path, ticket, here.name)
+  unpark(head, here.name)
   local lacking, at = lacks(path_nodes, ticket)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
     if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket) end
-    park(path, ticket, lacking.name)
+    park(head, lacking.name)
     return
   end
   for _, node in ipairs(path_nodes) do
     if node.kept == ticket then node.kept = nil end  -- it is taken now
   end
-  local _, id = first_of(line, path)
-  local claim, deadline = read_claim(id or ''), redis.call('ZSCORE', waiters, id or '')
+  local claim, deadline = read_claim(id), redis.call('ZSCORE', waiters, id)
   if claim and deadline then
     -- A grant is no sign of life: one that died in line blocks the others for no longer
     -- than if it had stayed there.
     hold(id, claim, path_nodes, deadline)
     tell(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
   end
-  local next_head = take_out(id or '', path, ticket, path_nodes)
+  local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(path, next_head, (lacks(path_nodes, next_head) or here).name)
+    park(next_head, (lacks(path_nodes, next_head[1]) or here).name)
   else
     put('>' .. path, false)
   end
 end
 
+-- Read the nodes that are to be looked at first. Enough for one settle(), unless some of them
+-- turn out to have no slot.
+local function load_work()
+  work = {tickets = {}, stored = {}, taken = {}, bound = math.huge}
+  if is_finished then return end
+  local found = redis.call('ZRANGE', unfinished, 0, LOOKS - 1, 'WITHSCORES')
+  for i = #found - 1, 1, -2 do
+    local ticket = tonumber(found[i + 1])
+    work[#work + 1] = {ticket, found[i]}
+    work.tickets[found[i]], work.stored[found[i]] = ticket, ticket
+  end
+  if #found == 2 * LOOKS then work.bound = tonumber(found[#found]) end
+end
+
+local function store_work()
+  local taken, added = {}, {}
+  for name in pairs(work.taken) do taken[#taken + 1] = name end
+  for name, ticket in pairs(work.tickets) do
+    if work.taken[name] or work.stored[name] ~= ticket then
+      added[#added + 1] = ticket
+      added[#added + 1] = name
+    end
+  end
+  for from = 1, #taken, CHUNK do
+    redis.call('ZREM', unfinished, unpack(taken, from, math.min(from + CHUNK - 1, #taken)))
+  end
+  for from = 1, #added, CHUNK do
+    redis.call('ZADD', unfinished, 'LT', unpack(added, from, math.min(from + CHUNK - 1, #added)))
+    fresh[unfinished] = true
+  end
+  is_finished = #work == 0 and work.bound == math.huge
+  work = nil
+end
+
+-- The node to be looked at next and its ticket, or nil.
+local function take_work()
+  local following = work[#work]
+  if work.bound < math.huge and (not following or following[1] > work.bound) then
+    store_work()
+    load_work()
+    following = work[#work]
+  end
+  if not following then return nil end
+  work[#work] = nil
+  work.tickets[following[2]] = nil
+  work.taken[following[2]] = true
+  return following
+end
+
 local function settle()
   if known['.closed'] then  -- nobody is granted anything
     redis.call('DEL', unfinished)
-    is_finished = true
+    is_finished, touched = true, {}
     return
   end
+  load_work()
+  for name, node in pairs(touched) do
+    touched[name] = nil
+    look_at(node)
+  end
+  write_behind()
   local looks = LOOKS
-  while looks > 0 and not is_finished do
-    local work = redis.call('ZRANGE', unfinished, 0, 0, 'WITHSCORES')
-    if not work[1] then
-      is_finished = true
-      return
-    end
-    local here = read_node(work[1])
-    local ticket, path
-    if has_slot_for(here) then ticket, path = first_of(parked, here.name) end
-    redis.call('ZREM', unfinished, here.name)
-    if ticket then
-      if ticket == tonumber(work[2]) then
+  while looks > 0 do
+    local following = take_work()
+    if not following then break end
+    local here = read_node(following[2])
+    local head = has_slot_for(here) and first_parked(here)
+    if head then
+      if head[1] == following[1] then
         looks = looks - 1
-        examine(path, ticket, here)
+        examine(head, here)
       end
       look_at(here)
     end
   end
+  write_all()
+  store_work()
 end
 
 -- End all whose time is up; only then, when no waiter is left whose own time is up, is
@@ -366,7 +512,8 @@ function rebuild()
         if claim.ttl ~= '-' then redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id) end
       else
         redis.call('ZADD', line, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-        heads[claim.path] = math.min(heads[claim.path] or claim.ticket, claim.ticket)
+        local head = heads[claim.path]
+        if not head or claim.ticket < head[1] then heads[claim.path] = {claim.ticket, claim.path, id} end
       end
     end
   end
@@ -375,10 +522,10 @@ function rebuild()
       if not those[number] then redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number)) end
     end
   end
-  for path, ticket in pairs(heads) do
+  for path, head in pairs(heads) do
     local path_nodes = nodes_of(path)
-    local lacking = lacks(path_nodes, ticket)
-    park(path, ticket, (lacking or path_nodes[1]).name)
+    local lacking = lacks(path_nodes, head[1])
+    park(head, (lacking or path_nodes[1]).name)
     if not lacking then look_at(path_nodes[1]) end
   end
   for key = first_key + 1, first_key + 7 do fresh[KEYS[key]] = true end
