@@ -20,7 +20,7 @@ import pytest
 
 import slotwise
 from slotwise import Claimant
-from slotwise._cli.backends import NoSuchThing, open_backend
+from slotwise._cli.backends import NotFound, open_backend
 from slotwise._cli.main import main as command_line
 
 HANG = 30.0  # seconds after which a test is hopeless; none should come near
@@ -179,7 +179,7 @@ class Shell:
     def _ask(self, name: str, verb: str) -> list[Claimant]:
         try:
             found: list[Claimant] = getattr(open_backend(self.url).find(name), verb)()
-        except NoSuchThing:
+        except NotFound:
             return []
         return found
 

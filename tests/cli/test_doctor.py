@@ -150,37 +150,37 @@ def test_a_user_without_eval_needs_scripts_that_somebody_has_loaded(
             client.execute_command("ACL", "DELUSER", "few")
 
 
-def test_a_folder_has_no_scripts_to_load(shell: Shell):
+def test_a_directory_has_no_scripts_to_load(shell: Shell):
     ran = shell.here("doctor", "--load-scripts")
     assert ran.returncode == 1
     assert "--load-scripts is for Redis" in ran.stderr
 
 
-# ---------------------------------------------------------------------- a folder
+# ---------------------------------------------------------------------- a directory
 
 
-def test_a_folder_that_is_fit(shell: Shell):
+def test_a_directory_that_is_fit(shell: Shell):
     assert examine(shell)[0] == 0  # not there yet
     shell.occupy()
     code, found = examine(shell)
     assert code == 0
-    assert [*found] == ["folder", "locks", "space", "semaphores", "leftovers", "a slot"]
+    assert [*found] == ["directory", "locks", "space", "semaphores", "leftovers", "a slot"]
     assert {check["state"] for check in found.values()} == {"ok"}
     assert [each["name"] for each in shell.json("ls")] == ["api"]  # the doctor leaves nothing
 
 
-def test_a_folder_that_others_may_write_to(shell: Shell):
+def test_a_directory_that_others_may_write_to(shell: Shell):
     (shell.folder / "slots").mkdir()
     (shell.folder / "slots").chmod(0o777)
     code, found = examine(shell)
-    assert (code, state(found, "folder")) == (1, "failed")
-    assert "chmod 700" in found["folder"]["remedy"]
+    assert (code, state(found, "directory")) == (1, "failed")
+    assert "chmod 700" in found["directory"]["remedy"]
 
 
-def test_a_folder_that_can_not_be_made(shell: Shell, tmp_path: Path):
+def test_a_directory_that_can_not_be_made(shell: Shell, tmp_path: Path):
     code, found = examine(shell, "--url", f"process://{tmp_path}/not/there")
-    assert (code, state(found, "folder")) == (1, "failed")
-    assert found["folder"]["remedy"] == f"mkdir -p {tmp_path}/not"
+    assert (code, state(found, "directory")) == (1, "failed")
+    assert found["directory"]["remedy"] == f"mkdir -p {tmp_path}/not"
 
 
 def test_a_file_that_is_damaged(shell: Shell):
@@ -234,13 +234,13 @@ def test_fifos_of_processes_that_were_killed_are_told_and_harmless(shell: Shell)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
-def test_a_folder_of_somebody_else(shell: Shell):
+def test_a_directory_of_somebody_else(shell: Shell):
     folder = shell.folder / "slots"
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
     code, found = examine(shell)
-    assert (code, state(found, "folder")) == (1, "failed")
-    assert "belongs to user 12345" in json.dumps(found["folder"])
+    assert (code, state(found, "directory")) == (1, "failed")
+    assert "belongs to user 12345" in json.dumps(found["directory"])
 
 
 def test_memory_needs_nothing(shell: Shell):

@@ -194,7 +194,7 @@ def test_names_and_labels_can_not_write_to_the_terminal(shell: Shell):
 
 
 @pytest.mark.soak
-def test_the_last_act_of_the_demo_is_real(shell: Shell):
+def test_the_second_part_of_the_demo_is_real(shell: Shell):
     text = "from slotwise._cli import demo_shell; demo_shell.show()"
     ran = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True

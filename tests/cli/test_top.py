@@ -32,7 +32,7 @@ def sample(holders: dict[str, float], waiters: dict[str, float], value: int = 4)
 
 
 def look(watch: Sampler, now: float, seen: Sample) -> Row:
-    [row] = watch.look({"api": seen}, at(now))
+    [row] = watch.add({"api": seen}, at(now))
     return row
 
 
@@ -70,7 +70,7 @@ def test_what_is_older_than_the_window_is_forgotten():
 def test_a_semaphore_that_comes_back_is_looked_at_anew():
     watch = Sampler()
     look(watch, 0, sample({}, {}))
-    watch.look({}, at(1))
+    watch.add({}, at(1))
     assert look(watch, 2, sample({"a": 1}, {})).acquisitions_per_second is None
 
 

@@ -100,4 +100,4 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
         assert command_line(["show", "spoilt", "--url", server.url]) == 1
         assert "'spoilt' can't be read: " in capfd.readouterr().err
         assert command_line(["kick", "nobody", "--yes", "--url", server.url]) == 1
-        assert "nobody in use on" in capfd.readouterr().err
+        assert "has a holder with the id 'nobody'" in capfd.readouterr().err

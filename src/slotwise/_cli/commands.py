@@ -34,7 +34,7 @@ SUMMARIES = {
     "kick": "Take a holder's slots away; 'slotwise run' then ends its command",
     "close": "Close a semaphore for everybody, until 'slotwise open'",
     "open": "Undo 'slotwise close'",
-    "doctor": "Check that the folder or the server is fit for use",
+    "doctor": "Check that the directory or the server is fit for use",
     "purge": "Delete old files, and directories that are empty or become so",
     "demo": "Show a few semaphores under contention, live; no server needed",
     "completion": "Print a script that completes commands, flags and names in your shell",

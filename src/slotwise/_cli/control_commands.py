@@ -1,4 +1,4 @@
-"""``slotwise resize``, ``kick``, ``close`` and ``open``: changing what others are using."""
+"""``slotwise resize``, ``kick``, ``close`` and ``open``: change a semaphore that is in use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from slotwise._cli.backends import Backend, NoSuchThing, like, open_backend
+from slotwise._cli.backends import Backend, NotFound, open_backend, similar
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, count
 from slotwise._cli.output import Declined, age, duration, printable
@@ -33,7 +33,7 @@ def resize(given: argparse.Namespace) -> int:
     semaphore = open_backend(given.url).find(given.name)
     before = semaphore.stats_sync().max_slots
     semaphore.resize_sync(given.value)
-    _tell(f"{given.name!r} has {_count(given.value, 'slot')} now, {before} before")
+    _print(f"{given.name!r} has {_count(given.value, 'slot')} now, {before} before")
     return 0
 
 
@@ -69,8 +69,8 @@ def close(given: argparse.Namespace) -> int:
         _ask(f"Close {name!r}, rejecting {waiters} now and all newcomers until {undo}?")
     semaphore.close_everywhere_sync(given.reason)
     held = _count(stats.acquired_slots, "slot")
-    _tell(f"{name!r} is closed: rejected {_count(stats.waiting, 'waiter')}, {held} still held")
-    _tell(f"{undo} undoes it")
+    _print(f"{name!r} is closed: rejected {_count(stats.waiting, 'waiter')}, {held} still held")
+    _print(f"{undo} undoes it")
     return 0
 
 
@@ -86,7 +86,7 @@ def reopen(given: argparse.Namespace) -> int:
     semaphore = open_backend(given.url).find(given.name)
     was_closed = semaphore.stats_sync().closed
     semaphore.reopen_sync()
-    _tell(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
+    _print(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
     return 0
 
 
@@ -109,7 +109,7 @@ def kick(given: argparse.Namespace) -> int:
     """End somebody's acquisition. ``slotwise run`` ends its command then.
 
     Raises:
-        NoSuchThing: nobody holds by that id.
+        NotFound: no holder has that id.
         Declined: it was not agreed to.
     """
     semaphore, holder = _find(open_backend(given.url), given.id)
@@ -120,8 +120,8 @@ def kick(given: argparse.Namespace) -> int:
     if not given.yes:
         _ask(f"Kick {words}?")
     if not semaphore.kick_sync(given.id):
-        raise NoSuchThing(f"{given.id!r} has ended in the meantime; nothing was kicked")
-    _tell(f"kicked {words}")
+        raise NotFound(f"{given.id!r} has ended already; nothing was kicked")
+    _print(f"kicked {words}")
     return 0
 
 
@@ -130,19 +130,19 @@ def _find(backend: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
     for name in backend.names():
         try:
             semaphore = backend.find(name)
-        except NoSuchThing:  # since a moment ago
+        except NotFound:  # since a moment ago
             continue
         for holder in semaphore.holders_sync():
             if holder.acquisition_id == acquisition_id:
                 return semaphore, holder
             known.append(holder.acquisition_id)
         if any(each.acquisition_id == acquisition_id for each in semaphore.waiters_sync()):
-            raise NoSuchThing(
-                f"{acquisition_id!r} waits for {name!r} and holds nothing yet; only holders"
-                f" can be kicked"
+            raise NotFound(
+                f"{acquisition_id!r} is a waiter of {name!r}; only holders can be kicked"
             )
-    raise NoSuchThing(
-        f"nobody {backend.words} holds by the id {acquisition_id!r}{like(acquisition_id, known)};"
+    near = similar(acquisition_id, known)
+    raise NotFound(
+        f"no semaphore {backend.location} has a holder with the id {acquisition_id!r}{near};"
         f" 'slotwise show NAME' lists the ids"
     )
 
@@ -160,7 +160,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _tell(words: str) -> None:
+def _print(words: str) -> None:
     sys.stdout.write(f"{printable(words)}\n")
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""The demo: a few named semaphores under contention, live, with no server.
+"""``slotwise demo``: a few named semaphores under contention, live, with no server.
 
-Everything shown is read from the real semaphores while real tasks fight for
-them; the script only decides who comes when. On a terminal it is a picture that
-changes, elsewhere one line per event. Then the same in a shell: `demo_shell`.
+Everything shown is read from real semaphores that real tasks compete for; the scenario
+only decides which task comes when. On a terminal it is a live picture, elsewhere one
+line per event. `demo_shell` then does the same in a shell.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SECONDS = 5.0
 _FRAMES_PER_SECOND = 12
 _LINES_KEPT = 9  # as many as fit under the table on a small terminal
 
-Tell = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 
 
-class Story:
-    """The semaphores, who fights for them, and what has happened so far."""
+class Scenario:
+    """The semaphores, the tasks that compete for them, and what has happened so far."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         self.started = time.monotonic()
-        self.tell = tell
+        self.report = report
         self.api = MemorySemaphore(name="api", value=4)
         self.database = MemorySemaphore(name="database", value=2, max_acquire_time=1.0)
         self.gpu = MemorySemaphore(name="gpu", value=1, ttl=1.5, cancel_task_after_ttl=True)
@@ -51,8 +51,8 @@ class Story:
     def elapsed(self) -> float:
         return time.monotonic() - self.started
 
-    async def visit(self, semaphore: MemorySemaphore, stay: float) -> None:
-        """Wait for a slot, stay a while, and note how long the wait was."""
+    async def use(self, semaphore: MemorySemaphore, stay: float) -> None:
+        """Hold a slot for ``stay`` seconds, and note how long the wait for it was."""
         name = semaphore.name or ""
         asked = time.monotonic()
         async with semaphore.cm():
@@ -60,25 +60,25 @@ class Story:
             self.served[name] += 1
             await asyncio.sleep(stay)
 
-    async def crowd(self, semaphore: MemorySemaphore, every: float, stay: float) -> None:
-        """Visitors, one after the other, until the demo is almost over."""
-        async with asyncio.TaskGroup() as visitors:
+    async def load(self, semaphore: MemorySemaphore, every: float, stay: float) -> None:
+        """Start one task after the other, until the demo is almost over."""
+        async with asyncio.TaskGroup() as tasks:
             while self.elapsed < SECONDS - 2:
-                visitors.create_task(self.visit(semaphore, stay * self._dice.uniform(0.5, 1.5)))
+                tasks.create_task(self.use(semaphore, stay * self._dice.uniform(0.5, 1.5)))
                 await asyncio.sleep(every * self._dice.uniform(0.3, 1.7))
 
     async def time_out(self) -> None:
         """Two reports keep the database busy; a third comes and does not wait forever."""
         await asyncio.sleep(0.8)
-        self.tell("info", "two long reports take both slots of 'database'")
+        self.report("info", "two long reports take both slots of 'database'")
         async with asyncio.TaskGroup() as reports:
             for _ in range(2):
-                reports.create_task(self.visit(self.database, 2.2))
+                reports.create_task(self.use(self.database, 2.2))
             await asyncio.sleep(0.2)
             try:
-                await self.visit(self.database, 0.1)
+                await self.use(self.database, 0.1)
             except AcquireTimeout as error:
-                self.tell("time-out", str(error))
+                self.report("time-out", str(error))
 
     async def expire(self) -> None:
         """A job hangs on the GPU until its ttl ends, and the next one gets the slot."""
@@ -86,66 +86,66 @@ class Story:
 
         async def hang() -> None:
             async with self.gpu.cm() as acquired:
-                self.tell("info", f"a job hangs with slot {acquired.slot_number} of 'gpu'")
+                self.report("info", f"a job hangs with slot {acquired.slot_number} of 'gpu'")
                 await asyncio.sleep(3600)
 
         job = asyncio.create_task(hang())
         await asyncio.sleep(0.3)
-        await self.visit(self.gpu, 0.6)
-        self.tell("ttl", f"the hanging job was cancelled ({job.cancelled()}) and 'gpu' went on")
+        await self.use(self.gpu, 0.6)
+        self.report("ttl", f"the hanging job was cancelled ({job.cancelled()}) and 'gpu' went on")
 
     async def cancel(self) -> None:
         """Somebody in the middle of the queue gives up; the others keep their places."""
         await asyncio.sleep(2.4)
-        holders = [asyncio.create_task(self.visit(self.api, 1.0)) for _ in range(4)]
-        queue = [asyncio.create_task(self.visit(self.api, 0.2)) for _ in range(5)]
+        holders = [asyncio.create_task(self.use(self.api, 1.0)) for _ in range(4)]
+        queue = [asyncio.create_task(self.use(self.api, 0.2)) for _ in range(5)]
         await asyncio.sleep(0.4)
         queue[2].cancel()
         await asyncio.sleep(0)
         stats = await self.api.stats()
-        self.tell("cancel", f"one waiter of 'api' gave up; {stats.waiting} keep their places")
+        self.report("cancel", f"one waiter of 'api' gave up; {stats.waiting} keep their places")
         await asyncio.gather(*holders, *queue, return_exceptions=True)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as acts:
-            acts.create_task(self.crowd(self.api, every=0.12, stay=0.45))
-            acts.create_task(self.crowd(self.gpu, every=1.1, stay=0.3))
-            for act in (self.time_out, self.expire, self.cancel):
-                acts.create_task(act())
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(self.load(self.api, every=0.12, stay=0.45))
+            parts.create_task(self.load(self.gpu, every=1.1, stay=0.3))
+            for part in (self.time_out, self.expire, self.cancel):
+                parts.create_task(part())
 
 
-class ToldByLogging(logging.Handler):
-    """Brings slotwise's own warnings into the story: one of them is the end of the ttl."""
+class LogToScenario(logging.Handler):
+    """Reports slotwise's own warnings, such as the end of a ttl."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell("warning", record.getMessage())
+        self._report("warning", record.getMessage())
 
 
-def picture(story: Story, events: deque[tuple[float, str, str]]) -> Group:
+def picture(scenario: Scenario, events: deque[tuple[float, str, str]]) -> Group:
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(expand=True, title=f"slotwise: {story.elapsed:4.1f} s of {SECONDS:.0f} s")
+    table = Table(expand=True, title=f"slotwise: {scenario.elapsed:4.1f} s of {SECONDS:.0f} s")
     table.add_column("semaphore", style="bold")
     table.add_column("slots")
     table.add_column("queue")
     table.add_column("served", justify="right")
     table.add_column("waits p50 / max", justify="right")
-    for semaphore in story.semaphores:
+    for semaphore in scenario.semaphores:
         name, stats = semaphore.name or "", semaphore.stats_sync()
         table.add_row(
             name,
             Text("■" * stats.acquired_slots, "red" if _full(stats) else "green")
             + Text("□" * (stats.max_slots - stats.acquired_slots), "dim"),
             Text("●" * min(stats.waiting, 20), "yellow") + Text(f" {stats.waiting or ''}", "dim"),
-            str(story.served[name]),
-            _waits(story.waits[name]),
+            str(scenario.served[name]),
+            _waits(scenario.waits[name]),
         )
     lines = [
         Text.assemble((f"{when:5.1f} s  ", "dim"), (f"{kind:<9}", _COLOURS[kind]), words)
@@ -169,12 +169,12 @@ def _waits(waits: list[float]) -> str:
     return f"{sorted(waits)[len(waits) // 2] * 1000:.0f} / {max(waits) * 1000:.0f} ms"
 
 
-def print_end(story: Story, stats: dict[str, SemaphoreStats]) -> None:
+def print_end(scenario: Scenario, stats: dict[str, SemaphoreStats]) -> None:
     rows = []
     for name, one in stats.items():
         held, of, waiting = one.acquired_slots, one.max_slots, one.waiting
-        rows.append([name, held, of, waiting, story.served[name], _waits(story.waits[name])])
-    print("the end: everything was given back", flush=True)  # noqa: T201
+        rows.append([name, held, of, waiting, scenario.served[name], _waits(scenario.waits[name])])
+    print("the end: every slot was released", flush=True)  # noqa: T201
     print_table(("semaphore", ">held", ">of", ">waiting", ">served", ">waits p50 / max"), rows)
 
 
@@ -183,55 +183,55 @@ async def play() -> None:
     events: deque[tuple[float, str, str]] = deque(maxlen=_LINES_KEPT)
     drawn = sys.stdout.isatty() and have_rich()
 
-    def tell(kind: str, words: str) -> None:
-        events.append((story.elapsed, kind, words))
+    def report(kind: str, words: str) -> None:
+        events.append((scenario.elapsed, kind, words))
         if not drawn:
-            _print(story, kind, words)
+            _print(scenario, kind, words)
 
-    story = Story(tell)
+    scenario = Scenario(report)
     logger = logging.getLogger("slotwise")
-    handler = ToldByLogging(tell)
+    handler = LogToScenario(report)
     logger.addHandler(handler)
     logger.propagate = False
     try:
         if drawn:
-            await _live(story, events)
+            await _live(scenario, events)
         else:
-            await _plain(story)
+            await _plain(scenario)
     finally:
         logger.removeHandler(handler)
         logger.propagate = True
-    names = [semaphore.name or "" for semaphore in story.semaphores]
-    print_end(story, await MemorySemaphore.get_acquired_stats(names))
+    names = [semaphore.name or "" for semaphore in scenario.semaphores]
+    print_end(scenario, await MemorySemaphore.get_acquired_stats(names))
 
 
-def _print(story: Story, kind: str, words: str) -> None:
-    print(f"{story.elapsed:5.1f} s  {kind:<9}{words}", flush=True)  # noqa: T201
+def _print(scenario: Scenario, kind: str, words: str) -> None:
+    print(f"{scenario.elapsed:5.1f} s  {kind:<9}{words}", flush=True)  # noqa: T201
 
 
-async def _live(story: Story, events: deque[tuple[float, str, str]]) -> None:
+async def _live(scenario: Scenario, events: deque[tuple[float, str, str]]) -> None:
     from rich.live import Live
 
     with Live(auto_refresh=False) as live:
 
         def show() -> None:
-            live.update(picture(story, events), refresh=True)
+            live.update(picture(scenario, events), refresh=True)
 
-        await _while_running(story.run(), show, 1 / _FRAMES_PER_SECOND)
+        await _while_running(scenario.run(), show, 1 / _FRAMES_PER_SECOND)
         show()
 
 
-async def _plain(story: Story) -> None:
+async def _plain(scenario: Scenario) -> None:
     def show() -> None:
         states = []
-        for semaphore in story.semaphores:
+        for semaphore in scenario.semaphores:
             stats = semaphore.stats_sync()
             states.append(
                 f"{semaphore.name} {stats.acquired_slots}/{stats.max_slots} +{stats.waiting}"
             )
-        _print(story, "slots", "   ".join(states))
+        _print(scenario, "slots", "   ".join(states))
 
-    await _while_running(story.run(), show, 1.0)
+    await _while_running(scenario.run(), show, 1.0)
 
 
 async def _while_running(work: Awaitable[None], show: Callable[[], None], every: float) -> None:

@@ -1,6 +1,6 @@
-"""The demo's last act: ``slotwise run``, ``ls`` and ``show``, typed as a person would.
+"""The second part of the demo: ``slotwise run``, ``ls`` and ``show``, as a person would type them.
 
-The commands are real processes, in a temporary folder of their own; each is shown before
+The commands are real processes, in a temporary directory of their own; each is shown before
 it runs, and what it prints is what it prints.
 """
 
@@ -23,10 +23,10 @@ _PATIENCE = 10.0  # for processes to start on a busy machine
 
 
 def show() -> None:
-    """Three commands, two slots: one waits, and everybody can see it."""
-    with tempfile.TemporaryDirectory(prefix="slotwise-demo-") as folder:
-        url = f"process://{Path(folder) / 'slots'}"
-        _type(f"export SLOTWISE_URL={shlex.quote(url)}", note="no server: a folder will do")
+    """Run three commands with two slots, so that one waits, and list them."""
+    with tempfile.TemporaryDirectory(prefix="slotwise-demo-") as directory:
+        url = f"process://{Path(directory) / 'slots'}"
+        _type(f"export SLOTWISE_URL={shlex.quote(url)}", note="no server: a directory will do")
         jobs = []
         try:
             for number in range(1, _JOBS + 1):
@@ -43,7 +43,7 @@ def show() -> None:
             for job in jobs:
                 _, complaints = job.communicate()
                 sys.stderr.write(complaints or "")
-            _type(_shown("ls"), note="everything was given back")
+            _type(_shown("ls"), note="every slot was released")
             _start(url, "ls").wait()
         finally:
             for job in jobs:

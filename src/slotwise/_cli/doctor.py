@@ -1,4 +1,4 @@
-"""``slotwise doctor``: is the place fit for use, and if not, what to do about it."""
+"""``slotwise doctor``: run the checks of a directory or a server, and print what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = {OK: ("✔", "green"), WARNING: ("!", "yellow"), FAILED: ("✘", "red")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, how it is, and what helps."""
+    """The result of one check, and what to do if it is not ok."""
 
     check: str
     state: str
@@ -67,11 +67,11 @@ def doctor(given: argparse.Namespace) -> int:
 def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
     scheme = _urls.scheme_of(where)
     if load_scripts and scheme in ("memory", "process"):
-        raise ValueError(f"--load-scripts is for Redis; {scheme}:// has no scripts")
+        raise ValueError(f"--load-scripts is for Redis: {scheme}:// has no scripts")
     if scheme == "memory":
         return [Check("scope", OK, "memory:// needs nothing but this process")]
     if scheme == "process":
-        from slotwise._cli.doctor_folder import examine
+        from slotwise._cli.doctor_directory import examine
 
         return examine(_urls.folder_of(where))
     from slotwise._cli.doctor_redis import examine as examine_server
@@ -80,7 +80,7 @@ def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
 
 
 def _print(check: Check) -> None:
-    """At once: the next one may take its time."""
+    """Print it at once: the next check may take its time."""
     mark, colour = _MARKS[check.state]
     line = f"{check.check:<12}  {printable(check.found)}"
     remedy = f"{'':<16}{printable(check.remedy)}" if check.remedy else ""

@@ -1,7 +1,7 @@
-"""The check-up of a Redis server: every question ``slotwise doctor`` asks it.
+"""The checks of ``slotwise doctor`` for Redis.
 
-It is asked over connections of its own, one question at a time, as the driver's own
-would hide in retries what is to be seen here.
+They use connections of their own, one command at a time: the driver would hide in its
+retries what has to be seen here.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
             addresses = [*dict.fromkeys(address for _, address in ask_cluster(config))]
         elif endpoint.service:
             addresses = [ask_sentinels(config)]
-        talks = [open_connection(config, address, None) for address in addresses]
+        handshakes = [open_connection(config, address, None) for address in addresses]
     except (SlotwiseError, OSError) as error:
         yield Check("server", FAILED, *_split(error))
         return
     try:
-        for talk in talks:
-            talk.allow(_PATIENCE)
+        for handshake in handshakes:
+            handshake.allow(_PATIENCE)
             if load_scripts:
-                yield from _load_scripts(talk, config)
-            yield from _examine_one(talk, config)
+                yield from _load_scripts(handshake, config)
+            yield from _examine_one(handshake, config)
     except OSError as error:
         words = str(_diagnosis.unreachable(endpoint, error))
         yield Check("server", FAILED, words, "see the server's log")
         return
     finally:
-        for talk in talks:
-            talk.sock.close()
-    yield _take_and_give(config)
+        for handshake in handshakes:
+            handshake.sock.close()
+    yield _acquire_and_release(config)
 
 
 def _split(error: BaseException) -> tuple[str, str | None]:
@@ -68,47 +68,47 @@ def _split(error: BaseException) -> tuple[str, str | None]:
     return found, remedy or None
 
 
-def _examine_one(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
-    server = _info(talk, "server")
-    mode = talk.quoted(server.get("redis_mode", "standalone"))
-    version = talk.quoted(server.get("redis_version", "6.2 or later"))
+def _examine_one(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
+    server = _info(handshake, "server")
+    mode = handshake.quoted(server.get("redis_mode", "standalone"))
+    version = handshake.quoted(server.get("redis_version", "6.2 or later"))
     peer = f"{config.endpoint}"
     yield Check("server", OK, f"{peer} answers")
     yield Check("version", OK, f"Redis {version}, {mode}")
-    yield _role(talk)
+    yield _role(handshake)
     if config.endpoint.service:
-        yield _replication(talk)
-    yield _eviction(talk)
-    yield _round_trip(talk)
-    yield _clock(talk)
-    yield _scripts(talk, config)
-    yield from _leftovers(talk, config)
+        yield _replication(handshake)
+    yield _eviction(handshake)
+    yield _round_trip(handshake)
+    yield _clock(handshake)
+    yield _scripts(handshake, config)
+    yield from _leftovers(handshake, config)
 
 
-def _info(talk: Handshake, section: str) -> dict[str, str]:
-    reply = talk.ask("INFO", section)
+def _info(handshake: Handshake, section: str) -> dict[str, str]:
+    reply = handshake.ask("INFO", section)
     if not isinstance(reply, bytes):  # this user may not ask
         return {}
     lines = reply.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def _role(talk: Handshake) -> Check:
-    reply = talk.ask("ROLE")
+def _role(handshake: Handshake) -> Check:
+    reply = handshake.ask("ROLE")
     if not isinstance(reply, list):
         return Check("role", WARNING, "this user may not ask for it", "allow it +role")
-    role = talk.quoted(reply[0].decode(errors="replace")) if reply else "nobody"
+    role = handshake.quoted(reply[0].decode(errors="replace")) if reply else "nobody"
     if role == "master":
         return Check("role", OK, "primary, takes writes")
     return Check(
-        *("role", FAILED, f"this is a {role}, which takes no writes"),
+        *("role", FAILED, f"this is a {role}, which refuses writes"),
         "name the primary in the url, or use redis+sentinel://",
     )
 
 
-def _replication(talk: Handshake) -> Check:
+def _replication(handshake: Handshake) -> Check:
     """Whether a primary that was cut off from its replicas stops granting."""
-    replication = _info(talk, "replication")
+    replication = _info(handshake, "replication")
     if not replication:
         return Check("replication", WARNING, "this user may not ask for it", "allow it +info")
     replicas = replication.get("connected_slaves", "0")
@@ -126,28 +126,28 @@ def _replication(talk: Handshake) -> Check:
     return Check("replication", OK, f"{good} of {replicas} replicas keep up; a minimum is set")
 
 
-def _eviction(talk: Handshake) -> Check:
-    memory = _info(talk, "memory")
+def _eviction(handshake: Handshake) -> Check:
+    memory = _info(handshake, "memory")
     policy = memory.get("maxmemory_policy")
     if policy is None:
         return Check("eviction", WARNING, "this user may not ask for it", "allow it +info")
-    policy = talk.quoted(policy)
+    policy = handshake.quoted(policy)
     limited = memory.get("maxmemory", "0") != "0"
     if policy == "noeviction":
-        return Check("eviction", OK, "noeviction: no semaphore can be thrown away")
+        return Check("eviction", OK, "noeviction: no semaphore can be evicted")
     remedy = "CONFIG SET maxmemory-policy noeviction, and in redis.conf too"
     if not limited:
         found = f"{policy}, but with no maxmemory nothing is evicted"
         return Check("eviction", WARNING, found, remedy)
-    found = f"{policy}: semaphores in use may vanish when memory is full, and holders with them"
+    found = f"{policy}: semaphores in use may be evicted when memory is full"
     return Check("eviction", FAILED, found, remedy)
 
 
-def _round_trip(talk: Handshake) -> Check:
+def _round_trip(handshake: Handshake) -> Check:
     taken = []
     for _ in range(_PINGS):
         started = time.perf_counter()
-        talk.ask("PING")
+        handshake.ask("PING")
         taken.append(time.perf_counter() - started)
     median, worst = statistics.median(taken), max(taken)
     found = f"{median * 1000:.2f} ms, the slowest of {_PINGS} {worst * 1000:.2f} ms"
@@ -156,32 +156,32 @@ def _round_trip(talk: Handshake) -> Check:
     return Check("round trip", OK, found)
 
 
-def _clock(talk: Handshake) -> Check:
+def _clock(handshake: Handshake) -> Check:
     before = time.time()
-    there = _time(talk)
+    there = _time(handshake)
     after = time.time()
     if there is None:
-        return Check("clock", FAILED, "the server does not tell its time", "allow this user +time")
+        return Check("clock", FAILED, "the server's time can't be read", "allow this user +time")
     apart = there - (before + after) / 2
     unsure = (after - before) / 2
     ahead = "ahead of" if apart > 0 else "behind"
     found = f"the server's is {abs(apart):.3f} s {ahead} ours (±{unsure:.3f} s)"
     if abs(apart) - unsure > _CLOCKS_APART:
-        found += "; limits hold, as the server's alone counts, but ages that we show are wrong"
-        return Check("clock", WARNING, found, "let both machines follow NTP")
+        found += "; limits hold, as only the server's counts, but the ages shown are wrong"
+        return Check("clock", WARNING, found, "synchronize both machines by NTP")
     return Check("clock", OK, found)
 
 
-def _time(talk: Handshake) -> float | None:
+def _time(handshake: Handshake) -> float | None:
     """What the server's clock shows, if it tells."""
-    reply = talk.ask("TIME")
+    reply = handshake.ask("TIME")
     return int(reply[0]) + int(reply[1]) / 1e6 if isinstance(reply, list) else None
 
 
-def _load_scripts(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
+def _load_scripts(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
     """Load the scripts into a server and its replicas, one of which may take its place."""
-    yield _loaded(talk, "the server")
-    role = talk.ask("ROLE")
+    yield _loaded(handshake, "the server")
+    role = handshake.ask("ROLE")
     replicas = role[2] if isinstance(role, list) and role[:1] == [b"master"] else []
     for host, port, *_ in replicas:
         address = (host.decode(), int(port))
@@ -189,8 +189,8 @@ def _load_scripts(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
         try:
             replica = greet(config, address)
         except (SlotwiseError, OSError, hiredis.ReplyError) as error:
-            found = f"{words} can't be used ({talk.quoted(error)})"
-            yield Check("load scripts", WARNING, found, "run this again when it can")
+            found = f"{words} can't be used ({handshake.quoted(error)})"
+            yield Check("load scripts", WARNING, found, "run this again when it can be reached")
             continue
         try:
             replica.allow(_PATIENCE)
@@ -199,28 +199,28 @@ def _load_scripts(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
             replica.sock.close()
 
 
-def _loaded(talk: Handshake, where: str) -> Check:
+def _loaded(handshake: Handshake, where: str) -> Check:
     for name in OURS:
-        reply = talk.ask("SCRIPT", "LOAD", load(name).source)
+        reply = handshake.ask("SCRIPT", "LOAD", load(name).source)
         if not isinstance(reply, bytes):
-            found = f"{where} does not take them ({talk.quoted(reply)})"
-            return Check("load scripts", FAILED, found, "use a user who is allowed +script|load")
-    return Check("load scripts", OK, f"{where} knows all {len(OURS)}, until it is restarted")
+            found = f"{where} does not accept them ({handshake.quoted(reply)})"
+            return Check("load scripts", FAILED, found, "use a user with +script|load")
+    return Check("load scripts", OK, f"{where} has all {len(OURS)}, until it is restarted")
 
 
-def _scripts(talk: Handshake, config: RedisConfig) -> Check:
+def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     remedy = (
         "run 'slotwise doctor --load-scripts' as an administrator, or allow this user"
         " @scripting, or enable EVALSHA and SCRIPT on the server"
     )
     scripts = [load(name) for name in OURS]
-    known = talk.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
+    known = handshake.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
     if isinstance(known, list) and not all(known):  # else this user may not ask
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
     keys = Keys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
     look = load("look")
-    reply = talk.ask(
+    reply = handshake.ask(
         *("EVALSHA", look.sha, len(keys.all), *keys.all),
         *(b"", b"counts", keys.notification, 15),
     )
@@ -229,43 +229,43 @@ def _scripts(talk: Handshake, config: RedisConfig) -> Check:
             f"all {len(scripts)} are loaded, and run" if isinstance(known, list) else "they run"
         )
         return Check("scripts", OK, loaded)
-    return Check("scripts", FAILED, f"they don't run ({talk.quoted(reply)})", remedy)
+    return Check("scripts", FAILED, f"they don't run ({handshake.quoted(reply)})", remedy)
 
 
-def _leftovers(talk: Handshake, config: RedisConfig) -> Iterator[Check]:
-    keys, now = _keys(talk, config.namespace), _time(talk)
+def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
+    keys, now = _keys(handshake, config.namespace), _time(handshake)
     if keys is None or now is None:
-        yield Check("leftovers", WARNING, "this user may not look for them", "allow it +scan")
+        yield Check("leftovers", WARNING, "this user may not scan for them", "allow it +scan")
         return
     eternal, silent = [], 0
     for key in keys:
-        if talk.ask("PTTL", key) == -1:
-            eternal.append(talk.quoted(key.decode(errors="replace")))
+        if handshake.ask("PTTL", key) == -1:
+            eternal.append(handshake.quoted(key.decode(errors="replace")))
         if b":semaphore_main:" in key:
-            dead = talk.ask("ZCOUNT", key, "-inf", f"({now:.0f}")
+            dead = handshake.ask("ZCOUNT", key, "-inf", f"({now:.0f}")
             silent += dead if isinstance(dead, int) else 0
     looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
     if eternal:
         yield Check(
             *("leftovers", FAILED, f"{len(eternal)} keys never expire: {some(eternal)}"),
-            "no client of ours leaves such keys: delete them once nobody uses these semaphores",
+            "slotwise leaves no such keys: delete them once these semaphores are not in use",
         )
     if silent:
         yield Check(
             *("leftovers", WARNING, f"{silent} slots are held by clients that died"),
-            "none needed: who next looks at or waits for these semaphores frees them",
+            "none needed: the next client that uses these semaphores frees them",
         )
     if not (eternal or silent):
         yield Check("leftovers", OK, f"none: all of {looked} expire, no holder is dead")
 
 
-def _keys(talk: Handshake, namespace: str) -> list[bytes] | None:
+def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:
     literal = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in namespace)
     found: list[bytes] = []
     for kind in ("semaphore_*", "acquisition_notification:*"):
         cursor: Any = b"0"
         while len(found) < _MOST_KEYS:
-            reply = talk.ask("SCAN", cursor, "MATCH", f"{literal}:{kind}", "COUNT", _SCAN)
+            reply = handshake.ask("SCAN", cursor, "MATCH", f"{literal}:{kind}", "COUNT", _SCAN)
             if not isinstance(reply, list):
                 return None
             cursor, keys = reply
@@ -275,8 +275,8 @@ def _keys(talk: Handshake, namespace: str) -> list[bytes] | None:
     return found
 
 
-def _take_and_give(config: RedisConfig) -> Check:
-    """What all of this is for: take a slot of a private semaphore, and give it back."""
+def _acquire_and_release(config: RedisConfig) -> Check:
+    """Acquire a slot of a private semaphore and release it: what all of this is for."""
     semaphore = RedisSemaphore(value=1, config=config)
     started = time.perf_counter()
     try:
@@ -285,4 +285,4 @@ def _take_and_give(config: RedisConfig) -> Check:
     except SlotwiseError as error:
         return Check("a slot", FAILED, *_split(error))
     taken = (time.perf_counter() - started) * 1000
-    return Check("a slot", OK, f"taken and given back in {taken:.1f} ms, connecting included")
+    return Check("a slot", OK, f"acquired and released in {taken:.1f} ms, connecting included")

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--url",
             metavar="URL",
-            help="process://, process:///folder or redis://... [$SLOTWISE_URL, else process://]",
+            help="process://, process:///directory or redis://... [$SLOTWISE_URL, else process://]",
         )
 
     def add_json(self) -> None:

@@ -1,4 +1,4 @@
-"""``slotwise ls`` and ``slotwise show``: what there is, and who is there."""
+"""``slotwise ls`` and ``slotwise show``: print the semaphores, their holders and waiters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from slotwise._cli.backends import open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
-from slotwise._cli.output import age, complain, duration, print_json, print_table, printable
+from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
 from slotwise._core.results import Claimant, SemaphoreStats
 
 
@@ -32,9 +32,9 @@ def ls(given: argparse.Namespace) -> int:
     The exit code is 1 if one of them can't be read.
     """
     backend = open_backend(given.url)
-    stats, troubles = backend.stats()
-    for trouble in troubles:
-        complain("ls", trouble)
+    stats, errors = backend.stats()
+    for error in errors:
+        print_error("ls", error)
     found = sorted(stats.items())
     if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
@@ -48,8 +48,10 @@ def ls(given: argparse.Namespace) -> int:
             table = [(*_counts(name, one), _closed(one)) for name, one in found]
         print_table(titles, table)
         if not found and sys.stderr.isatty():
-            complain("ls", f"there is no semaphore {backend.words}; 'slotwise run' makes them")
-    return 1 if troubles else 0
+            print_error(
+                "ls", f"there is no semaphore {backend.location}; 'slotwise run' creates them"
+            )
+    return 1 if errors else 0
 
 
 def _show_parser() -> Parser:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError, did_you_mean
-from slotwise._cli.output import NOT_TEXT, Declined, complain, complain_of_usage
+from slotwise._cli.output import NOT_TEXT, Declined, print_error, print_usage_error
 from slotwise.errors import SlotwiseError
 
 FAILED, INTERRUPTED, NOBODY_READS = 1, 130, 141
@@ -72,21 +72,21 @@ def _main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except UsageError as error:
-        complain_of_usage(name, str(error))
+        print_usage_error(name, str(error))
         return load(name).usage_error if name else USAGE
     except Declined as error:
-        complain(name, error)
+        print_error(name, error)
         return USAGE
     except UnicodeError:
-        complain(name, NOT_TEXT)
+        print_error(name, NOT_TEXT)
     except (SlotwiseError, ValueError, TypeError, ImportError) as error:
-        complain(name, error)
+        print_error(name, error)
     except OSError as error:
         unheard = error.errno in (errno.EBADF, errno.ENOSPC) and error.filename is None
         lost = f"what it has to say can't be written to stdout: {error.strerror}"
-        complain(name, lost if unheard else error)
+        print_error(name, lost if unheard else error)
     except Exception as error:
-        complain(name, f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_error(name, f"this is a bug, please report it: {type(error).__name__}: {error}")
     return FAILED
 
 

@@ -1,4 +1,4 @@
-"""How the commands speak: one line on stderr, tables for people, JSON for programs.
+"""Print errors as one line on stderr, tables for people, JSON for programs.
 
 rich is imported only to draw on a terminal, if it is installed. Into a pipe go plain
 columns, which neither wrap nor end at the width of a terminal that is not there; the same
@@ -26,7 +26,7 @@ class Declined(Exception):
 RIGHT = ">"  # what the title of a column of numbers begins with
 
 
-def complain(command: str, words: object) -> None:
+def print_error(command: str, words: object) -> None:
     """Write one line to stderr, whatever is in the words.
 
     A stderr that can't be written (a full disk, a reader that is gone) changes nothing: the
@@ -41,11 +41,11 @@ def complain(command: str, words: object) -> None:
         pass
 
 
-def complain_of_usage(command: str, words: str) -> None:
-    """The same, with where help is."""
+def print_usage_error(command: str, words: str) -> None:
+    """Like `print_error`, and name the help."""
     helping = f"slotwise {command} --help".replace("  ", " ")
     end = "" if words.endswith("?") else ";"  # after a suggestion
-    complain(command, f"{words}{end} '{helping}' shows how")
+    print_error(command, f"{words}{end} '{helping}' shows how")
 
 
 def print_json(data: Any) -> None:
@@ -141,12 +141,12 @@ def _plain(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return how many columns of a terminal a text takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most so many columns; an ellipsis stands for what was cut."""
+    """Return a text of at most ``width`` columns; an ellipsis replaces what was cut."""
     if width_of(text) <= width:
         return text
     kept, room = "", width - 1
@@ -167,7 +167,7 @@ def _columns(char: str) -> int:
 
 
 def resize_command(name: str, value: int, url: str | None) -> str:
-    """What to type in order to give a semaphore another value."""
+    """Return what to type to give a semaphore another value."""
     words = ["slotwise", "resize", name, str(value)]
     if url is not None and "@" not in url:  # else there is a password in it
         words += ["--url", url]
@@ -177,14 +177,14 @@ def resize_command(name: str, value: int, url: str | None) -> str:
 
 
 def printable(text: str) -> str:
-    """A text with nothing in it that a terminal would obey."""
+    """Return a text with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def age(since: datetime | None, now: datetime | None = None) -> float | None:
-    """For how many seconds something has lasted; never less than 0, whatever the clocks say."""
+    """Return for how many seconds something has lasted; 0 if the clocks disagree."""
     if since is None:
         return None
     return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)

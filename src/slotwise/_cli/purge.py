@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, did_you_mean, number, whole_number
-from slotwise._cli.output import complain, printable
+from slotwise._cli.output import print_error, printable
 from slotwise._cli.purge_view import bar, show_plan, show_summary
 from slotwise._core.redaction import redact, redacted_repr
 from slotwise.errors import SlotwiseError
@@ -175,21 +175,21 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
         given["url"] = url_of_environment()
     try:
         options = PurgeOptions(**given)
-        _room_for_descriptors()
+        _raise_descriptor_limit()
         plan = make_plan(path, options)
     except (ValueError, TypeError) as error:
         return _refuse(str(error), as_json=as_json)
     try:
-        if not options.dry_run and not yes and (objection := _objection(plan)) is not None:
+        if not options.dry_run and not yes and (objection := _ask(plan)) is not None:
             return _refuse(objection, as_json=as_json)
         return _run(plan, as_json=as_json).exit_code
     except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
-    except _Unheard as error:
-        complain("purge", error)
+    except _StdoutFailed as error:
+        print_error("purge", error)
         return error.exit_code
     except Exception as error:  # not done, which Python's 1 would not say
-        complain("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_error("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that goes on ends in order
         _refuse("interrupted; nothing was deleted", as_json=as_json)
@@ -198,8 +198,8 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
         plan.close()
 
 
-class _Unheard(Exception):
-    """Nobody reads stdout, or the disk behind it is full."""
+class _StdoutFailed(Exception):
+    """Stdout can't be written: nobody reads it, or the disk is full."""
 
     def __init__(self, words: str, exit_code: int) -> None:
         super().__init__(words)
@@ -212,7 +212,7 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
         try:
             _line("start", {"plan": dict(plan.describe()), "dry_run": dry_run})
         except OSError as error:
-            raise _Unheard(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
+            raise _StdoutFailed(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
     if not as_json and sys.stderr.isatty():
         with bar(dry_run=dry_run) as show:
             run = Run(plan, lambda report: show(report, run))
@@ -238,12 +238,12 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
             f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
             f" {'would be' if dry_run else 'were'} purged, but stdout: {why}"
         )
-        raise _Unheard(words, code) from error
+        raise _StdoutFailed(words, code) from error
     return report
 
 
 def _with_signals(run: Run) -> PurgeReport:
-    """Run it; SIGINT and SIGTERM end it in order."""
+    """Run it; SIGINT and SIGTERM stop it."""
 
     def interrupt(number: int, _: FrameType | None) -> None:
         run.interrupt(signal.Signals(number).name)
@@ -258,8 +258,8 @@ def _with_signals(run: Run) -> PurgeReport:
             signal.signal(number, handler)
 
 
-def _objection(plan: Plan) -> str | None:
-    """Show the plan and ask; why it is not to be done, or None if it is."""
+def _ask(plan: Plan) -> str | None:
+    """Show the plan and ask; return why it must not be done, or None."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "without a terminal to ask on, --yes or --dry-run is required"
     show_plan(plan, _sample(plan), _SAMPLE_SECONDS)
@@ -270,7 +270,7 @@ def _objection(plan: Plan) -> str | None:
 
 
 def _sample(plan: Plan) -> PurgeReport:
-    """What a dry run finds within a moment."""
+    """Return what a dry run finds within a second."""
     from dataclasses import replace
 
     started = time.monotonic()
@@ -298,7 +298,7 @@ def _refuse(words: str, *, as_json: bool) -> int:
     if as_json:
         with suppress(OSError):  # stderr has it, too
             _line("refused", {"error": words})
-    complain("purge", words)
+    print_error("purge", words)
     return _NOT_DONE
 
 
@@ -340,7 +340,7 @@ class _Log(logging.Handler):
 
 @contextmanager
 def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
-    """Show what is logged; afterwards all is as it was, for who calls `main` in a program."""
+    """Print what is logged; afterwards logging is as it was."""
     logger = logging.getLogger("slotwise")
     before = logger.handlers[:], logger.level, logger.propagate
     logger.handlers[:] = [_Log(as_json=as_json)]
@@ -353,8 +353,8 @@ def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
         logger.setLevel(level_before)
 
 
-def _room_for_descriptors() -> None:
-    """This process is ours: let it open as many files as it may."""
+def _raise_descriptor_limit() -> None:
+    """Raise the limit of open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

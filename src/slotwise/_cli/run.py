@@ -13,16 +13,17 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from slotwise import _urls
 from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, count, seconds, some_seconds
-from slotwise._cli.output import NOT_TEXT, complain, resize_command
-from slotwise._cli.signals import Arrival, Inbox
-from slotwise._cli.status import shown_while_waiting
+from slotwise._cli.output import NOT_TEXT, print_error, resize_command
+from slotwise._cli.signals import ReceivedSignal, SignalQueue
+from slotwise._cli.status import status_while_waiting
 from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -33,11 +34,11 @@ from slotwise.errors import (
 
 NO_SLOT, ENDED_BY_US, OWN_FAILURE = 75, 124, 125
 
-# Numbers that no signal has: what else can arrive while the command runs.
+# Numbers that no signal has: what else can be received while the command runs.
 _LOST, _GRACE_OVER = -1, -2
 
 _JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_NO_END = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
+_NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
 
 _EXAMPLES = """\
   slotwise run backup --limit 1 -- ./backup.sh          one at a time; others wait
@@ -130,29 +131,29 @@ def run(given: argparse.Namespace) -> int:
     try:
         return asyncio.run(_run(given))
     except _Interrupted as interrupted:
-        complain("run", f"interrupted while waiting for {given.name!r}")
+        print_error("run", f"interrupted while waiting for {given.name!r}")
         return 128 + interrupted.number
-    except BackendError as error:  # also if it is a time-out: nobody knows whether there was a slot
-        complain("run", error)
+    except BackendError as error:  # also if it timed out: whether there was a slot is not known
+        print_error("run", error)
         return OWN_FAILURE
     except (AcquireTimeout, SemaphoreClosed) as error:
-        complain("run", error)
+        print_error("run", error)
         return NO_SLOT
     except CannotStart as error:
-        complain("run", error)
+        print_error("run", error)
         return error.code
     except ValueConflict as error:
         remedy = resize_command(given.name, given.limit, given.url)
-        complain("run", f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
+        print_error("run", f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
         return OWN_FAILURE
     except UnicodeError:
-        complain("run", NOT_TEXT)
+        print_error("run", NOT_TEXT)
         return OWN_FAILURE
     except (SlotwiseError, ValueError, TypeError, ImportError, OSError) as error:
-        complain("run", error)
+        print_error("run", error)
         return OWN_FAILURE
     except Exception as error:
-        complain("run", f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_error("run", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return OWN_FAILURE
 
 
@@ -173,94 +174,100 @@ async def _run(given: argparse.Namespace) -> int:
         raise ValueError(
             "memory:// ends with this process; use process:// for this machine or redis://"
         )
-    with Inbox().open() as inbox:
-        child = Child(given.command, inbox.mask_before)
+    with SignalQueue().open() as received:
+        child = Child(given.command, received.mask_before)
         try:
-            semaphore: Any = _urls.semaphore(given.name, given.limit, url, ttl=given.ttl)
-            acquired = await _wait(semaphore, given, inbox)
+            semaphore = _urls.semaphore(given.name, given.limit, url, ttl=given.ttl)
+            acquired = await _wait(semaphore, given, received)
         except BaseException:
             child.dismiss()
             raise
         try:
             if semaphore.value != given.limit:
-                complain(
+                print_error(
                     "run",
                     f"{given.name!r} was resized to {semaphore.value}: --limit {given.limit}"
                     f" is ignored",
                 )
-            child.start({**os.environ, **_about(acquired)})
-            return await _attend(child, acquired, given.grace, inbox)
+            child.start({**os.environ, **_environment_of(acquired)})
+            return await _supervise(child, acquired, given.grace, received)
         finally:
             try:
                 await semaphore.release(acquired)
             except SlotwiseError as error:
-                complain("run", f"the slot could not be given back, and frees itself: {error}")
+                print_error("run", f"the slot could not be released, and will expire: {error}")
 
 
-async def _wait(semaphore: Any, given: argparse.Namespace, inbox: Inbox) -> AcquisitionResult:
-    """Get a slot. Whatever ends the wait, no slot and no place in the queue is left behind."""
+async def _wait(
+    semaphore: Semaphore, given: argparse.Namespace, received: SignalQueue
+) -> AcquisitionResult:
+    """Acquire a slot. Whatever ends the wait, neither a slot nor a waiter is left behind."""
     asking: asyncio.Future[AcquisitionResult] = asyncio.ensure_future(
         semaphore.acquire(given.slots, timeout=given.wait, label=given.label)
     )
-    arriving = asyncio.ensure_future(inbox.next())
+    receiving = asyncio.ensure_future(received.next())
     ended_by = None
-    with shown_while_waiting(semaphore):
+    with status_while_waiting(semaphore):
         while not asking.done() and ended_by is None:
-            await asyncio.wait((asking, arriving), return_when=asyncio.FIRST_COMPLETED)
-            if arriving.done():
-                number = arriving.result().number
-                arriving = asyncio.ensure_future(inbox.next())
+            await asyncio.wait((asking, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                number = receiving.result().number
+                receiving = asyncio.ensure_future(received.next())
                 if number == signal.SIGTSTP:
-                    inbox.stop_here(number)
-                elif number not in _NO_END:
+                    received.stop_here(number)
+                elif number not in _NOT_ENDING:
                     ended_by = number
-        arriving.cancel()
+        receiving.cancel()
         if ended_by is None:
-            ended_by = next((a.number for a in inbox.waiting() if a.number not in _NO_END), None)
+            ended_by = next(
+                (a.number for a in received.pending() if a.number not in _NOT_ENDING), None
+            )
         if ended_by is None:
             return await asking
         asking.cancel()
         with suppress(SlotwiseError, asyncio.CancelledError):
-            await semaphore.release(await asking)  # granted in the same moment
+            await semaphore.release(await asking)  # granted at the same moment
     raise _Interrupted(ended_by)
 
 
-async def _attend(child: Child, acquired: AcquisitionResult, grace: float, inbox: Inbox) -> int:
-    """See the command to its end, passing signals on; ends it if the acquisition ends."""
+async def _supervise(
+    child: Child, acquired: AcquisitionResult, grace: float, received: SignalQueue
+) -> int:
+    """Pass signals on until the command ends; end it if the acquisition ends first."""
     loop = asyncio.get_running_loop()
-    losing = asyncio.ensure_future(_tell_of_loss(acquired, inbox))
+    reporting = asyncio.ensure_future(_report_loss(acquired, received))
     ended_by_us = False
     try:
         while True:
-            arrival = await inbox.next()
-            stopped_by = child.look()
+            event = await received.next()
+            stopped_by = child.poll()
             if child.exit_code is not None:
                 return ENDED_BY_US if ended_by_us else child.exit_code
             if stopped_by in _JOB_STOPS:
                 # The shell watches slotwise alone, and has to see that the job stops.
-                inbox.stop_here(stopped_by)
-            elif arrival.number == _LOST:
+                received.stop_here(stopped_by)
+            elif event.number == _LOST:
                 ended_by_us = True
-                complain("run", f"{acquired.lost.reason}: ending {child.command[0]!r}")
+                print_error("run", f"{acquired.lost.reason}: ending {child.command[0]!r}")
                 _send(child, signal.SIGTERM)
                 _send(child, signal.SIGCONT)  # one that is stopped would not hear the other
-                loop.call_later(grace, inbox.put, Arrival(_GRACE_OVER))
-            elif arrival.number == _GRACE_OVER:
+                loop.call_later(grace, received.put, ReceivedSignal(_GRACE_OVER))
+            elif event.number == _GRACE_OVER:
                 _send(child, signal.SIGKILL)
-            elif arrival.number == signal.SIGCONT:
+            elif event.number == signal.SIGCONT:
                 if child.stopped:
                     _send(child, signal.SIGCONT)
-            elif arrival.number != signal.SIGCHLD and not (
-                arrival.to_all or arrival.sender == child.pid  # it knows what it has sent
+            elif event.number != signal.SIGCHLD and not (
+                event.to_all or event.sender == child.pid  # it knows what it has sent
             ):
-                _send(child, arrival.number)
+                _send(child, event.number)
     finally:
-        losing.cancel()
+        reporting.cancel()
 
 
-async def _tell_of_loss(acquired: AcquisitionResult, inbox: Inbox) -> None:
+async def _report_loss(acquired: AcquisitionResult, received: SignalQueue) -> None:
     await acquired.lost
-    inbox.put(Arrival(_LOST))
+    received.put(ReceivedSignal(_LOST))
 
 
 def _send(child: Child, number: int) -> None:
@@ -268,11 +275,11 @@ def _send(child: Child, number: int) -> None:
         child.send(number)
     except PermissionError:
         name = signal.Signals(number).name
-        complain("run", f"pid {child.pid} runs as another user and can't be sent {name}")
+        print_error("run", f"pid {child.pid} runs as another user and can't be sent {name}")
 
 
-def _about(acquired: AcquisitionResult) -> dict[str, str]:
-    """What the command finds in its environment."""
+def _environment_of(acquired: AcquisitionResult) -> dict[str, str]:
+    """Return what is added to the environment of the command."""
     more = {
         "SLOTWISE_ACQUISITION_ID": acquired.acquisition_id,
         "SLOTWISE_SLOT_NUMBER": str(acquired.slot_number),

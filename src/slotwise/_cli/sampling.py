@@ -1,10 +1,9 @@
-"""What can be told of semaphores by looking at them from time to time.
+"""Compute rates and waits from samples of semaphores, taken from time to time.
 
-Nobody counts grants for us, so the rates and waits here are of what was *seen*: an
-acquisition that came and went between two looks was not. Rates are therefore at least
-so high. A wait that was seen is exact, as waiters and holders carry their times; a holder
-that was never seen waiting waited for less than the time between two looks, and counts
-as 0.
+No backend counts grants, so these are of what was *seen*: an acquisition that came and
+went between two samples was not. A rate is therefore a lower bound. A wait that was seen
+is exact, as waiters and holders carry their times; a holder that was never seen waiting
+waited for less than the time between two samples, and counts as 0.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from datetime import datetime
 from slotwise._cli.output import age
 from slotwise._core.results import Claimant
 
-WINDOW = 60.0  # seconds that rates and waits are told of
+WINDOW = 60.0  # seconds that rates and waits are computed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is shown of one semaphore; None is what nothing was seen of."""
+    """What is shown of one semaphore; None where nothing was seen."""
 
     name: str
     value: int
@@ -52,13 +51,13 @@ class _Seen:
 
 
 class Sampler:
-    """Looks, one after the other, and what they tell together."""
+    """Turns successive samples into rows."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def look(self, samples: Mapping[str, Sample], now: datetime) -> list[Row]:
-        """Take the next look into account; a row for each semaphore."""
+    def add(self, samples: Mapping[str, Sample], now: datetime) -> list[Row]:
+        """Add the next samples; return a row for each semaphore."""
         at = now.timestamp()
         for name in self._seen.keys() - samples.keys():
             del self._seen[name]
@@ -67,7 +66,7 @@ class Sampler:
     def _row(self, name: str, sample: Sample, now: datetime, at: float) -> Row:
         seen = self._seen.get(name)
         if seen is None:
-            # Who holds at the first look was granted at a time that we did not see.
+            # Holders in the first sample were granted at a time that was not seen.
             seen = _Seen(at, {each.acquisition_id for each in sample.holders})
             self._seen[name] = seen
         self._note_grants(seen, sample, at)

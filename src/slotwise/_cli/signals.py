@@ -1,8 +1,8 @@
-"""Signals as things that arrive one after the other, with who sent them.
+"""Receive signals in the order in which they come, with who sent them.
 
 A terminal sends Ctrl-C to every process in its foreground, a person with ``kill`` to one:
-only what the kernel tells about the sender sets the two apart, and Python's handlers do
-not get to see it. Linux writes it into a file, a signalfd. Elsewhere it is guessed.
+only what the kernel knows about the sender tells the two apart, and Python's handlers don't
+see it. On Linux a signalfd has it. Elsewhere it is guessed.
 
 Nothing here decides what a signal means.
 """
@@ -25,25 +25,25 @@ _INFO_SIZE = 128
 _SET_SIZE = 128  # bytes of a sigset_t, in glibc and in musl
 
 _KEYS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)  # what a terminal's keys send
-# Not these: faults of this very process, what can't be caught, and what the kernel sends to
-# a process that uses its terminal from the background.
-_LEFT_ALONE = {
+# Not received: faults of this very process, what can't be caught, and what the kernel sends
+# to a process that uses its terminal from the background.
+_NOT_RECEIVED = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE),
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
 }
 
 
-class Arrival(NamedTuple):
-    """One signal. ``to_all`` says that the other processes of the group have it as well."""
+class ReceivedSignal(NamedTuple):
+    """One signal. ``to_all``: the other processes of the group have got it as well."""
 
     number: int
     to_all: bool = False
     sender: int = 0
 
 
-class Inbox:
-    """Keeps all signals from taking effect, and hands them out in the order they came.
+class SignalQueue:
+    """Keeps signals from taking effect, and returns them in the order in which they came.
 
     Signals that this process was started with as ignored (``nohup``, a script's
     background jobs) stay ignored, here and in what it starts.
@@ -52,15 +52,15 @@ class Inbox:
     def __init__(self) -> None:
         self._numbers = [
             number
-            for number in signal.valid_signals() - _LEFT_ALONE
+            for number in signal.valid_signals() - _NOT_RECEIVED
             if signal.getsignal(number) is not signal.SIG_IGN
         ]
-        self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._queue: asyncio.Queue[ReceivedSignal] = asyncio.Queue()
         self.mask_before: set[int] = set()
 
     @contextmanager
-    def open(self) -> Iterator[Inbox]:
-        """Listen. Before any thread is started: threads inherit what is kept from them."""
+    def open(self) -> Iterator[SignalQueue]:
+        """Begin to receive. Call it before any thread is started: threads inherit the mask."""
         loop = asyncio.get_running_loop()
         self.mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         if sys.platform != "linux":
@@ -87,26 +87,26 @@ class Inbox:
                 # A terminal that goes away tells the leader of its session alone.
                 number == signal.SIGHUP and os.getsid(0) == os.getpid()
             )
-            self._arrived.put_nowait(Arrival(number, to_all, sender))
+            self._queue.put_nowait(ReceivedSignal(number, to_all, sender))
 
     def _guess(self, number: int) -> None:
-        self._arrived.put_nowait(Arrival(number, number in _KEYS and in_foreground()))
+        self._queue.put_nowait(ReceivedSignal(number, number in _KEYS and in_foreground()))
 
-    async def next(self) -> Arrival:
-        return await self._arrived.get()
+    async def next(self) -> ReceivedSignal:
+        return await self._queue.get()
 
-    def put(self, arrival: Arrival) -> None:
-        """Let something else stand in the line of signals."""
-        self._arrived.put_nowait(arrival)
+    def put(self, arrival: ReceivedSignal) -> None:
+        """Put something else into the queue."""
+        self._queue.put_nowait(arrival)
 
-    def waiting(self) -> list[Arrival]:
-        """What has arrived and was not fetched yet."""
-        return [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
+    def pending(self) -> list[ReceivedSignal]:
+        """Remove and return what has come and was not fetched yet."""
+        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
 
     def stop_here(self, number: int) -> None:
         """Stop this process as ``number`` does by default; returns once it is continued.
 
-        The kernel does not stop those whom no shell could continue.
+        The kernel does not stop processes that no shell could continue.
         """
         handler = signal.getsignal(number)
         signal.signal(number, signal.SIG_DFL)

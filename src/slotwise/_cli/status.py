@@ -1,6 +1,6 @@
-"""The line that a terminal shows while ``slotwise run`` waits: the place in the queue, who holds.
+"""The status line while ``slotwise run`` waits on a terminal: the place in the queue, who holds.
 
-It is written over itself, and is gone once there is something else to see.
+It is overwritten every second, and removed when the wait ends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
-_PATIENCE = 0.3  # for shorter waits a line would only flicker
+_DELAY = 0.3  # for shorter waits a line would only flicker
 _REFRESH = 1.0
 _CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def shown_while_waiting(semaphore: Semaphore) -> Iterator[None]:
+def status_while_waiting(semaphore: Semaphore) -> Iterator[None]:
     """Keep the status on stderr up to date, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
@@ -36,12 +36,12 @@ def shown_while_waiting(semaphore: Semaphore) -> Iterator[None]:
         yield
     finally:
         showing.cancel()
-        if shown.is_set():  # else the line is not ours: a prompt without an end, perhaps
+        if shown.is_set():  # else the line may be a prompt of somebody else
             _write(_CLEAR)
 
 
 async def _show(semaphore: Semaphore, shown: asyncio.Event) -> None:
-    await asyncio.sleep(_PATIENCE)
+    await asyncio.sleep(_DELAY)
     while True:
         try:
             stats = await semaphore.stats()
@@ -78,7 +78,7 @@ def describe(
 
 
 def who(claimant: Claimant) -> str:
-    """How a person would name a holder or waiter."""
+    """Return how messages name a holder or waiter."""
     if claimant.pid is None:
         return claimant.acquisition_id
     here = claimant.host == _host()
@@ -106,5 +106,5 @@ def _write(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # it is gone; the wait is not
+    except OSError:  # the terminal is gone, the wait goes on
         pass

@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
-from slotwise._cli.backends import Backend, NoSuchThing, open_backend
+from slotwise._cli.backends import Backend, NotFound, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, interval
 from slotwise._cli.output import (
-    complain,
     duration,
     have_rich,
+    print_error,
     print_json,
     print_table,
     printable,
@@ -33,7 +33,7 @@ from slotwise._cli.sampling import Row, Sample, Sampler
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
-MOST = 200  # semaphores that are looked at: the fullest
+MOST = 200  # semaphores that are sampled: the fullest
 
 _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
@@ -84,15 +84,15 @@ def _parser() -> Parser:
 
 def top(given: argparse.Namespace) -> int:
     """Show it live until ``q``; without a terminal print what two looks have seen."""
-    looking, every, as_json = _Looking(open_backend(given.url)), given.every, given.json
+    source, every, as_json = _Source(open_backend(given.url)), given.every, given.json
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty() and have_rich():
-        _live(looking, every)
+        _live(source, every)
         return 0
-    looking.rows()
+    source.rows()
     time.sleep(every)  # rates take two looks
-    rows = sorted(looking.rows(), key=_SORTS["n"][1])
-    for trouble in looking.troubles:
-        complain("top", trouble)
+    rows = sorted(source.rows(), key=_SORTS["n"][1])
+    for error in source.errors:
+        print_error("top", error)
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
@@ -100,33 +100,33 @@ def top(given: argparse.Namespace) -> int:
     return 0
 
 
-class _Looking:
-    """Looks at all semaphores of a backend, again and again."""
+class _Source:
+    """Samples all semaphores of a backend, again and again."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._watch = Sampler()
+        self._sampler = Sampler()
         self._known: dict[str, Semaphore] = {}
-        self.troubles: list[SlotwiseError] = []  # of those that can't be read
+        self.errors: list[SlotwiseError] = []  # of the semaphores that can't be read
 
     def rows(self) -> list[Row]:
-        stats, self.troubles = self._backend.stats()
+        stats, self.errors = self._backend.stats()
         names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
         self._known = {name: self._known[name] for name in names if name in self._known}
         samples = {}
         for name in names:
             try:
                 semaphore = self._known.get(name) or self._backend.find(name)
-            except NoSuchThing:  # gone since a moment ago
+            except NotFound:  # gone since a moment ago
                 continue
             self._known[name] = semaphore
             # Waiters first: one that is granted in between is seen as both, and not as neither.
             waiters = semaphore.waiters_sync()
             samples[name] = Sample(stats[name].max_slots, semaphore.holders_sync(), waiters)
-        return self._watch.look(samples, datetime.now(UTC))
+        return self._sampler.add(samples, datetime.now(UTC))
 
 
-def _live(looking: _Looking, every: float) -> None:
+def _live(source: _Source, every: float) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -147,7 +147,7 @@ def _live(looking: _Looking, every: float) -> None:
         cells = [[printable(cell) for cell in _cells(row, every)] for row in ordered[:room]]
         more = f" · {len(rows) - room} more" if len(rows) > room else ""
         return Group(
-            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {looking._backend.words}"),
+            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {source._backend.location}"),
             rich_table(titles, cells, expand=True),
             Text(trouble or f"{_KEYS}{more}", style="red" if trouble else "dim"),
         )
@@ -159,8 +159,8 @@ def _live(looking: _Looking, every: float) -> None:
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + every
                 try:
-                    rows = looking.rows()
-                    trouble = "; ".join(str(each) for each in looking.troubles)
+                    rows = source.rows()
+                    trouble = "; ".join(str(each) for each in source.errors)
                 except SlotwiseError as error:
                     trouble = f"{error}; trying again"
             live.update(picture(), refresh=True)
@@ -175,7 +175,7 @@ def _live(looking: _Looking, every: float) -> None:
     while True:
         try:
             with (
-                _leaving_in_order(),
+                _leaving_cleanly(),
                 _keys() as pressed,
                 Live(console=console, screen=True, auto_refresh=False) as live,
             ):
@@ -190,7 +190,7 @@ class _Suspended(BaseException):
 
 
 @contextmanager
-def _leaving_in_order() -> Iterator[None]:
+def _leaving_cleanly() -> Iterator[None]:
     """Let signals that stop or end this process do so after the terminal is as it was."""
 
     def leave(number: int, _frame: FrameType | None) -> None:

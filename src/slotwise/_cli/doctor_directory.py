@@ -1,4 +1,4 @@
-"""The check-up of a folder: every question ``slotwise doctor`` asks of ``process://``."""
+"""The checks of ``slotwise doctor`` for ``process://``: its directory, and the files in it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
 from slotwise.processes._inspect import lock_holder
 from slotwise.processes._messages import is_stopped, os_error
 
-_LITTLE = 10_000_000  # bytes of free space that soon are none
+_LITTLE = 10_000_000  # bytes of free space that will soon be used up
 _TOO_LITTLE = 1_000_000
 _STUCK = 1.0  # seconds that nobody needs for a change
-_ELSEWHERE = "make room, or set SLOTWISE_DIR to a folder elsewhere"
+_ELSEWHERE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 
 # Tries the lock that another process has, as that process's end is seen by its lock.
 _TRY = """
@@ -38,34 +38,34 @@ except OSError:
 _REFUSED = 3
 
 
-def examine(directory: str | None) -> Iterator[Check]:
-    path = locate(directory)
+def examine(given: str | None) -> Iterator[Check]:
+    path = locate(given)
     try:
         if not os.path.lexists(path):
             yield _parent(path)
             return
-        folder = OpenDirectory(path)
+        directory = OpenDirectory(path)
     except SlotwiseError as error:
-        yield Check("folder", FAILED, *_split(error))
+        yield Check("directory", FAILED, *_split(error))
         return
     try:
-        yield from _examine(folder)
+        yield from _examine(directory)
     finally:
-        folder.close()
+        directory.close()
 
 
-def _examine(folder: OpenDirectory) -> Iterator[Check]:
-    mode = stat.S_IMODE(os.fstat(folder.fd).st_mode)
-    yield Check("folder", OK, f"{folder.path}, yours, mode {mode:o}")
+def _examine(directory: OpenDirectory) -> Iterator[Check]:
+    mode = stat.S_IMODE(os.fstat(directory.fd).st_mode)
+    yield Check("directory", OK, f"{directory.path}, yours, mode {mode:o}")
     try:
-        yield _locks(folder)
+        yield _locks(directory)
     except OSError as error:
-        yield Check("writing", FAILED, *_split(os_error(error, folder.path)))
+        yield Check("writing", FAILED, *_split(os_error(error, directory.path)))
         return
-    yield _space(folder)
-    yield from _semaphores(folder)
-    yield _leftovers(folder)
-    yield _take_and_give(folder)
+    yield _space(directory)
+    yield from _semaphores(directory)
+    yield _leftovers(directory)
+    yield _acquire_and_release(directory)
 
 
 def _split(error: BaseException) -> tuple[str, str | None]:
@@ -74,21 +74,21 @@ def _split(error: BaseException) -> tuple[str, str | None]:
     return (found, remedy) if found else (remedy, None)
 
 
-def _parent(folder: Path) -> Check:
-    parent = folder.parent
+def _parent(directory: Path) -> Check:
+    parent = directory.parent
     if not parent.is_dir():
-        found = f"{folder} can't be made, as {parent} is not there"
-        return Check("folder", FAILED, found, f"mkdir -p {parent}")
+        found = f"{directory} can't be created: {parent} does not exist"
+        return Check("directory", FAILED, found, f"mkdir -p {parent}")
     if not os.access(parent, os.W_OK | os.X_OK):
-        found = f"{folder} can't be made, as {parent} can't be written"
-        return Check("folder", FAILED, found, "set SLOTWISE_DIR to a folder of your own")
-    return Check("folder", OK, f"{folder} is not there yet; the first semaphore makes it")
+        found = f"{directory} can't be created: {parent} is not writable"
+        return Check("directory", FAILED, found, "set SLOTWISE_DIR to a directory of your own")
+    return Check("directory", OK, f"{directory} does not exist yet; the first semaphore creates it")
 
 
-def _locks(folder: OpenDirectory) -> Check:
+def _locks(directory: OpenDirectory) -> Check:
     """Write a file and lock it; another process must be refused that lock."""
     file = f".doctor-{secrets.token_hex(8)}"
-    fd = folder.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    fd = directory.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.write(fd, bytes(4096))
         try:
@@ -96,104 +96,104 @@ def _locks(folder: OpenDirectory) -> Check:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise
-            return Check("locks", FAILED, *_split(os_error(error, folder.path)))
+            return Check("locks", FAILED, *_split(os_error(error, directory.path)))
         tried = subprocess.run(  # noqa: S603
-            [sys.executable, "-S", "-c", _TRY, file, str(folder.fd)],
+            [sys.executable, "-S", "-c", _TRY, file, str(directory.fd)],
             stderr=subprocess.DEVNULL,
-            pass_fds=[folder.fd],
+            pass_fds=[directory.fd],
             check=False,
         )
     finally:
-        folder.unlink(file)
+        directory.unlink(file)
         os.close(fd)
     if tried.returncode == _REFUSED:
         return Check("locks", OK, "files can be written and locked")
-    found = f"two processes could lock one file at the same time in {folder.path}"
-    return Check("locks", FAILED, found, "set SLOTWISE_DIR to a folder on a local disk")
+    found = f"two processes could lock one file at the same time in {directory.path}"
+    return Check("locks", FAILED, found, "set SLOTWISE_DIR to a directory on a local disk")
 
 
-def _space(folder: OpenDirectory) -> Check:
-    found = os.statvfs(folder.fd)
+def _space(directory: OpenDirectory) -> Check:
+    found = os.statvfs(directory.fd)
     free = found.f_bavail * found.f_frsize
     words = f"{free / 1e6:,.0f} MB free"
     if free < _TOO_LITTLE:
         return Check("space", FAILED, words, _ELSEWHERE)
     if found.f_files and found.f_favail == 0:
-        return Check("space", FAILED, "no inode is free", _ELSEWHERE)
+        return Check("space", FAILED, "no free inodes", _ELSEWHERE)
     return Check(
         "space", WARNING if free < _LITTLE else OK, words, _ELSEWHERE if free < _LITTLE else None
     )
 
 
-def _semaphores(folder: OpenDirectory) -> Iterator[Check]:
+def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
     """Read every semaphore; reading one buries those of its holders that have died."""
-    files = [entry.name for entry in folder.entries() if entry.name.endswith(SUFFIX)]
-    names = ProcessSemaphore.names(folder.path)
+    files = [entry.name for entry in directory.entries() if entry.name.endswith(SUFFIX)]
+    names = ProcessSemaphore.names(directory.path)
     broken = 0
     for name in names:
         try:
-            pid = _stuck_in(folder.path, name)
+            pid = _stuck_in(directory.path, name)
             if pid is not None:
                 broken += 1
                 state = ", which is stopped," if is_stopped(pid) else ""
                 found = f"{name!r} can't be changed: process {pid}{state} has its file's lock"
                 yield Check("semaphores", FAILED, found, f"kill -CONT {pid}, or kill -9 {pid}")
                 continue
-            ProcessSemaphore.existing(name, directory=folder.path)
+            ProcessSemaphore.existing(name, directory=directory.path)
         except UnknownSemaphore:
             pass  # removed meanwhile
         except SlotwiseError as error:
             broken += 1
             yield Check("semaphores", FAILED, *_split(error))
     known = {filename_of(name) for name in names}
-    strange = [file for file in files if file not in known and folder.has(file)]
+    strange = [file for file in files if file not in known and directory.has(file)]
     if strange:
         broken += 1
-        found = f"it can't be told whose these are: {some(strange)}"
-        remedy = f"delete them from {folder.path} if nobody uses them"
+        found = f"files of unknown semaphores: {some(strange)}"
+        remedy = f"delete them from {directory.path} if nobody uses them"
         yield Check("semaphores", FAILED, found, remedy)
     if not broken:
-        yield Check("semaphores", OK, f"{len(names)}, all of them can be read")
+        yield Check("semaphores", OK, f"{len(names)}, all readable")
 
 
-def _stuck_in(folder: Path, name: str) -> int | None:
+def _stuck_in(directory: Path, name: str) -> int | None:
     """The pid of the process that has had the lock of a semaphore's file for a second."""
     until = time.monotonic() + _STUCK
-    first = lock_holder(folder, name)
+    first = lock_holder(directory, name)
     while first is not None and time.monotonic() < until:
         time.sleep(0.01)
-        if lock_holder(folder, name) != first:
+        if lock_holder(directory, name) != first:
             return None
     return first
 
 
-def _leftovers(folder: OpenDirectory) -> Check:
-    fifos = [entry.name for entry in folder.entries(FIFOS)]
-    dead = [fifo for fifo in fifos if not _is_read(folder, f"{FIFOS}/{fifo}")]
+def _leftovers(directory: OpenDirectory) -> Check:
+    fifos = [entry.name for entry in directory.entries(FIFOS)]
+    dead = [fifo for fifo in fifos if not _is_read(directory, f"{FIFOS}/{fifo}")]
     if dead:
         found = f"{len(dead)} fifos of processes that ended without clean-up: {some(dead)}"
         return Check("leftovers", OK, f"{found}; the next process that waits removes them")
     return Check("leftovers", OK, "none")
 
 
-def _is_read(folder: OpenDirectory, fifo: str) -> bool:
+def _is_read(directory: OpenDirectory, fifo: str) -> bool:
     try:
-        os.close(folder.open(fifo, os.O_WRONLY))
+        os.close(directory.open(fifo, os.O_WRONLY))
     except OSError as error:
         return error.errno != errno.ENXIO
     return True
 
 
-def _take_and_give(folder: OpenDirectory) -> Check:
-    """What all of this is for: take a slot of a new semaphore, and give it back."""
+def _acquire_and_release(directory: OpenDirectory) -> Check:
+    """Acquire a slot of a new semaphore and release it: what all of this is for."""
     name = f"slotwise-doctor-{secrets.token_hex(8)}"
-    semaphore = ProcessSemaphore(name=name, value=1, directory=folder.path)
+    semaphore = ProcessSemaphore(name=name, value=1, directory=directory.path)
     started = time.perf_counter()
     try:
         semaphore.release_sync(semaphore.acquire_sync(timeout=5))
     except SlotwiseError as error:
         return Check("a slot", FAILED, *_split(error))
     finally:
-        folder.unlink(filename_of(name))
+        directory.unlink(filename_of(name))
     taken = (time.perf_counter() - started) * 1000
-    return Check("a slot", OK, f"taken and given back in {taken:.1f} ms")
+    return Check("a slot", OK, f"acquired and released in {taken:.1f} ms")
