@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -236,6 +236,10 @@ def slow_rows(shim: Path, base: Path, quick: bool) -> list[tuple[str, bool]]:
         print(f"  {words:<48} {value:8.2f}   {'passed' if fine else 'MISSED'}")
         rows.append((f"{title}: {words}", fine))
 
+    for words, value, bar in flat_rows(library, root, log, quick):
+        print(f"  {words:<60} {value:6.2f} (bar {bar})   {'passed' if value >= bar else 'MISSED'}")
+        rows.append((words, value >= bar))
+
     # With half of it for each kind there are never more than that in flight in all.
     bare = [sys.executable, "-m", "benchmarks._bare_pool", str(root), str(IN_FLIGHT)]
     rates: dict[str, list[float]] = {"slotwise": [], "bare": []}
@@ -272,6 +276,29 @@ def slow_rows(shim: Path, base: Path, quick: bool) -> list[tuple[str, bool]]:
     rows.append((title, fine))
     sys.stdout.flush()
     return rows
+
+
+def flat_rows(
+    library: Path, root: Path, log: Path, quick: bool
+) -> Iterator[tuple[str, float, float]]:
+    """Large directories, in which the kernel removes one name after the other."""
+    limits = both_limits(IN_FLIGHT)
+    files = 1000 if quick else 5000
+    for share in (0.05, 1.0):
+        one_directory(root, files)
+        young = [number for number in range(files) if number % round(1 / share)]
+        for number in young:
+            os.utime(root / f"f{number}")
+        counted = slow_run(purge(root, *limits), library, root, log)
+        shutil.rmtree(root)
+        removing = (files - len(young)) * LATENCY
+        reading = files / IN_FLIGHT * LATENCY if share < 1 else 0.0
+        words = f"{files:,} files in one directory, {share:.0%} old: of what is possible"
+        yield words, (reading + removing) / counted["span_s"], 0.8 if share < 1 else 0.85
+    old_files(root, 50, 100)
+    counted = slow_run(purge(root, *limits), library, root, log)
+    shutil.rmtree(root)
+    yield "50 directories of 100 files: of 64 in flight", counted["mean_inflight"] / IN_FLIGHT, 0.8
 
 
 def soak(base: Path) -> tuple[str, bool]:

@@ -144,7 +144,7 @@ def test_who_is_stopped_goes_home_and_passes_no_turn_on(root, old, monkeypatch) 
 
     monkeypatch.setattr(os, "unlink", unlinking)
     monkeypatch.setattr(run.limits.turns, "pass_on", lambda: passed.append(1))
-    assert Files(run, Tally(), Gates(run.limits))._purge(run.root, names)
+    Files(run, Tally(), Gates(run.limits))._purge(run.root, names)
     monkeypatch.undo()
     plan.close()
     assert len(list(root.iterdir())) == 99

@@ -11,10 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Iterator
 from operator import attrgetter
 from stat import S_IFMT, S_IFREG, S_ISREG
 from typing import TYPE_CHECKING
 
+from slotwise.purge._ages import BELIEVED, Ages, Old
 from slotwise.purge._audited import audited
 from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
@@ -51,68 +53,107 @@ class Files:
         self._dry_run = options.dry_run
         self._plain = run.plain and not run.files.most
         self._slot: AcquisitionResult | None = None
+        self._kept = False  # some file of the batch in work stays
 
     def purge(self, node: Node, names: list[str]) -> bool:
         """Delete the old ones; return whether any of them stays."""
         if node.depth + 1 < self._min_depth:
             self._tally.files_scanned += len(names)
             return True
+        self._kept = False
         if not self._plain:
-            return self._purge_carefully(node, names)
-        if self._run.one_is_enough:
-            return self._purge_without_gates(node, names)
-        return self._purge(node, names)
+            self._purge_carefully(node, names)
+        else:
+            done = self._purge_without_gates(node, names) if self._run.one_is_enough else 0
+            if done < len(names) and not self._run.stopping:
+                self._purge(node, names[done:])
+        return self._kept or self._run.stopping
 
-    def _purge(self, node: Node, names: list[str]) -> bool:
-        kept = False
-        turns = self._run.limits.turns
+    def _purge(self, node: Node, names: list[str]) -> None:
+        run, tally, gates, fd = self._run, self._tally, self._gates, node.fd
+        turns = run.limits.turns
         turns.take()
         try:
-            for start in range(0, len(names), _TURN):
-                if self._run.stopping:
-                    return True
+            for count, (name, found, believed_until) in enumerate(self._old_ones(node, names)):
                 # A directory that was begun is finished first. Once all are begun they take
                 # turns, to end together: the last one alone would leave all others idle.
-                if start and self._run.workers.all_begun:
+                if count and not count % _TURN and run.workers.all_begun:
                     turns.pass_on()
-                kept = self._purge_some(node, names[start : start + _TURN]) or kept
+                tally.files_to_purge += 1
+                try:
+                    gates.delete_in()
+                    try:
+                        if time.monotonic() > believed_until:
+                            found, _ = self._read_again(name, fd)
+                        os.unlink(name, dir_fd=fd)
+                    finally:
+                        gates.delete_out()
+                except OSError as error:
+                    self._failed(node, name, error)
+                    continue
+                self._count(found)
         finally:
             turns.give()
-        return kept
 
-    def _purge_some(self, node: Node, names: list[str]) -> bool:
-        run, tally, gates, fd = self._run, self._tally, self._gates, node.fd
-        kept = False
-        for name in names:
-            if run.stopping:
-                return True
-            tally.files_scanned += 1
-            try:
-                found, fresh_until = self._read(name, fd)
-                if not self._is_old(found):
-                    kept = True
-                    continue
-                tally.files_to_purge += 1
-                gates.delete_in()
-                try:
-                    if time.monotonic() > fresh_until:
-                        found, _ = self._read_again(name, fd)
-                    os.unlink(name, dir_fd=fd)
-                finally:
-                    gates.delete_out()
-            except OSError as error:
-                kept = self._stays(node, name, error) or kept
-                continue
-            self._count(found)
-        return kept
+    def _old_ones(self, node: Node, names: list[str]) -> Iterator[Old]:
+        """Give the old files one by one. Idle workers, if there are any, read ahead."""
+        run = self._run
+        for start in range(0, len(names), _TURN):
+            if run.workers.may_help:
+                ages = Ages(node, names[start:])
+                yield from ages.old_ones(self._read_for, run.workers.call_readers, run)
+                self._kept = self._kept or ages.kept
+                return
+            for name in names[start : start + _TURN]:
+                if run.stopping:
+                    return
+                old = self._look_at(node, name)
+                if old is not None:
+                    yield old
 
-    def _purge_without_gates(self, node: Node, names: list[str]) -> bool:
+    def _look_at(self, node: Node, name: str) -> Old | None:
+        """Read one age: the file if it is old, else note that it stays."""
+        self._tally.files_scanned += 1
+        try:
+            found, believed_until = self._read(name, node.fd)
+        except OSError as error:
+            self._failed(node, name, error)
+            return None
+        if self._is_old(found):
+            return Old(name, found, believed_until)
+        self._kept = True
+        return None
+
+    def read_ahead(self, ages: Ages, name: str, *, more: bool) -> str | None:
+        """Read one age for another worker's batch; return as `Ages.put` does."""
+        return self._read_for(ages, name, ahead=True, more=more)
+
+    def _read_for(
+        self, ages: Ages, name: str, *, ahead: bool = False, more: bool = False
+    ) -> str | None:
+        kept, self._kept = self._kept, False
+        old = None
+        try:
+            old = self._look_at(ages.node, name)
+            if old is not None and ahead:
+                old = old._replace(believed_until=time.monotonic() + BELIEVED)
+        except BaseException:  # a bug: the batch's owner must not wait for this name
+            self._kept, more = True, False
+            raise
+        finally:
+            stays, self._kept = self._kept, kept
+            taken = ages.put(old, kept=stays, more=more)
+        return taken
+
+    def _purge_without_gates(self, node: Node, names: list[str]) -> int:
         """The same for a worker that is alone, which is when every microsecond counts.
 
         It goes through the gates once for all: one worker does one thing at a time, and
-        waits for nobody.
+        waits for nobody. Returns how many names were looked at before others were asked
+        to help, or the run to stop.
         """
         run, tally, gates = self._run, self._tally, self._gates
+        workers, done = run.workers, 0
         fd, cutoff, age_of = node.fd, self._cutoff_ns, attrgetter(self._age_field)
         read_stat, unlink = os.stat, os.unlink
         kept = False
@@ -123,8 +164,9 @@ class Files:
         gates.scan_in()
         try:
             for name in names:
-                if run.stopping:
-                    return True
+                if not workers.one_works:
+                    break
+                done += 1
                 tally.files_scanned += 1  # the others can wait: this one shows the speed
                 try:
                     found = read_stat(name, dir_fd=fd, follow_symlinks=False)
@@ -134,7 +176,7 @@ class Files:
                     old += 1
                     unlink(name, dir_fd=fd)
                 except OSError as error:
-                    kept = self._stays(node, name, error) or kept
+                    self._failed(node, name, error)
                     continue
                 purged += 1
                 if found.st_nlink == 1:
@@ -145,62 +187,54 @@ class Files:
             tally.files_to_purge += old
             tally.files_purged += purged
             tally.bytes_freed += freed
-        return kept
+            self._kept = self._kept or kept
+        return done
 
     # --------------------------------- with a cap, a pace, an audit, a shared limit, or dry
 
-    def _purge_carefully(self, node: Node, names: list[str]) -> bool:
+    def _purge_carefully(self, node: Node, names: list[str]) -> None:
         run = self._run
         try:
-            rehearsal = DryRunCheck(node.fd, self._gates) if self._dry_run else None
+            check = DryRunCheck(node.fd, self._gates) if self._dry_run else None
         except OSError as error:
             run.error("stat", node, None, error)
-            return True
-        kept = False
+            self._kept = True
+            return
         try:
-            for name in names:
-                if run.stopping:
-                    return True
-                self._tally.files_scanned += 1
+            for old in self._old_ones(node, names):
                 try:
                     # Before the gate: those who wait for the shared limit must not keep out those
                     # whom they wait for.
-                    if not self._has_slot() and self._is_old(self._read(name, node.fd)[0]):
+                    if run.shared_limit is not None and self._slot is None:
                         self._slot = run.shared_slot()
                         if self._slot is None:
-                            return True
+                            self._kept = True
+                            return
+                        old = old._replace(believed_until=0.0)  # however short the wait was
                     run.limits.turns.take()
                     try:
-                        gone = self._remove(node, name, rehearsal)
+                        if not self._remove(node, old, check):
+                            self._kept = True
                     finally:
                         run.limits.turns.give()
-                    kept = kept or not gone
                 except OSError as error:
-                    kept = self._stays(node, name, error) or kept
+                    self._failed(node, old.name, error)
         finally:
             if self._slot is not None:
                 assert run.shared_limit is not None
                 run.shared_limit.release(self._slot)
                 self._slot = None
-        return kept
 
-    def _has_slot(self) -> bool:
-        return self._run.shared_limit is None or self._slot is not None
-
-    def _remove(self, node: Node, name: str, rehearsal: DryRunCheck | None) -> bool:
+    def _remove(self, node: Node, old: Old, check: DryRunCheck | None) -> bool:
         run = self._run
-        if not self._has_slot():
-            return False  # it was young a moment ago
-        found, fresh_until = self._read(name, node.fd)
-        if not self._is_old(found):
-            return False
+        name, found, fresh_until = old
         self._tally.files_to_purge += 1
         if not run.files.reserve():
             return False
         done = False
         try:
-            if rehearsal is not None:
-                rehearsal.check(name, found)
+            if check is not None:
+                check.check(name, found)
             else:
                 if run.pace is not None and run.pace.wait():
                     if run.stopping:
@@ -259,15 +293,15 @@ class Files:
             raise Touched
         return found, fresh_until
 
-    def _stays(self, node: Node, name: str, error: OSError) -> bool:
-        """Count a failure, and return whether the file is still there."""
+    def _failed(self, node: Node, name: str, error: OSError) -> None:
+        """Note that a file stays, unless it is gone, and count the error if it is one."""
         if error.errno == errno.ENOENT:
-            return False
+            return
+        self._kept = True
         if isinstance(error, Touched):
             self._tally.files_to_purge -= 1
         elif not isinstance(error, AuditFailed):  # which is counted already
             self._run.error("unlink", node, name, error)
-        return True
 
     def _count(self, found: os.stat_result) -> None:
         self._tally.files_purged += 1

@@ -119,6 +119,7 @@ class Run:
         if self._stopped_by is None and not self.workers.over.is_set():
             self._stopped_by = reason
         self.stopping = True
+        self.workers.one_works = False
         if self.pace is not None:
             self.pace.stop()
         self.workers.over.set()
@@ -128,6 +129,7 @@ class Run:
         if self._stopped_by is None and not self.stopping:
             self._stopped_by = reason
         self.stopping = True  # the watch sees it at its next look
+        self.workers.one_works = False
 
     def _watch(self) -> None:
         """Supervise memory, workers and progress until the end."""

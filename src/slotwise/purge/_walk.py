@@ -17,6 +17,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from slotwise.purge._ages import Ages
 from slotwise.purge._containment import Containment
 from slotwise.purge._directories import Directories
 from slotwise.purge._files import Files
@@ -84,6 +85,15 @@ class Walker:
             elif not self._batch(latest):
                 visits.pop()
                 self._leave(latest)
+
+    def read_ages(self, ages: Ages, name: str | None) -> None:
+        """Help another worker to read the ages of its batch, as long as it wants that."""
+        while name is not None and not self._run.stopping:
+            started = time.perf_counter()
+            name = self._files.read_ahead(ages, name, more=self._run.workers.may_help)
+            self.tally.seconds_per_operation = time.perf_counter() - started
+        if name is not None:
+            ages.put(None, kept=True)
 
     def _share(self, visits: list[Visit]) -> None:
         """Push what the stack had no room for before other workers run out of work."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
+from slotwise.purge._ages import Ages
 from slotwise.purge._tally import Tally
 from slotwise.purge._tree import Node
 from slotwise.purge._walk import Entry, Walker
@@ -37,7 +39,9 @@ class Workers:
     def __init__(self, run: Run, most: int) -> None:
         self._run = run
         self.most = most
-        self.wanted = 1
+        options = run.plan.options
+        # With as many directories in work, there is enough to do for either limit.
+        self._most_helped = min(options.max_concurrency_scanning, options.max_concurrency_deletion)
         self.busy = 0
         self.over = threading.Event()
         self.failure: BaseException | None = None
@@ -47,8 +51,22 @@ class Workers:
         self._stack: list[Entry | None] = [None]
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
+        self._idle = 0  # how many of them wait for something to do
+        self._readable: deque[Ages] = deque()  # batches that want help with their ages
+        self.wanted = 1
         self._tallies: set[Tally] = set()
         self._past = Tally()  # the counts of workers that have ended
+
+    @property
+    def wanted(self) -> int:
+        """How many workers there should be."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: int) -> None:
+        self._wanted = wanted
+        # Read for each file: one plain attribute says whether to go on alone.
+        self.one_works = wanted == 1 and not self._run.stopping
 
     # ----------------------------------------------------------- for the run
 
@@ -93,6 +111,11 @@ class Workers:
         return not self._stack
 
     @property
+    def may_help(self) -> bool:
+        """Whether workers should go on reading ages for others."""
+        return not self._stack and self.busy <= self._most_helped
+
+    @property
     def runs_low(self) -> bool:
         """Whether visits should push again what the stack had no room for."""
         return len(self._stack) < self._most_stacked // 2
@@ -123,11 +146,39 @@ class Workers:
             self._stack.append((parent, name, listings))
             self._work.notify()
 
+    # ------------------------------------------------------------ reading ages
+
+    def call_readers(self, ages: Ages, count: int) -> None:
+        """Wake so many idle workers for a batch."""
+        if not self.may_help or (ages.offered and not self._idle):
+            return
+        with self._work:
+            if not ages.offered:
+                ages.offered = True
+                self._readable.append(ages)
+            self._work.notify(count)
+
+    def _take_age(self) -> tuple[Ages, str] | None:
+        """Return a name of a batch that wants another reader; its owner offers it again later."""
+        while self._readable and self.busy < self._most_helped:
+            ages = self._readable[0]
+            name = ages.take()
+            if name is not None:
+                # All readers at one batch until it has enough: while an age is read nothing
+                # can be removed from its directory, so many reads at a time cost one wait.
+                return ages, name
+            self._readable.popleft()
+            ages.offered = False
+        return None
+
     # ---------------------------------------------------------------- workers
 
     def _start_workers(self) -> None:
         with self._lock:
-            missing = min(self.wanted - self._workers, len(self._stack))
+            useful = len(self._stack)
+            if not useful:
+                useful = sum(ages.wanted_readers() for ages in self._readable)
+            missing = min(self.wanted - self._workers, useful)
             self._workers += max(0, missing)
         if missing <= 0:
             return
@@ -170,22 +221,25 @@ class Workers:
     def _take_and_visit(self, walker: Walker) -> bool:
         run = self._run
         with self._work:
-            while not self._stack and self.busy and not run.stopping:
-                if self._workers > self.wanted:
+            while True:
+                if run.stopping or (self.busy and self._workers > self.wanted):
                     return False
+                if self._stack or (reading := self._take_age()) is not None:
+                    break
+                if not self.busy:  # nobody is left who could push something: the end
+                    self.over.set()
+                    self._work.notify_all()
+                    return False
+                self._idle += 1
                 self._work.wait()
-            if run.stopping:
-                return False
-            if not self._stack:  # and nobody is busy who could push something: the end
-                self.over.set()
-                self._work.notify_all()
-                return False
-            if self.busy and self._workers > self.wanted:
-                return False
-            entry = self._stack.pop()
+                self._idle -= 1
+            entry, reading = (self._stack.pop(), None) if self._stack else (None, reading)
             self.busy += 1
         try:
-            walker.visit(entry)
+            if reading is None:
+                walker.visit(entry)
+            else:
+                walker.read_ages(*reading)
         finally:
             with self._work:
                 self.busy -= 1

@@ -1,0 +1,150 @@
+"""The ages of a large directory are read by all workers, just ahead of the deletions."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from slotwise.purge import _ages, _files, purge
+from slotwise.purge._ages import Ages, Old
+
+RUNNING = SimpleNamespace(stopping=False)
+
+
+def old(name: str) -> Old:
+    return Old(name, os.stat_result([0] * 10), time.monotonic() + 60)
+
+
+def alone(ages: Ages, young: set[str] = frozenset(), run=RUNNING) -> list[str]:
+    """What the owner gets if nobody helps."""
+
+    def read(ages: Ages, name: str) -> None:
+        ages.put(None if name in young else old(name), kept=name in young)
+
+    return [each.name for each in ages.old_ones(read, lambda *_: None, run)]
+
+
+def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
+    ages = Ages(None, list("abcdef"))
+    assert alone(ages, young={"b", "e"}) == ["a", "c", "d", "f"]
+    assert ages.kept
+
+
+def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
+    ages = Ages(None, [str(number) for number in range(1000)])
+    ages._note_deletion(0.005)  # 200 deletions a second
+    taken = 0
+    while (name := ages.take()) is not None:
+        ages.put(old(name), kept=False)
+        taken += 1
+    assert taken == pytest.approx(_ages._AHEAD / 0.005, abs=1)
+    while len(ages._old) > taken / 2:
+        assert not ages.wanted_readers()  # they come in bursts
+        ages._old.popleft()
+    assert ages.wanted_readers() > 1
+
+
+def test_where_little_is_old_readers_go_far_ahead() -> None:
+    ages = Ages(None, [str(number) for number in range(1000)])
+    ages._note_deletion(0.005)
+    for number in range(200):
+        ages.take()
+        ages.put(old(str(number)) if number % 20 == 0 else None, kept=bool(number % 20))
+    assert ages.wanted_readers() > 100
+
+
+def test_a_stopped_owner_waits_for_those_who_use_its_descriptor() -> None:
+    ages = Ages(None, list("abc"))
+    run = SimpleNamespace(stopping=False)
+    name = ages.take()
+    run.stopping = True
+    left = threading.Event()
+    owner = threading.Thread(target=lambda: (alone(ages, run=run), left.set()))
+    owner.start()
+    assert not left.wait(0.05)
+    ages.put(old(name), kept=False)
+    owner.join(30)
+    assert left.is_set()
+    assert ages.take() is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
+    dice = Random(seed)
+    names = [str(number) for number in range(300)]
+    young = {name for name in names if dice.random() < dice.random()}
+    ages = Ages(None, names)
+    over = threading.Event()
+
+    def help_out() -> None:
+        while not over.is_set():
+            name = ages.take()
+            while name is not None:
+                name = ages.put(None if name in young else old(name), kept=name in young, more=True)
+
+    helpers = [threading.Thread(target=help_out) for _ in range(dice.randrange(5))]
+    for each in helpers:
+        each.start()
+    found = alone(ages, young)
+    over.set()
+    for each in helpers:
+        each.join(30)
+    assert sorted(found) == sorted(set(names) - young)
+    assert ages.kept == bool(young)
+
+
+def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, workers_of) -> None:
+    for number in range(60):
+        old(root / f"{number}")
+    stat, reading, most = os.stat, 0, 0
+    lock, both = threading.Lock(), threading.Event()
+
+    def counted(name, **more):
+        nonlocal reading, most
+        if more.get("dir_fd") is None:
+            return stat(name, **more)
+        with lock:
+            reading += 1
+            most = max(most, reading)
+            if most > 1:
+                both.set()
+        both.wait(30)
+        try:
+            return stat(name, **more)
+        finally:
+            with lock:
+                reading -= 1
+
+    workers_of(8)
+    monkeypatch.setattr(os, "stat", counted)
+    report = purge(root)
+    monkeypatch.undo()
+    assert report.files_purged == 60
+    assert most > 1
+
+
+def test_an_age_that_was_read_too_long_ago_is_read_again(
+    root, old, monkeypatch, workers_of
+) -> None:
+    monkeypatch.setattr(_files, "BELIEVED", 0.0)
+    for number in range(40):
+        old(root / f"{number}")
+    look = _files.Files._read
+
+    def touching(self, name, fd):
+        found = look(self, name, fd)
+        os.utime(name, dir_fd=fd)  # right after its age was read
+        return found
+
+    workers_of(4)
+    monkeypatch.setattr(_files.Files, "_read", touching)
+    monkeypatch.setattr(_files, "FRESH", 0.0)
+    monkeypatch.setattr(_files, "_STILL_FRESH", 0.0)
+    report = purge(root)
+    assert report.files_purged == 0
+    assert len(list(root.iterdir())) == 40
