@@ -37,14 +37,14 @@ def check_snapshot(snapshot: Any) -> None:
         and _is_natural(snapshot["fence"])
         and all(_is_count(value) for value in values)
     )
-    for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
-        valid = valid and _is_claim(*basics) and _is_natural(granted_us) and _is_natural(token)
-        valid = valid and _is_time_or_none(expires_at) and len(numbers) == basics[1]
+    for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
+        valid = valid and _is_claim(*fields) and _is_natural(granted_us) and _is_natural(token)
+        valid = valid and _is_time_or_none(expires_at) and len(numbers) == fields[1]
         held += numbers
-        ids.append(basics[0])
-    for *basics, wait_until in snapshot["waiting"]:
-        valid = valid and _is_claim(*basics) and _is_time_or_none(wait_until)
-        ids.append(basics[0])
+        ids.append(fields[0])
+    for *fields, wait_until in snapshot["waiting"]:
+        valid = valid and _is_claim(*fields) and _is_time_or_none(wait_until)
+        ids.append(fields[0])
     # At most the largest value it ever had: restoring creates all numbers up to there.
     valid = valid and all(_is_count(number) and number <= max(values) for number in held)
     if not valid or len({*held}) != len(held) or len({*ids}) != len(ids):
@@ -74,7 +74,7 @@ def _is_reason(given: object) -> bool:
 
 
 def _is_claim(
-    acquisition_id: Any, slots: Any, ttl: Any, pid: Any, label: Any, asked_us: Any
+    acquisition_id: Any, slots: Any, ttl: Any, pid: Any, label: Any, requested_us: Any
 ) -> bool:
     return (
         isinstance(acquisition_id, str)
@@ -83,7 +83,7 @@ def _is_claim(
         and _is_time_or_none(ttl)
         and _is_natural(pid)
         and (label is None or isinstance(label, str))
-        and _is_natural(asked_us)
+        and _is_natural(requested_us)
     )
 
 

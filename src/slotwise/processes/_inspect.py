@@ -93,7 +93,7 @@ def holders_of(state: State) -> list[Claimant]:
 
 
 def waiters_of(state: State) -> list[Claimant]:
-    return [_claimant(claim, claim.asked_us, None) for claim in state.waiting.values()]
+    return [_claimant(claim, claim.requested_us, None) for claim in state.waiting.values()]
 
 
 def _claimant(claim: ProcessClaim, since_us: int, slot_number: int | None) -> Claimant:

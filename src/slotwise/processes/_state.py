@@ -25,12 +25,12 @@ Record: TypeAlias = "list[Any]"
 class ProcessClaim(Claim):
     """The claim of a holder or waiter in any process."""
 
-    __slots__ = ("asked_us", "expires_at", "granted_us", "label", "owner", "pid", "token")
+    __slots__ = ("expires_at", "granted_us", "label", "owner", "pid", "requested_us", "token")
 
     owner: str  # the process: the prefix of its acquisition ids
     pid: int
     label: str | None
-    asked_us: int
+    requested_us: int
     granted_us: int  # set when it is granted, like the next two
     token: int
     expires_at: float | None
@@ -42,7 +42,7 @@ class ProcessClaim(Claim):
         ttl: float | None,
         pid: int,
         label: str | None,
-        asked_us: int,
+        requested_us: int,
     ) -> None:
         self.key = acquisition_id
         self.slots = slots
@@ -50,7 +50,7 @@ class ProcessClaim(Claim):
         self.owner = owner_of(acquisition_id)
         self.pid = pid
         self.label = label
-        self.asked_us = asked_us
+        self.requested_us = requested_us
 
 
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
@@ -120,8 +120,7 @@ class State(Ledger[ProcessClaim]):
             self.start_anew(value, now)
         claim = ProcessClaim(acquisition_id, slots, ttl, pid, label, wall_us)
         granted = self.request(claim, now, wait_until=wait_until)
-        count, _ = self.owners.get(claim.owner, (0, 0))
-        self.owners[claim.owner] = count + 1, pid
+        self._count(claim)
         return self._granted(granted, now, wall_us)
 
     def _release(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
@@ -135,7 +134,7 @@ class State(Ledger[ProcessClaim]):
         if claim is None:
             return []
         granted = self.release(acquisition_id, now)
-        self._forget(claim)
+        self._uncount(claim)
         return [(event, claim), *self._granted(granted, now, wall_us)]
 
     def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
@@ -144,14 +143,14 @@ class State(Ledger[ProcessClaim]):
         if claim is None:
             return self._end_hold(now, wall_us, acquisition_id, "released")
         granted = self.cancel(acquisition_id, now)
-        self._forget(claim)
+        self._uncount(claim)
         return [("cancelled", claim), *self._granted(granted, now, wall_us)]
 
     def _expire(self, now: float, wall_us: int) -> list[Event]:
         """End the holds and waits whose deadline has passed."""
         holders, waiters, granted = self.expire(now)
         for claim in (*holders, *waiters):
-            self._forget(claim)
+            self._uncount(claim)
         return [
             *(("expired", claim) for claim in holders),
             *(("timed out", claim) for claim in waiters),
@@ -166,7 +165,7 @@ class State(Ledger[ProcessClaim]):
         granted: list[ProcessClaim] = []
         # Waiters first, in reverse order, so that none of them is granted anything.
         for claim in (*reversed(waiters), *holders):
-            self._forget(claim)
+            self._uncount(claim)
             end = self.cancel if claim.key in self.waiting else self.release
             granted += end(claim.key, now)
         return [
@@ -177,7 +176,7 @@ class State(Ledger[ProcessClaim]):
     def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
         refused, granted = self.resize(value, now, declared=declared)
         for claim in refused:
-            self._forget(claim)
+            self._uncount(claim)
         return [
             *(("too many", claim) for claim in refused),
             *self._granted(granted, now, wall_us),
@@ -187,7 +186,7 @@ class State(Ledger[ProcessClaim]):
         self.closure = Closure(reason)
         waiters = self.close()
         for claim in waiters:
-            self._forget(claim)
+            self._uncount(claim)
         return [("closed", claim) for claim in waiters]
 
     def _reopen(self, now: float, wall_us: int) -> list[Event]:
@@ -228,7 +227,11 @@ class State(Ledger[ProcessClaim]):
             claim.expires_at = None if claim.ttl is None else now + claim.ttl
         return [("granted", claim) for claim in claims]
 
-    def _forget(self, claim: ProcessClaim) -> None:
+    def _count(self, claim: ProcessClaim) -> None:
+        count, _ = self.owners.get(claim.owner, (0, 0))
+        self.owners[claim.owner] = count + 1, claim.pid
+
+    def _uncount(self, claim: ProcessClaim) -> None:
         count, pid = self.owners[claim.owner]
         if count == 1:
             del self.owners[claim.owner]
@@ -248,14 +251,28 @@ class State(Ledger[ProcessClaim]):
             "fence": self.fence,
             "holders": [
                 [
-                    *(claim.key, claim.slots, claim.ttl, claim.pid, claim.label, claim.asked_us),
+                    *(
+                        claim.key,
+                        claim.slots,
+                        claim.ttl,
+                        claim.pid,
+                        claim.label,
+                        claim.requested_us,
+                    ),
                     *(claim.granted_us, claim.token, claim.expires_at, claim.numbers),
                 ]
                 for claim in self.holders.values()
             ],
             "waiting": [
                 [
-                    *(claim.key, claim.slots, claim.ttl, claim.pid, claim.label, claim.asked_us),
+                    *(
+                        claim.key,
+                        claim.slots,
+                        claim.ttl,
+                        claim.pid,
+                        claim.label,
+                        claim.requested_us,
+                    ),
                     self.deadline_of(claim.key),
                 ]
                 for claim in self.waiting.values()
@@ -269,8 +286,8 @@ class State(Ledger[ProcessClaim]):
         state.former_values = tuple(snapshot["former"])
         state.fence = snapshot["fence"]
         held = []
-        for *basics, granted_us, token, expires_at, numbers in snapshot["holders"]:
-            claim = ProcessClaim(*basics)
+        for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
+            claim = ProcessClaim(*fields)
             claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
             held.append((claim, numbers, expires_at))
             state._count(claim)
@@ -278,14 +295,10 @@ class State(Ledger[ProcessClaim]):
         if snapshot["closure"] is not None:
             state.closure = Closure(*snapshot["closure"])
             state.close()
-        for *basics, wait_until in snapshot["waiting"]:
-            claim = ProcessClaim(*basics)
+        for *fields, wait_until in snapshot["waiting"]:
+            claim = ProcessClaim(*fields)
             # Nobody who was waiting fits, so this grants nothing.
             if state.request(claim, wait_until=wait_until):
                 raise ValueError("a waiter could have been granted its slots")
             state._count(claim)
         return state
-
-    def _count(self, claim: ProcessClaim) -> None:
-        count, _ = self.owners.get(claim.owner, (0, 0))
-        self.owners[claim.owner] = count + 1, claim.pid
