@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench soak docs clean
+.PHONY: help demo test test-all test-oldest lint format bench soak docs clean
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
 	@$(BIN)/python -m slotwise._cli.demo $(ARGS)
@@ -30,6 +30,13 @@ test-all:  ## all tests on every Python >= 3.11 that can be found
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done; \
 	[ -n "$$found" ] || { echo "no python3.11 or later found"; exit 1; }
+
+# The versions are the lower bounds in pyproject.toml.
+test-oldest:  ## the tests of Redis with the oldest redis-py that is supported
+	@$(MAKE) --no-print-directory VENV=.venv-oldest .venv-oldest/.installed-test
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		redis==5.1.0 hiredis==3.2.0
+	.venv-oldest/bin/python -m pytest $(or $(ARGS),tests/redis)
 
 lint: $(VENV)/.installed-lint  ## format, rules, types, and the direction of imports
 	$(BIN)/ruff format --check
