@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any, assert_type
 
 import slotwise
@@ -160,6 +161,8 @@ async def processes() -> None:
     assert_type((await semaphore.holders())[0].unreadable, bool)
     assert_type(semaphore.waiters_sync(), list[Claimant])
     assert_type(await semaphore.kick(acquisition_id="id"), bool)
+    assert_type(semaphore.directory, Path)
+    assert_type(semaphore.resized, bool)
     assert_type(ProcessSemaphore.names(), list[str])
     assert_type(ProcessSemaphore.existing("gpu"), ProcessSemaphore)
 

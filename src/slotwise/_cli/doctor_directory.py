@@ -126,7 +126,7 @@ def _space(directory: OpenDirectory) -> Check:
 
 
 def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
-    """Read every semaphore; reading one buries those of its holders that have died."""
+    """Read every semaphore; reading one ends the holds of dead processes."""
     files = [entry.name for entry in directory.entries() if entry.name.endswith(SUFFIX)]
     names = ProcessSemaphore.names(directory.path)
     broken = 0
