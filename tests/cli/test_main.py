@@ -88,7 +88,7 @@ def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shel
 
 
 @pytest.mark.parametrize("folder", ["/proc", "/proc/none/of/it"])
-def test_a_folder_that_takes_no_files_is_told_from_one_that_is_missing(shell: Shell, folder):
+def test_a_directory_that_takes_no_files_is_told_from_one_that_is_missing(shell: Shell, folder):
     where = {"SLOTWISE_URL": "process://", "SLOTWISE_DIR": folder}
     ran = shell.run("run", "api", "--limit", 1, "--", "true", **where)
     assert ran.returncode == 125
@@ -99,14 +99,14 @@ def test_a_folder_that_takes_no_files_is_told_from_one_that_is_missing(shell: Sh
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
-def test_a_folder_that_takes_no_files_is_not_taken_for_an_empty_one(shell: Shell, words):
+def test_a_directory_that_takes_no_files_is_not_taken_for_an_empty_one(shell: Shell, words):
     ran = shell.here(*words, SLOTWISE_URL="process://", SLOTWISE_DIR="/proc")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"slotwise {words[0]}: /proc: ")
     assert "set SLOTWISE_DIR to a directory" in ran.stderr
 
 
-def test_a_folder_that_is_a_file_is_named_in_full(shell: Shell):
+def test_a_directory_that_is_a_file_is_named_in_full(shell: Shell):
     ran = shell.here("ls", SLOTWISE_URL="process://", SLOTWISE_DIR="/etc/passwd")
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
     assert "***" not in ran.stderr
@@ -153,8 +153,8 @@ def test_without_stdin_stdout_or_stderr_it_does_its_work(shell: Shell, words, cl
         capture_output=True, env=shell.environment, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (code, b"")
-    unheard = b"slotwise ls: what it has to say can't be written to stdout: Bad file descriptor\n"
-    assert ran.stderr == (unheard if code == 1 else b"")
+    error = b"slotwise ls: the output can't be written to stdout: Bad file descriptor\n"
+    assert ran.stderr == (error if code == 1 else b"")
 
 
 def test_a_name_that_is_no_text_is_one_line(shell: Shell):
@@ -177,6 +177,21 @@ def test_every_command_works_without_rich(shell: Shell, name):
         [sys.executable, "-c", text], capture_output=True, env=shell.environment, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["ls", "doctor"])
+def test_without_the_redis_packages_one_line_says_what_to_install(shell: Shell, name):
+    text = (
+        "import sys; sys.modules['redis'] = sys.modules['hiredis'] = None;"
+        f"sys.argv = ['slotwise', {name!r}, '--url', 'redis://127.0.0.1:1'];"
+        "from slotwise.__main__ import main; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=shell.environment,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert ran.stderr.endswith("pip install 'slotwise[redis]'\n")
 
 
 def test_purge_is_there_as_before(shell: Shell):

@@ -158,7 +158,7 @@ def some_seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """The seconds between two looks."""
+    """The seconds between two samples."""
     return _seconds(text, "at least 0.1", lambda given: given >= 0.1)
 
 

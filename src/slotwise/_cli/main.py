@@ -82,9 +82,9 @@ def _main(words: Sequence[str]) -> int:
     except (SlotwiseError, ValueError, TypeError, ImportError) as error:
         print_error(name, error)
     except OSError as error:
-        unheard = error.errno in (errno.EBADF, errno.ENOSPC) and error.filename is None
-        lost = f"what it has to say can't be written to stdout: {error.strerror}"
-        print_error(name, lost if unheard else error)
+        is_stdout = error.errno in (errno.EBADF, errno.ENOSPC) and error.filename is None
+        lost = f"the output can't be written to stdout: {error.strerror}"
+        print_error(name, lost if is_stdout else error)
     except Exception as error:
         print_error(name, f"this is a bug, please report it: {type(error).__name__}: {error}")
     return FAILED

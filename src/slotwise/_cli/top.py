@@ -54,15 +54,14 @@ _KEYS = "sort: n v h w o s 5 9, again to reverse · q quits"
 
 
 _DETAILS = """\
-Without a terminal, what two looks have seen is printed once; so it is without the
-package rich.
+Without a terminal, or without the package rich, it prints once what it saw in two samples.
 
 Keys: n name, v value, h held, w waiting, o oldest hold, s seen/s, 5 and 9 waits sort by
 that column; pressed again, the other way round. q quits.
 
-'seen/s' and the waits are what can be seen from outside, of the last minute: an
-acquisition that came and went between two looks was not seen, so the rate is a lower
-bound. A wait that began and ended between two looks counts as 0, and is shown as '<1 s'.
+'seen/s' and the waits are those of the last minute, as seen from outside: an acquisition
+that came and went between two samples was not seen, so the rate is a lower bound. A wait
+that began and ended between two samples counts as 0, and is shown as '<1 s'.
 Only the 200 fullest semaphores are shown."""
 
 
@@ -75,7 +74,7 @@ def _parser() -> Parser:
         "  slotwise top --json         of one moment, for programs",
     )
     parser.add_argument(
-        "--every", type=interval, default=1.0, metavar="S", help="seconds between two looks [1]"
+        "--every", type=interval, default=1.0, metavar="S", help="seconds between two samples [1]"
     )
     parser.add_json()
     parser.add_url()
@@ -83,13 +82,13 @@ def _parser() -> Parser:
 
 
 def top(given: argparse.Namespace) -> int:
-    """Show it live until ``q``; without a terminal print what two looks have seen."""
+    """Show it live until ``q``; without a terminal print what two samples have seen."""
     source, every, as_json = _Source(open_backend(given.url)), given.every, given.json
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty() and have_rich():
         _live(source, every)
         return 0
     source.rows()
-    time.sleep(every)  # rates take two looks
+    time.sleep(every)  # rates take two samples
     rows = sorted(source.rows(), key=_SORTS["n"][1])
     for error in source.errors:
         print_error("top", error)

@@ -85,9 +85,7 @@ def unsafe_directory(path: Path, mode: int) -> BackendError:
 def not_a_directory(path: Path) -> BackendError:
     if path.is_symlink():
         return BackendError(f"{path}: it is a symbolic link: use the path that it points to")
-    return BackendError(
-        f"{path}: not a directory: remove it, or set SLOTWISE_DIR to another directory"
-    )
+    return BackendError(f"{path}: not a directory: set SLOTWISE_DIR to one")
 
 
 def newer_release(path: Path, theirs: str, ours: str) -> BackendError:

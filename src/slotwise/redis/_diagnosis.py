@@ -29,7 +29,7 @@ class Unreachable(BackendError):
 
 
 INSTALL = (
-    "RedisSemaphore needs redis-py with hiredis, which are not installed here:"
+    "Redis needs the packages redis and hiredis, which are not installed here:"
     " pip install 'slotwise[redis]'"
 )
 
