@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.closing import Closure
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import BackendError
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis._diagnosis import ClosedByUs, Unreachable
 from slotwise.redis._net.connection import Call
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._request_batching import send_request
@@ -298,9 +298,10 @@ class RedisAcquisition(AcquisitionResult):
 
     def on_withdrawn(self, released: asyncio.Future[Any]) -> None:
         """Continue a release in the background if the server could not be reached."""
-        if not released.cancelled() and isinstance(released.exception(), Unreachable):
+        error = None if released.cancelled() else released.exception()
+        if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):
             heartbeat_thread = self.shared.heartbeat_thread
-            heartbeat_thread.finish_release(self.send_release, self.record, self.interval)
+            heartbeat_thread.finish_release(self.send_release, self.interval)
 
     def close(self) -> bool:
         """Fail because its instance was closed, in its loop's thread.

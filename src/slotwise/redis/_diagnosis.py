@@ -28,6 +28,10 @@ class Unreachable(BackendError):
     """The server didn't reply; it may later."""
 
 
+class ClosedByUs(Unreachable):
+    """This process closed the connection, and does not try again."""
+
+
 INSTALL = (
     "Redis needs the packages redis and hiredis, which are not installed here:"
     " pip install 'slotwise[redis]'"

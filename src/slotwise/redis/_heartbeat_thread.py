@@ -29,7 +29,7 @@ from slotwise.redis._diagnosis import Unreachable, logger
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._primary import PrimaryWatch
-from slotwise.redis._reply_limits import Send, reply_within
+from slotwise.redis._reply_limits import Send
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -42,6 +42,8 @@ _jitter = SystemRandom()
 
 # For how long a server may be without holder, waiter or call before thread and connections go.
 IDLE = 10.0
+# For how long releases that nobody waits for are still tried after the last close.
+_ABANDON_AFTER = 0.4
 _SOON = 0.05  # when to look again whether a connection is still in use
 
 # How close together looks at due ttls and at due semaphores may be.
@@ -74,6 +76,7 @@ class HeartbeatThread:
         self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
         self._posted = self._done = 0  # callbacks, to tell whether all have run
         self._stops_when_idle = False  # by the last close
+        self._unawaited_since = math.inf  # by the last close
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
@@ -110,7 +113,7 @@ class HeartbeatThread:
         except Exception:
             raise
         except BaseException:
-            self._run_soon(start())
+            self._run_soon(start)
             raise
 
     def heartbeat_every(self, interval: float) -> None:
@@ -155,7 +158,7 @@ class HeartbeatThread:
 
     def release_later(self, waiter: RedisAcquisition) -> None:
         """Give back what somebody waited for in a loop that is closed."""
-        self._run_soon(waiter.release_quietly())
+        self._run_soon(waiter.release_quietly)
 
     def release_soon(self, acquired: list[RedisAcquisition]) -> None:
         """Give back what a thread took that was interrupted, whatever it is by then."""
@@ -168,33 +171,37 @@ class HeartbeatThread:
 
         self._post(release_quietly)
 
-    def finish_release(self, send: Send, record: NameRecord, seconds: float) -> None:
+    def finish_release(self, send: Send, seconds: float) -> None:
         """Go on with a release that was not confirmed, from any thread, at most so long.
 
         By then this process's silence has freed the slots.
         """
-        finishing = self._finish_release(send, record, time.monotonic() + seconds)
-        try:
-            self._run_soon(finishing)
-        except RuntimeError:  # this process ends
-            finishing.close()
+        until = time.monotonic() + seconds
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._run_soon(lambda: self._finish_release(send, until))
 
-    async def _finish_release(self, send: Send, record: NameRecord, until: float) -> None:
+    async def _finish_release(self, send: Send, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
-            client = self._shared.client()
-            try:
-                await reply_within(left, send(client), client, record.keys.slot)
-            except Unreachable:
+            reply = send(self._shared.client())
+            # Nobody waits for this: not `reply_within`, which keeps the connection open.
+            await asyncio.wait([reply], timeout=left)
+            if not reply.done():
+                reply.cancel()
+            elif isinstance(reply.exception(), Unreachable):
                 await asyncio.sleep(min(self._shared.config.max_backoff, left))
             else:
                 return
 
-    def _run_soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine in the keeper's loop; a failure is left to the heartbeat's silence."""
+    def _run_soon(self, start: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a coroutine in the thread; a failure is ignored, as silence frees the slots.
+
+        The coroutine is made there: the thread may end before, and one that is never awaited
+        is warned of.
+        """
 
         async def run() -> None:
             with contextlib.suppress(BackendError):
-                await coroutine
+                await start()
 
         self._post(lambda: self._spawn(run()))
 
@@ -264,9 +271,11 @@ class HeartbeatThread:
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
-            for task in tasks:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            while tasks:  # callbacks that were posted meanwhile may start others
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
             loop.close()
 
     async def _run(self) -> None:
@@ -312,16 +321,32 @@ class HeartbeatThread:
         """
         idle_since = self._shared.idle_since()
         if idle_since == math.inf:
+            self._unawaited_since = math.inf
             # The last to leave does not wake this thread, which would cost every release.
             return now + (10 * _SOON if self._stops_when_idle else IDLE / 4)
         endpoint = self._shared.config.endpoint
         wanted = not self._stops_when_idle or has_open_instances(endpoint)
+        if wanted:
+            self._unawaited_since = math.inf
         leave_at = max(idle_since, self._began_at) + (IDLE if wanted else 0.0)
         if now < leave_at:
             return leave_at
-        if not self._tasks and self._shared.close_idle() and self._stop():
+        abandon = not wanted and self._is_abandoned(now)
+        finished = abandon or not self._tasks
+        if finished and self._shared.close_idle(abandon=abandon) and self._stop():
             return math.inf
         return now + (_SOON if not wanted else 10 * _SOON)
+
+    def _is_abandoned(self, now: float) -> bool:
+        """Whether everything is closed here, and what is under way has had its time.
+
+        Only releases are, which nobody waits for: silence frees their slots.
+        """
+        if self._shared.is_awaited():
+            self._unawaited_since = math.inf
+            return False
+        self._unawaited_since = min(self._unawaited_since, now)
+        return now - self._unawaited_since >= _ABANDON_AFTER
 
     def _stop(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -329,6 +354,7 @@ class HeartbeatThread:
             if self._callers or self._posted != self._done:
                 return False
             self._loop = self._thread = self._woken = None
+            self._unawaited_since = math.inf
             self._checks.clear()
             self._primary.close()
             self._shared.forget_loop(loop)

@@ -57,6 +57,7 @@ class LoopClient:
         # Releases that wait for the end of this tick; see `giving`.
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         self.closing_idle = False  # whether its loop was asked to do that
+        self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots
         # By hash slot: calls that were refused while it changes hands, and those made since,
@@ -304,9 +305,20 @@ class LoopClient:
             reconnector.close_if_idle()
 
     def end(self, error: BackendError) -> None:
-        self.close_blocking_reconnector()
+        """Close all connections for good; pending calls fail with ``error``."""
         for reconnector in self._reconnectors.values():
             reconnector.end(error)
+        self._fail_parked(error)
+
+    def abandon(self, error: BackendError) -> None:
+        """Close all connections, whatever is under way; the next call opens others."""
+        self.closing_idle = False
+        for reconnector in self._reconnectors.values():
+            reconnector.abandon(error)
+        self._fail_parked(error)
+
+    def _fail_parked(self, error: BackendError) -> None:
+        self.close_blocking_reconnector()
         left = [*self._parked, *itertools.chain(*self._unsettled.values())]
         self._parked.clear()
         self._unsettled.clear()

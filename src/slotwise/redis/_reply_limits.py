@@ -50,11 +50,13 @@ async def reply_within(
     """
     # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
     timer = client.loop.call_later(max(seconds - _GRACE, 0.0), _inspect, reply, client.loop)
+    client.awaited += 1
     try:
         return await reply
     except _NoReply:
         raise no_reply(seconds, client, slot) from None
     finally:
+        client.awaited -= 1
         timer.cancel()
 
 
@@ -99,7 +101,7 @@ async def release_within(
     try:
         return await reply_within(seconds, send(client), client, record.keys.slot)
     except Unreachable:
-        shared.heartbeat_thread.finish_release(send, record, interval)
+        shared.heartbeat_thread.finish_release(send, interval)
         raise
 
 

@@ -17,6 +17,8 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha1
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ from slotwise._core import fork
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._diagnosis import ClosedByUs, logger
 from slotwise.redis._endpoint import Address
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._keys import KeySet
@@ -286,24 +288,35 @@ class SharedClient:
             return math.inf
         return max((client.used_at for client in list(self._clients.values())), default=-math.inf)
 
-    def close_idle(self) -> bool:
-        """Have all connections closed that are not in use, in the keeper's thread; whether all are.
+    def is_awaited(self) -> bool:
+        """Whether a caller waits for a reply."""
+        return any(client.awaited for client in list(self._clients.values()))
 
-        That of a loop which does not run stays as it is, until that is closed.
+    def close_idle(self, *, abandon: bool = False) -> bool:
+        """Close all connections that are not in use; return whether all are closed.
+
+        With ``abandon`` those too on which calls are under way that nobody waits for. In the
+        heartbeat thread. The connection of a loop that doesn't run stays until that is closed.
         """
         here = asyncio.get_running_loop()
         connected = False
         for loop, client in list(self._clients.items()):
+            close: Callable[[], object] = client.close_idle
+            if abandon:
+                close = partial(client.abandon, self._closed_by_us())
             if loop is here:
-                client.close_idle()
+                close()
             elif not loop.is_running():
                 continue
             elif client.is_connected and not client.closing_idle:
                 client.closing_idle = True
                 with contextlib.suppress(RuntimeError):  # it was closed just now
-                    loop.call_soon_threadsafe(client.close_idle)
+                    loop.call_soon_threadsafe(close)
             connected = connected or client.is_connected
         return not connected
+
+    def _closed_by_us(self) -> ClosedByUs:
+        return ClosedByUs(f"the connection to {self.config.endpoint} was closed by us")
 
     def forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Forget the seat of a loop that ends, and has hung up."""
@@ -315,9 +328,8 @@ class SharedClient:
         self.heartbeat_thread.end()
         for loop, client in list(self._clients.items()):
             if loop.is_running():
-                error = Unreachable(f"the connection to {self.config.endpoint} was closed by us")
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(client.end, error)
+                    loop.call_soon_threadsafe(client.end, self._closed_by_us())
             else:
                 client.close_sockets()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,74 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     time.sleep(0.6)  # noqa: ASYNC251 - and its reply waits in the socket
     assert await releasing is True
     assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
+
+
+async def test_the_last_close_ends_threads_and_connections_though_a_release_is_pending(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    def left() -> list[str]:
+        names = ("slotwise-heartbeat", "slotwise-open")
+        found = [each.name for each in threading.enumerate() if each.name in names]
+        return found + open_sockets_to(own_server.port)
+
+    before = len(left())  # of other tests' servers
+    semaphore = a_semaphore(own_server.url)
+    async with semaphore:
+        trouble.begin(own_server)
+    await semaphore.close()
+    await until(lambda: len(left()) <= before, "threads and connections are gone")
+    # What comes next works.
+    trouble.end(own_server)
+    again = a_semaphore(own_server.url)
+    async with asyncio.timeout(20):
+        assert (await again.stats()).waiting == 0
+
+
+def open_sockets_to(port: int) -> list[str]:
+    """The connections of this process to a port of this machine."""
+    mine = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            mine.add(str(each.readlink()))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        row[9] for row in rows if row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in mine
+    ]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_program_that_ends_while_redis_is_away_says_nothing_of_our_coroutines(
+    own_server: Server, *, stopped: bool
+) -> None:
+    program = """
+import asyncio, os, signal, sys
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+async def main():
+    config = RedisConfig(sys.argv[1])
+    semaphores = [RedisSemaphore(1, name=str(n), config=config) for n in range(40)]
+    held = [await semaphore.acquire() for semaphore in semaphores]
+    os.kill(int(sys.argv[2]), int(sys.argv[3]))
+    await asyncio.gather(
+        *(each._release_on_exit(one, 0.01) for each, one in zip(semaphores, held))
+    )
+
+asyncio.run(main())
+"""
+    assert own_server.process is not None
+    number = signal.SIGSTOP if stopped else signal.SIGKILL
+    args = [own_server.url, str(own_server.process.pid), str(int(number))]
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "never awaited" not in done.stderr
+    assert "was destroyed" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------------- acquiring

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -91,7 +91,10 @@ def _is_message(reply: Any) -> bool:
 
 
 def greet(
-    config: RedisConfig, address: Address, questions: Sequence[Sequence[Any]] = ()
+    config: RedisConfig,
+    address: Address,
+    questions: Sequence[Sequence[Any]] = (),
+    on_socket: Callable[[socket.socket], object] | None = None,
 ) -> Handshake:
     """Open a connection to ``address`` and greet; the replies to ``questions`` come next.
 
@@ -107,6 +110,8 @@ def greet(
     sock = open_socket(endpoint, options, address, config.connect_timeout)
     handshake = Handshake(sock, deadline, endpoint, address)
     try:
+        if on_socket is not None:
+            on_socket(sock)
         hello = ["HELLO", "3"]
         if credentials is not None:
             hello += ["AUTH", *credentials]

@@ -5,8 +5,9 @@ Everything that the server is asked travels with the greeting, in one round trip
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -20,13 +21,18 @@ from slotwise.redis._scripts import OURS, load
 
 
 def open_connection(
-    config: RedisConfig, address: Address | None, channel: str | None, *, load_scripts: bool = True
+    config: RedisConfig,
+    address: Address | None,
+    channel: str | None,
+    *,
+    load_scripts: bool = True,
+    on_socket: Callable[[socket.socket], object] | None = None,
 ) -> Handshake:
     """Return a connection that is ready for use, subscribed to ``channel``.
 
     ``address`` None is the one server of the configuration, or the primary that its sentinels
     name. Without ``load_scripts`` the caller loads the `missing_scripts`, before its first call
-    and without waiting for the replies.
+    and without waiting for the replies. ``on_socket`` gets the socket before the greeting.
 
     Raises:
         BackendError: the server can't be used.
@@ -36,7 +42,7 @@ def open_connection(
     try:
         if address is None:
             address = ask_sentinels(config) if endpoint.service else endpoint.addresses[0]
-        handshake = greet(config, address, _questions(config, channel))
+        handshake = greet(config, address, _questions(config, channel), on_socket)
         try:
             _read_answers(handshake, endpoint, channel)
             if load_scripts:

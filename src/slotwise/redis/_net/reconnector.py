@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class Reconnector:
         self._primary: Address | None = None  # that a sentinel named last
         self._opened_before = False
         self._failures = 0
+        self._handshake_sock: socket.socket | None = None  # of the last attempt
         self._ended = False
         self.used_at = time.monotonic()  # when the last call was made
 
@@ -141,7 +143,11 @@ class Reconnector:
     def _open_in_thread(self, attempt: int) -> None:
         result: Handshake | BackendError
         try:
-            result = open_connection(self.config, self.address, self.channel, load_scripts=False)
+            result = open_connection(
+                *(self.config, self.address, self.channel),
+                load_scripts=False,
+                on_socket=lambda sock: self._begin_handshake(attempt, sock),
+            )
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
@@ -152,12 +158,19 @@ class Reconnector:
             if isinstance(result, Handshake):
                 result.sock.close()
 
+    def _begin_handshake(self, attempt: int, sock: socket.socket) -> None:
+        """Note the socket, in the opening thread, so that `end` can interrupt the handshake."""
+        self._handshake_sock = sock
+        if attempt != self._attempt:
+            raise ConnectionAbortedError("closed by us")
+
     def _opened(self, attempt: int, result: Handshake | BackendError) -> None:
         if attempt != self._attempt or self._ended:
             if isinstance(result, Handshake):
                 result.sock.close()
             return
         self._opening = False
+        self._handshake_sock = None
         if isinstance(result, BackendError):
             self._failed(result)
             return
@@ -364,11 +377,27 @@ class Reconnector:
     def end(self, error: BackendError) -> None:
         """Close for good, in the loop's thread; all calls fail with ``error``."""
         self._ended = True
+        self._attempt += 1
+        self._opening = False
+        self._failures = 0
+        handshake_sock = self._handshake_sock
+        if handshake_sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                handshake_sock.shutdown(socket.SHUT_RDWR)  # ends its thread
         if self.connection is not None:
             self.connection.lose(ConnectionResetError("closed by us"))
         backlog, self._backlog = self._backlog, []
         for call in backlog:
             call.on_done(call, error)
+
+    def abandon(self, error: BackendError) -> None:
+        """Close, whatever is under way; all calls fail with ``error``.
+
+        The next call opens another connection.
+        """
+        self.end(error)
+        self._ended = self._opened_before = False
+        self.trouble = None
 
     def close_socket(self) -> None:
         """Close the socket only, from any thread."""
