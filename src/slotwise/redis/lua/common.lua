@@ -359,6 +359,7 @@ rebuild = function()
   if claims == 0 or (held > 0 and claims <= held + redis.call('ZCARD', waiting)) then return end
 
   local is_main_lost, is_queue_lost, dead = held == 0, not waits and not is_heard, {}
+  local is_closed = redis.call('HEXISTS', state, '.closed') == 1  -- then nobody waits
   local filed = redis.call('HGETALL', state)
   for i = 1, #filed, 2 do
     local id = filed[i]
@@ -366,7 +367,7 @@ rebuild = function()
     if claim and (claim.granted ~= '0' and is_main_lost or claim.granted == '0' and is_queue_lost) then
       local deadline = end_of(claim, beat_at)
       local life = math.max(deadline - now, 1)
-      if deadline <= now then
+      if deadline <= now or (is_closed and claim.granted == '0') then
         dead[#dead + 1] = id
       elseif claim.granted ~= '0' then
         put(main, members_of(id), seconds(deadline))
