@@ -53,9 +53,9 @@ def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
         return client.eval(load(name).source, len(keys.all), *given)
 
     wide = "sw-x-1*10"
-    granted = run("request", now, wide, 10, 15, "", "try", "", 0, "host 1 ", "", "")
+    granted = run("semaphore/request", now, wide, 10, 15, "", "try", "", 0, "host 1 ", "", "")
     assert granted[0] == "granted"
-    assert run("beat", now + 5, "", 15, "", 1, 0, f"{wide}#4-6") == [[-1]]
+    assert run("semaphore/heartbeat", now + 5, "", 15, "", 1, 0, f"{wide}#4-6") == [[-1]]
     later = {
         member
         for member, score in client.zrange(keys.main, 0, -1, withscores=True)
@@ -63,9 +63,11 @@ def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
     }
     assert later == {f"{wide}#{n}" for n in (4, 5, 6)}
     # The others were silent: with them all of it is over.
-    assert run("beat", now + 16, "", 15, "", 0, 0) == [[-1]]
+    assert run("semaphore/heartbeat", now + 16, "", 15, "", 0, 0) == [[-1]]
     assert client.exists(keys.main) == 0
-    assert run("beat", now + 16, "", 15, "", 1, 0, f"{wide}#1-3") == [[-1, f"lost {wide}"]]
+    assert run("semaphore/heartbeat", now + 16, "", 15, "", 1, 0, f"{wide}#1-3") == [
+        [-1, f"lost {wide}"]
+    ]
 
 
 async def test_more_waiters_than_one_call_serves_are_all_served_in_order(

@@ -42,20 +42,20 @@ class Queue:
 
 class SemaphoreQueue(Queue):
     keys = Keys("adv-sem", "s")
-    beat_script = "beat"
+    beat_script = "semaphore/heartbeat"
 
     def ask(self, claim_id: str) -> str:
         args = (claim_id, 1, INTERVAL, "", "wait", "", 0, "host 1 ", "", "")
-        return str(self.run("request", *args)[0])
+        return str(self.run("semaphore/request", *args)[0])
 
 
 class PathQueue(Queue):
     keys = PathKeys("adv-sem", "t")
-    beat_script = "path_beat"
+    beat_script = "tiers/heartbeat"
 
     def ask(self, claim_id: str) -> str:
         args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", claim_id, "0:a,1:")
-        return str(self.run("path_request", *args)[0])
+        return str(self.run("tiers/request", *args)[0])
 
 
 @pytest.fixture(params=[SemaphoreQueue, PathQueue])
@@ -125,7 +125,7 @@ def test_thousands_of_dead_claims_go_a_bounded_number_at_a_time(client: redis.Re
     queue.now += 14.5
     left = []
     while not left or left[-1]:
-        queue.run("beat", "", INTERVAL, "", 0, 0)
+        queue.run("semaphore/heartbeat", "", INTERVAL, "", 0, 0)
         left.append(client.zcard(waiting))
         queue.now += 0.2
     steps = [before - after for before, after in zip([999, *left], left, strict=False)]
@@ -139,7 +139,7 @@ def test_a_grant_by_the_documented_script_is_no_sign_of_life_either(client: redi
     queue = (keys.waiting, keys.waiting_heartbeat)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
-        return client.eval(load(name).source, len(given), *given, *map(str, args))
+        return client.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))
 
     def wake(now: float) -> Any:
         pattern = keys.notification.decode()

@@ -11,7 +11,7 @@ import redis
 
 import slotwise
 
-LUA = Path(slotwise.__file__).parent / "redis" / "lua"
+LUA = Path(slotwise.__file__).parent / "redis" / "lua" / "documented"
 MAIN, TTL, MAX, WAITING, HEARTBEAT = (
     f"adv-sem:semaphore_{kind}:s" for kind in ("main", "ttl", "max", "waiting", "waiting_heartbeat")
 )

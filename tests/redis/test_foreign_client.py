@@ -49,7 +49,7 @@ class Foreigner:
         return self.client.eval(self.source(name), len(keys), *keys, *map(str, args))
 
     def source(self, name: str) -> str:
-        return load(name).source.decode()
+        return load(f"documented/{name}").source.decode()
 
     def queue(self) -> str:
         claim_id = uuid.uuid4().hex

@@ -43,7 +43,7 @@ class Fleet:
 
     def request(self, claim_id: str, *, again: bool = False) -> None:
         args = (claim_id, VALUE, INTERVAL, None, "wait", "again" if again else "", 0)
-        reply = self.run("request", *args, "host 1 ", "", "")
+        reply = self.run("semaphore/request", *args, "host 1 ", "", "")
         (self.believers if reply[0] == "granted" else self.waiters).add(claim_id)
         assert reply[0] in ("granted", "queued")
 
@@ -51,14 +51,16 @@ class Fleet:
         self.believers.discard(claim_id)
         self.waiters.discard(claim_id)
         if random.random() < 0.5 or "*" in claim_id:
-            self.run("give", claim_id, "", INTERVAL, "", "")
+            self.run("semaphore/release", claim_id, "", INTERVAL, "", "")
         else:
-            self.run("give_many", "", INTERVAL, "", claim_id)
+            self.run("semaphore/release_many", "", INTERVAL, "", claim_id)
 
     def beat(self, ids: set[str]) -> None:
         holders, waiters = sorted(ids & self.believers), sorted(ids & self.waiters)
         counts = (len(holders), len(waiters))
-        [[_, *outcomes]] = self.run("beat", "", INTERVAL, "", *counts, *holders, *waiters)
+        [[_, *outcomes]] = self.run(
+            "semaphore/heartbeat", "", INTERVAL, "", *counts, *holders, *waiters
+        )
         for word, claim_id, *_ in (outcome.split() for outcome in outcomes):
             assert word in ("lost", "gone", "granted")
             if word == "lost":
@@ -120,7 +122,7 @@ def test_no_number_is_handed_out_twice_whichever_key_is_lost(
     numbers = []
     for n in range(VALUE):
         args = (f"sw-y-{n}", VALUE, INTERVAL, None, "try", "", 0, "host 1 ", "", "")
-        numbers.append(fleet.run("request", *args)[:2])
+        numbers.append(fleet.run("semaphore/request", *args)[:2])
     assert sorted(numbers) == [["granted", n] for n in range(1, VALUE + 1)]
 
 
@@ -193,7 +195,7 @@ async def test_the_dead_keep_nothing_when_their_keys_were_evicted(client: redis.
         client.delete(kind)
     fleet.now += INTERVAL + 1
     args = ("sw-x-3", VALUE, INTERVAL, None, "try", "", "host 1 ", "", "")
-    assert fleet.run("request", *args)[:2] == ["granted", 1]
+    assert fleet.run("semaphore/request", *args)[:2] == ["granted", 1]
 
 
 @pytest.mark.parametrize("lost", [["waiting"], ["waiting_heartbeat"]])
@@ -210,16 +212,16 @@ def test_nobody_passes_waiters_whose_queue_was_evicted(
     many = (VALUE, INTERVAL, None, "", "host 1 ", "", "", "sw-x-100", "sw-x-101")
     one = (VALUE, INTERVAL, None, "try" if by == "try" else "wait", "", "host 1 ", "", "")
     if by == "newcomers":
-        fleet.run("request_many", *many)
+        fleet.run("semaphore/request_many", *many)
     elif by in ("newcomer", "try"):
-        fleet.run("request", "sw-x-100", *one)
+        fleet.run("semaphore/request", "sw-x-100", *one)
     elif by == "heartbeat":
-        fleet.run("beat", "", INTERVAL, "", 0, 1, f"sw-x-{VALUE}")
+        fleet.run("semaphore/heartbeat", "", INTERVAL, "", 0, 1, f"sw-x-{VALUE}")
     left = {"release": [0], "releases": [0, 1]}.get(by, [])
     if len(left) == 1:
-        assert fleet.run("give", "sw-x-0", "", INTERVAL, "", "")[0] == 1
+        assert fleet.run("semaphore/release", "sw-x-0", "", INTERVAL, "", "")[0] == 1
     elif left:
-        assert fleet.run("give_many", "", INTERVAL, "", "sw-x-0", "sw-x-1") == ["11"]
+        assert fleet.run("semaphore/release_many", "", INTERVAL, "", "sw-x-0", "sw-x-1") == ["11"]
     members = [f"sw-x-{n}" for n in range(len(left), VALUE + len(left))]
     assert set(client.zrange(fleet.keys.main, 0, -1)) == set(members)
     line = [f"sw-x-{n}" for n in range(VALUE + len(left), VALUE + 3)]
@@ -282,7 +284,7 @@ class PathFleet:
         self.alive_until[claim_id] = self.now + INTERVAL
         values = ",".join(map(str, self.VALUES))
         args = ("user*,all", values, INTERVAL, "-", "wait", "again" if again else "")
-        reply = self.run("path_request", *args, "host 1 ", "", claim_id, path)
+        reply = self.run("tiers/request", *args, "host 1 ", "", claim_id, path)
         if reply[0] == "granted":
             self.believers[claim_id] = reply[1]
         else:
@@ -291,7 +293,7 @@ class PathFleet:
         self.hear(reply[3:] if reply[0] == "granted" else reply[2:])
 
     def release(self, claim_id: str) -> None:
-        self.hear(self.run("path_give", "x", claim_id)[5:])
+        self.hear(self.run("tiers/release", "x", claim_id)[5:])
         self.believers.pop(claim_id, None)  # it may have been granted just before
         self.waiters.discard(claim_id)
 
@@ -300,7 +302,9 @@ class PathFleet:
         for claim_id in (*holders, *waiters):
             self.alive_until[claim_id] = self.now + INTERVAL
         counts = (len(holders), len(waiters))
-        [[_, *outcomes]] = self.run("path_beat", "x", INTERVAL, "", *counts, *holders, *waiters)
+        [[_, *outcomes]] = self.run(
+            "tiers/heartbeat", "x", INTERVAL, "", *counts, *holders, *waiters
+        )
         self.hear(outcomes)
 
     def hear(self, outcomes: list[str]) -> None:

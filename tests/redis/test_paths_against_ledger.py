@@ -84,7 +84,7 @@ class Pair:
         self.end_what_is_over()
         args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
         own = ("wait" if wait else "try", "", "host 1 x y", "due", claim_id, write_path(path))
-        reply = self.run("path_request", *args, *own)
+        reply = self.run("tiers/request", *args, *own)
         claim = PathClaim(claim_id, ttl)
         if wait:
             granted = self.ledger.request(
@@ -108,7 +108,7 @@ class Pair:
             self.ttls[claim_id], self.paths[claim_id] = None, path
             self.silent_at[claim_id] = self.now + INTERVAL
             args += (claim_id, write_path(path))
-        each, *replies = self.run("path_request", *args)
+        each, *replies = self.run("tiers/request", *args)
         assert each == "each"
         self.note(self.ledger.settle(self.now))  # once, and not for each
         for (claim_id, path), reply in zip(requests.items(), replies, strict=True):
@@ -135,7 +135,7 @@ class Pair:
             elif claim_id in waiting:
                 self.ledger._leave(waiting[claim_id], self.now)
         self.note(self.ledger.settle(self.now))
-        reply = self.run("path_give", "", *ids)
+        reply = self.run("tiers/release", "", *ids)
         assert reply[0] == "".join(digits)
         assert ("unfinished" in reply[5:]) is self.ledger.unfinished
 
@@ -154,7 +154,7 @@ class Pair:
             self.renew(claim_id)
         self.end_what_is_over()
         counts = (len(holders), len(waiters))
-        [reply] = self.run("path_beat", "", INTERVAL, "", *counts, *holders, *waiters)
+        [reply] = self.run("tiers/heartbeat", "", INTERVAL, "", *counts, *holders, *waiters)
         assert reply[1:] == lost
         assert (reply[0] == 0) is self.ledger.unfinished
 
@@ -163,24 +163,24 @@ class Pair:
         self.resized = True
         node = "" if key is None else write_node(tier, key)
         args = ("s*,m*,l", self.declared, tier, node, value, 60)
-        reply = self.run("path_resize", "", INTERVAL, *args)
+        reply = self.run("tiers/resize", "", INTERVAL, *args)
         self.note(self.ledger.resize(tier, value, key, self.now, one=key is not None))
         assert reply == ["resized", *["unfinished"] * self.ledger.unfinished]
 
     def close(self) -> None:
         self.end_what_is_over()
         refused = [claim.key for claim in self.ledger.close(self.now)]
-        told = self.run("path_close", "x", "for a while")
+        told = self.run("tiers/close", "x", "for a while")
         assert {each for each in told if each.startswith("closed ")} == {
             f"closed {claim_id} for a while" for claim_id in refused
         }
         args = ("s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due")
-        reply = self.run("path_request", *args, "sw-x-late", write_path(("a", "m", "")))
+        reply = self.run("tiers/request", *args, "sw-x-late", write_path(("a", "m", "")))
         assert reply == ["closed", "for a while"]
 
     def reopen(self) -> None:
         self.ledger.reopen()
-        assert self.run("path_reopen") == 1
+        assert self.run("tiers/reopen") == 1
 
     # ------------------------------------------------------------ do they agree
 
@@ -192,9 +192,9 @@ class Pair:
         claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
         assert set(claims) == {*ledger.holders, *ledger.waiting}
         taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
-        for claim_id, (_, _, path, ticket, granted, number, _, *who) in claims.items():
+        for claim_id, (_, _, ticket, granted, number, _, path, *owner) in claims.items():
             assert path == write_path(self.paths[claim_id])
-            assert who == ["host", "1", "x", "y"]
+            assert owner == ["host", "1", "x", "y"]
             assert (granted != "0") is (claim_id in ledger.holders)
             if claim_id in ledger.waiting:
                 assert int(ticket) == ledger.waiting[claim_id].ticket
@@ -210,7 +210,7 @@ class Pair:
         }
 
         line: dict[str, list[str]] = {}
-        for record in client.zrange(key["line"], 0, -1):
+        for record in client.zrange(key["queue"], 0, -1):
             path, _, claim_id = record.split(" ")
             line.setdefault(path, []).append(claim_id)
         assert line == {
@@ -348,8 +348,8 @@ def test_keys_made_later_expire_with_the_others(client: redis.Redis) -> None:
     # By the clock of the test it is 5 s later; the server, whose clock is not, has to
     # give the new keys 5 s less.
     left = {kind: client.pttl(key) for kind, key in pair.key.items() if client.exists(key)}
-    assert set(left) == {"state", "holders", "waiters", "line", "parked"}
-    for kind in ("waiters", "line", "parked"):
+    assert set(left) == {"state", "holders", "waiters", "queue", "parked"}
+    for kind in ("waiters", "queue", "parked"):
         assert abs(left["state"] - left[kind] - 5000) < 2000
     assert abs(left["state"] - left["holders"]) < 2000
 
@@ -359,7 +359,7 @@ def test_who_died_before_the_clock_stepped_back_is_freed_all_the_same(client: re
     pair.now += 3600
     pair.request("sw-x-1", ("a", "m", None), None, wait=True)
     pair.now -= 3600
-    nobody = ("path_beat", "", INTERVAL, "", 0, 0)
+    nobody = ("tiers/heartbeat", "", INTERVAL, "", 0, 0)
     pair.run(*nobody)
     assert client.exists(pair.key["holders"])
     pair.now += 1.5 * INTERVAL

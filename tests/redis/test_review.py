@@ -71,7 +71,7 @@ async def test_a_short_heartbeat_does_not_shorten_the_line(
 
 
 def test_burying_one_of_many_slots_is_no_pause(client: redis.Redis) -> None:
-    slots, script = 1000, load("look")
+    slots, script = 1000, load("semaphore/inspect")
     keys = [f"k{number}" for number in range(7)]
     name = f"sw-dead-1*{slots}"
     client.zadd("k0", {name: 1, **{f"{name}#{number}": 1 for number in range(2, slots + 1)}})
@@ -244,7 +244,7 @@ async def test_what_foreign_clients_left_of_a_dead_holder_is_buried(client: redi
     members = [f"sw-dead-1*30#{n}" for n in range(12, 31)]  # they removed the others
     client.zadd("k0", dict.fromkeys(members, 1))
     keys = [f"k{number}" for number in range(7)]
-    reply = client.eval(load("look").source.decode(), 7, *keys, "", "counts", "", 15)
+    reply = client.eval(load("semaphore/inspect").source.decode(), 7, *keys, "", "counts", "", 15)
     assert reply[1] == 0
 
 

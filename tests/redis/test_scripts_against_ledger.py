@@ -89,7 +89,9 @@ class Pair:
         self.end_what_is_over()
         mode = "wait" if wait else "try"
         args = (claim_id, self.value, INTERVAL, ttl, mode, "")
-        reply = self.run(load("request"), *args, "host 1 label", "", random.choice(["", "due"]))
+        reply = self.run(
+            load("semaphore/request"), *args, "host 1 label", "", random.choice(["", "due"])
+        )
         self.compare_request(Claim(claim_id, slots, ttl), reply, wait=wait)
 
     def compare_request(self, claim: Claim, reply: list[Any], *, wait: bool) -> None:
@@ -120,7 +122,7 @@ class Pair:
             self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = (self.value, INTERVAL, ttl, "", "host 1 ", random.choice(["", "due"]))
-        reply = self.run(load("request_many"), *args, "", *ids)
+        reply = self.run(load("semaphore/request_many"), *args, "", *ids)
         if reply[0] == "each":
             self.fell_back += 1
             for claim_id, own in zip(ids, reply[1:], strict=True):
@@ -137,7 +139,7 @@ class Pair:
         self.ledger.renew(claim_id, self.now)
         self.end_what_is_over()
         count = random.choice(["", "count"])
-        reply = self.run(load("give"), claim_id, "", INTERVAL, "", count)
+        reply = self.run(load("semaphore/release"), claim_id, "", INTERVAL, "", count)
         slots = int(claim_id.rpartition("*")[2]) if "*" in claim_id else 1
         assert reply[:2] == [slots if held else 0, int(stood)]
 
@@ -147,7 +149,7 @@ class Pair:
             if claim_id in self.ledger.holders or claim_id in self.ledger.waiting:
                 self.ledger.renew(claim_id, self.now)
         self.end_what_is_over()
-        reply = self.run(load("give_many"), "", INTERVAL, "", *ids)
+        reply = self.run(load("semaphore/release_many"), "", INTERVAL, "", *ids)
         assert reply == ["".join(str(int(holds)) for holds in held)]
 
     def beat(self, ids: list[str]) -> None:
@@ -165,12 +167,14 @@ class Pair:
             self.ledger.renew(claim_id, self.now + INTERVAL)
         self.end_what_is_over()
         counts = (len(holders), len(waiters))
-        [reply] = self.run(load("beat"), "", INTERVAL, "", *counts, *holders, *waiters)
+        [reply] = self.run(
+            load("semaphore/heartbeat"), "", INTERVAL, "", *counts, *holders, *waiters
+        )
         assert reply[1:] == lost
 
     def resize(self, value: int) -> None:
         self.end_what_is_over()
-        reply = self.run(load("resize"), "", INTERVAL, "", self.value, value, 60)
+        reply = self.run(load("semaphore/resize"), "", INTERVAL, "", self.value, value, 60)
         if self.ledger.closed:
             assert reply == ["closed", "for a while"]
             return
@@ -180,12 +184,12 @@ class Pair:
     def close(self) -> None:
         self.end_what_is_over()
         self.ledger.close()
-        assert self.run(load("close"), "", self.value, "for a while") == []
+        assert self.run(load("semaphore/close"), "", self.value, "for a while") == []
 
     def reopen(self) -> None:
         self.end_what_is_over()
         assert self.ledger.reopen(self.now) == []
-        assert self.run(load("reopen"), "", INTERVAL, "") == []
+        assert self.run(load("semaphore/reopen"), "", INTERVAL, "") == []
 
     # ------------------------------------------------------------ do they agree
 
@@ -268,7 +272,7 @@ def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, s
     now = round(time.time(), 3)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
-        return client.eval(load(name).source, len(given), *given, *map(str, args))
+        return client.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))
 
     line, main = (keys.waiting, keys.waiting_heartbeat), keys.main
     for step in range(120):

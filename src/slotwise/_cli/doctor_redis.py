@@ -219,7 +219,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
     keys = Keys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
-    look = load("look")
+    look = load("semaphore/inspect")
     reply = handshake.ask(
         *("EVALSHA", look.sha, len(keys.all), *keys.all),
         *(b"", b"counts", keys.notification, 15),

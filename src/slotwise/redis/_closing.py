@@ -1,7 +1,7 @@
 """Local closes on Redis: which instances this process has made, and failing their waiters.
 
-The fleet is not told. Closing a name for everybody is a script's business (close.lua,
-path_close.lua), and so is refusing those who come then.
+The fleet is not told. Closing a name for everybody is a script's business (semaphore/close.lua,
+tiers/close.lua), and so is refusing those who come then.
 """
 
 from __future__ import annotations

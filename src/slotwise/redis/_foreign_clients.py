@@ -22,7 +22,7 @@ from slotwise.redis._scripts import load
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-_PUSH = load("push")
+_PUSH = load("semaphore/end_blocking_call")
 
 # For how long after the last sign of a foreign holder the lists are waited on.
 _REMEMBERED = 10.0

@@ -131,7 +131,7 @@ class HeartbeatThread:
     def schedule_check(self, record: NameRecord, ms: int) -> None:
         """Look at a semaphore that is waited for when somebody's time is up there.
 
-        Negative times are those of next_end in common.lua.
+        Negative times are those of next_end in lua/semaphore/rules.lua.
         """
         if ms == _FOREIGN_HOLDERS:
             self._lists.seen(record)

@@ -10,7 +10,7 @@ from slotwise._core.results import Claimant
 
 
 def read_claimants(flat: list[Any]) -> list[Claimant]:
-    """What look.lua listed: id, since, claim; id, since, claim; ..."""
+    """What semaphore/inspect.lua listed: id, since, claim; id, since, claim; ..."""
     return [
         _read_or_name(acquisition_id, since, claim)
         for acquisition_id, since, claim in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -32,7 +32,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
     if not claim:
         return Claimant(acquisition_id, slots, _time(since))
     _, _, ticket, granted, number, _, owner = claim.split(" ", 6)
-    # lua/proof.lua says what the secret in front is for; it is nobody's to see.
+    # lua/base/proof.lua says what the secret in front is for; it is nobody's to see.
     host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
     holds = granted != "0"
     return Claimant(

@@ -26,9 +26,9 @@ class PathDialect(Dialect):
 
     kind = "tiers"
 
-    heartbeat = load("path_beat")
-    request = request_many = load("path_request")
-    release = release_many = load("path_give")
+    heartbeat = load("tiers/heartbeat")
+    request = request_many = load("tiers/request")
+    release = release_many = load("tiers/release")
     request_again_at = request_many_again_at = 6
     has_one_queue = False  # another key may have a free slot
 

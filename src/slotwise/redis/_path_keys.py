@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from slotwise.redis._keys import KeySet
 
-# In the order in which the scripts want them; see lua/path_common.lua.
-KINDS = ("state", "holders", "waiters", "ttls", "line", "parked", "unfinished", "numbers")
+# In the order in which the scripts want them; see lua/tiers/state.lua.
+KINDS = ("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers")
 
 
 class PathKeys(KeySet):

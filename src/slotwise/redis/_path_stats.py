@@ -1,4 +1,4 @@
-"""How full tiers are: what path_look.lua tells, put together with what is remembered here."""
+"""How full tiers are: what tiers/inspect.lua tells, put together with what is remembered here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotwise.redis._scripts import load
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-_INSPECT = load("path_look")
+_INSPECT = load("tiers/inspect")
 
 
 async def collect(

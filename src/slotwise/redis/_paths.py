@@ -29,9 +29,9 @@ from slotwise.redis._wait_for_grant import wait_for_grant
 # How long a resize is remembered at least when nobody holds or waits, in seconds.
 _REMEMBERED = 12 * 3600
 
-_RESIZE = load("path_resize")
-_CLOSE = load("path_close")
-_REOPEN = load("path_reopen")
+_RESIZE = load("tiers/resize")
+_CLOSE = load("tiers/close")
+_REOPEN = load("tiers/reopen")
 
 
 class RedisPaths(RedisLimit):

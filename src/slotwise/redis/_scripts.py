@@ -1,4 +1,4 @@
-"""The Lua scripts: read from their files, put together, and named by their SHA.
+"""Read the Lua scripts, put them together, and name them by their SHA.
 
 A script travels as its SHA alone. When the server does not know it (first use,
 restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known.
@@ -12,13 +12,29 @@ from hashlib import sha1
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("lua")
-_INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 
 DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
+# Those that the client calls, by folder and name.
 OURS = (
-    *("request", "request_many", "give", "give_many", "beat", "resize", "look", "kick", "push"),
-    *("close", "reopen", "path_close", "path_reopen"),
-    *("path_request", "path_give", "path_beat", "path_resize", "path_look"),
+    "semaphore/request",
+    "semaphore/request_many",
+    "semaphore/release",
+    "semaphore/release_many",
+    "semaphore/heartbeat",
+    "semaphore/inspect",
+    "semaphore/resize",
+    "semaphore/kick",
+    "semaphore/close",
+    "semaphore/reopen",
+    "semaphore/end_blocking_call",
+    "tiers/request",
+    "tiers/release",
+    "tiers/heartbeat",
+    "tiers/inspect",
+    "tiers/resize",
+    "tiers/close",
+    "tiers/reopen",
 )
 
 
@@ -40,9 +56,13 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """The script ``lua/<name>.lua``, with what it includes."""
-    return Script(name, _read(f"{name}.lua"))
+    return Script(name, _read(f"{name}.lua", set()))
 
 
-def _read(file: str) -> str:
+def _read(file: str, included: set[str]) -> str:
+    """The text of a file; what it includes is put in place, once in a script."""
+    if file in included:
+        return ""
+    included.add(file)
     source = (_FOLDER / file).read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda line: _read(line[1]), source)
+    return _INCLUDE.sub(lambda line: _read(line[1], included), source)

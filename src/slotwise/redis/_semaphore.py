@@ -43,11 +43,11 @@ _REMEMBERED = 24 * 3600
 # adds them: this takes it about 20 ms.
 _MAX_SLOTS = 10_000
 
-_INSPECT = load("look")
-_CLOSE = load("close")
-_REOPEN = load("reopen")
-_RESIZE = load("resize")
-_KICK = load("kick")
+_INSPECT = load("semaphore/inspect")
+_CLOSE = load("semaphore/close")
+_REOPEN = load("semaphore/reopen")
+_RESIZE = load("semaphore/resize")
+_KICK = load("semaphore/kick")
 
 
 class RedisSemaphore(RedisLimit, Semaphore):

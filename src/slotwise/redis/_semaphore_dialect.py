@@ -27,11 +27,11 @@ class SemaphoreDialect(Dialect):
 
     kind = "semaphore"
 
-    heartbeat = load("beat")
-    request = load("request")
-    request_many = load("request_many")
-    release = load("give")
-    release_many = load("give_many")
+    heartbeat = load("semaphore/heartbeat")
+    request = load("semaphore/request")
+    request_many = load("semaphore/request_many")
+    release = load("semaphore/release")
+    release_many = load("semaphore/release_many")
     request_again_at = 6
     request_many_again_at = 4
     has_one_queue = True

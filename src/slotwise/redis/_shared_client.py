@@ -95,7 +95,7 @@ class SharedClient:
     def __init__(self, config: RedisConfig) -> None:
         self.config = config
         self.token = secrets.token_hex(6)
-        # With this, in every claim, the scripts prove that a message is theirs (lua/proof.lua).
+        # With this, in every claim, scripts prove that a message is theirs (lua/base/proof.lua).
         secret = secrets.token_hex(8)
         self.owner = f"!{secret} {socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
         self._secret = secret.encode()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
 _MOST_AT_ONCE = 500  # keys looked at in one step of SCAN, and semaphores counted in one write
-_WITH_REASON = 2  # what look.lua says of one that is closed for a reason
+_WITH_REASON = 2  # what semaphore/inspect.lua says of one that is closed for a reason
 _INTERVAL = 15  # what foreign waiters are given if this look grants them something
 
 
@@ -43,7 +43,7 @@ async def collect(
         for name in wanted[at : at + _MOST_AT_ONCE]:
             keys = Keys(namespace, name, cluster=on_cluster)
             args = [b"", b"counts", keys.notification, _INTERVAL]
-            reply = client.run(load("look"), keys.all, args, keys.slot)
+            reply = client.run(load("semaphore/inspect"), keys.all, args, keys.slot)
             replies.append(reply_within(INSPECT, reply, client, keys.slot))
         found = await asyncio.gather(*replies, return_exceptions=True)
         for name, outcome in zip(wanted[at : at + _MOST_AT_ONCE], found, strict=True):
@@ -60,7 +60,7 @@ async def collect(
 
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
-    """What look.lua replies; ``value`` is for one that the server knows none of."""
+    """What semaphore/inspect.lua replies; ``value`` is for one that the server knows none of."""
     known_value, held, waiting, closed, reason, *_ = reply
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)

@@ -125,7 +125,7 @@ def test_the_documented_signs_of_life_pass_too(own_server: Server, full: redis.R
     keys = Keys("adv-sem", "s")
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> object:
-        return full.eval(load(name).source, len(given), *given, *map(str, args))
+        return full.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))
 
     line = (keys.waiting, keys.waiting_heartbeat)
     for claim_id in ("a", "b"):

@@ -1,0 +1,41 @@
+-- documented/acquire.lua: confirm a grant one was told of, and start its ttl.
+-- KEYS  1 main (zset member -> deadline)   2 ttl (zset id -> deadline)   3 max (string)
+-- ARGV  1 acquisition id   2 limit   3 heartbeat_max_interval (s)   4 ttl (s; empty or 0: none)
+--       5 now (s; empty: the server's clock)
+-- Returns {changed, card}: changed is 1 whenever the id is a member, be its score
+-- new or the same, and 0 if the grant has gone stale; card is how many slots are held.
+-- Mirrors Ledger.renew, and the grant in Ledger.request.
+local main, ttls, max = KEYS[1], KEYS[2], KEYS[3]
+local id, limit, interval = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local ttl, now = tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
+local deadline = string.format('%.6f', now + interval)
+
+local function outlive(key, seconds)
+  local ms = math.ceil(seconds * 1000)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+local changed = 0
+if redis.call('ZSCORE', main, id) then
+  changed = 1
+  -- Never refused, and so is nothing behind it: a server at its maxmemory looks at a script's
+  -- first write.
+  redis.call('ZREM', main, '')
+  redis.call('ZADD', main, 'XX', deadline, id)
+  for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
+    if not redis.call('ZSCORE', main, id .. '#' .. i) then break end
+    redis.call('ZADD', main, 'XX', deadline, id .. '#' .. i)
+  end
+  outlive(main, 2 * interval)
+  if ttl > 0 then
+    redis.call('ZADD', ttls, string.format('%.6f', now + ttl), id)
+    outlive(ttls, ttl + interval)
+  end
+  redis.call('SET', max, limit, 'KEEPTTL')
+  outlive(max, ttl + 2 * interval)
+end
+return {changed, redis.call('ZCARD', main)}

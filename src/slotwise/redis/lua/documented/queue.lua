@@ -1,0 +1,32 @@
+-- documented/queue.lua: join the queue.
+-- KEYS  1 waiting (zset id -> ticket)   2 waiting heartbeat (zset id -> deadline)
+-- ARGV  1 acquisition id   2 heartbeat_max_interval (s)   3 ttl (s, not used here)
+--       4 now (s; empty: the server's clock)
+-- Returns 1 if the id is new in the queue, 0 if it was there already (it keeps its place).
+-- Mirrors the queueing half of Ledger.request.
+--
+-- The ticket is max(now, last + 1 us): strictly increasing, within one
+-- microsecond too, and when a clock steps back.
+local waiting, waiting_heartbeat = KEYS[1], KEYS[2]
+local id, interval, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
+
+local function outlive(key, seconds)  -- EXPIRE never shortens a key's life
+  local ms = math.ceil(seconds * 1000)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+local added = 0
+if not redis.call('ZSCORE', waiting, id) then
+  local ticket = now
+  local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')
+  if last[2] then ticket = math.max(now, tonumber(last[2]) + 0.000001) end
+  added = redis.call('ZADD', waiting, string.format('%.6f', ticket), id)
+end
+redis.call('ZADD', waiting_heartbeat, string.format('%.6f', now + interval), id)
+outlive(waiting, 2 * interval)
+outlive(waiting_heartbeat, 2 * interval)
+return added

@@ -1,0 +1,19 @@
+-- documented/release.lua: give an acquisition back, or leave the queue.
+-- KEYS  1 main (zset)   2 ttl (zset)   3 waiting (zset)   4 waiting heartbeat (zset)
+-- ARGV  1 acquisition id
+-- Returns 1 if it was held, else 0.  Mirrors Ledger.release and Ledger.cancel,
+-- without the hand-over: nobody is woken (semaphore/release.lua does that).
+--
+-- An id of slotwise's own client that ends in *N has N members, id, id#2 ... id#N, all or
+-- none. Such a member is no id: it would be a part of somebody's acquisition.
+local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id = ARGV[1]
+if string.match(id, '^sw%-.*%*%d+#%d+$') then return 0 end
+local removed = redis.call('ZREM', main, id)
+for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
+  if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
+end
+redis.call('ZREM', ttls, id)
+redis.call('ZREM', waiting, id)
+redis.call('ZREM', waiting_heartbeat, id)
+return removed

@@ -1,0 +1,153 @@
+-- semaphore/heartbeat.lua: the heartbeats of a whole process, and what became of its acquisitions.
+-- KEYS  7 for each semaphore (semaphore/rules.lua), one after the other
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
+--       then for each semaphore: heartbeat_max_interval (s), pattern of foreign
+--       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids;
+--       a holder of many slots comes in parts, "id#first-last", of which each stands for those slots
+-- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
+-- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
+-- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. A semaphore
+-- with a spoilt key has {-1, "failed why"}, and costs the others nothing. "full" in the first
+-- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
+-- Mirrors Ledger.renew for each, then Ledger.expire.
+-- include semaphore/rules.lua
+
+-- Those of the ids that have a claim, as a set.
+local function claimed(ids)
+  local found = {}
+  for from = 1, #ids, CHUNK do
+    local to = math.min(from + CHUNK - 1, #ids)
+    local texts = redis.call('HMGET', state, unpack(ids, from, to))
+    for i = 1, to - from + 1 do
+      if parse_claim(texts[i]) then found[ids[from + i - 1]] = true end
+    end
+  end
+  return found
+end
+
+-- Whether somebody held slots when main was found lost.
+local function was_evicted(id, evicted_at)
+  local claim = read_claim(id)
+  return claim and (tonumber(claim.granted) or 0) < evicted_at
+end
+
+-- A client that knows only documented scripts has granted a waiter of ours.
+-- One slot: complete the grant. Several, of which it gave but the first: back
+-- to its old place in line, since all are granted or none.
+local function complete(id, value, interval)
+  local claim = read_claim(id)
+  if claim and claim.granted ~= '0' then
+    renew(main, members_of(id), seconds(now + claim.interval))
+    return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+  elseif not claim then
+    drop(id)
+    return 'gone ' .. id
+  end
+  local slots = slots_of(id)
+  if (slots > 1 and not redis.call('ZSCORE', main, id .. '#' .. slots))
+      or not allot(id, claim, value or slots) then
+    drop(id)
+    write_claim(id, claim)
+    redis.call('ZADD', waiting, claim.ticket, id)
+    redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
+    return nil
+  end
+  hold(id, claim, redis.call('HGET', state, '.token'), interval)
+  local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
+  if from then  -- the list that nobody reads
+    redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
+  end
+  return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+end
+
+local function mend_some()
+  local filed = redis.call('HLEN', state) - #FACTS
+  if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
+    mend(redis.call('HRANDFIELD', state, 100))
+  end
+end
+
+-- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
+local function renew_name(first, at)
+  open(first, ARGV[1])
+  caller, messages, unfinished, silent_dropped = ARGV[2], {}, false, false
+  local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  pattern = ARGV[at + 1]
+  local ids, firsts, lasts = {}, {}, {}
+  for i = 1, holders + waiters do
+    ids[i] = ARGV[at + 3 + i]
+    if string.find(ids[i], '#', 1, true) then
+      local id, first_slot, last_slot = string.match(ids[i], '^(.*)#(%d+)%-(%d+)$')
+      ids[i], firsts[i], lasts[i] = id, tonumber(first_slot), tonumber(last_slot)
+    end
+  end
+
+  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans', '.evicted')
+  local longest = math.max(tonumber(facts[1]) or 0, interval)
+  if not facts[2] and holders + waiters > 0 then note_orphans() end
+  -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
+  local filed = (facts[3] or not facts[2]) and claimed(ids)
+  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
+  local value = current_value()
+  local deadline = seconds(now + interval)
+  local evicted_at = tonumber(facts[4])
+  if evicted_at and now > evicted_at + longest then redis.call('HDEL', state, '.evicted') end
+
+  end_ttls()
+  -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
+  local held = present(main, ids, 1, #ids)
+  local queued = present(waiting, ids, holders + 1, #ids)
+  local members, waiting_ids, outcome = {}, {}, {}
+  for i = 1, holders do
+    local id = ids[i]
+    if held[id] and (filed and not filed[id] or evicted_at and was_evicted(id, evicted_at)) then
+      drop(id)
+      held[id] = nil
+    end
+    if held[id] then
+      members_of(id, firsts[i], lasts[i], members)
+    else
+      outcome[#outcome + 1] = 'lost ' .. id
+    end
+  end
+  for i = holders + 1, #ids do
+    local id = ids[i]
+    if queued[id] then
+      waiting_ids[#waiting_ids + 1] = id
+      if filed and not filed[id] then outcome[#outcome + 1] = 'gone ' .. id end
+    elseif held[id] then
+      local became = complete(id, value, interval)
+      if became then outcome[#outcome + 1] = became end
+    else
+      outcome[#outcome + 1] = 'gone ' .. id
+    end
+  end
+  renew(main, members, deadline)
+  renew(waiting_heartbeat, waiting_ids, deadline)
+  if filed and recount() then redis.call('HDEL', state, '.orphans') end
+
+  clamp(main, longest)
+  clamp(waiting_heartbeat, longest)
+  drop_silent()
+  mend_some()
+  settle(value, interval)
+  for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
+  -- Other clients may have set a shorter life.
+  for _, key in ipairs({main, max, waiting, waiting_heartbeat}) do outlive(key, interval) end
+  local last = tonumber(redis.call('ZREVRANGE', ttls, 0, 0, 'WITHSCORES')[2])
+  if last then outlive(ttls, last - now + interval) end
+  if holders + waiters > 0 then keep(interval) end
+  table.insert(outcome, 1, redis.call('EXISTS', waiting) == 1 and next_end() or -1)
+  return outcome
+end
+
+local full = begin_though_full(KEYS[2])
+local replies = {}
+local at = 3
+for first = 1, #KEYS, 7 do
+  local reply, why = guarded(renew_name, first, at)
+  replies[#replies + 1] = reply or {-1, 'failed ' .. why}
+  at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
+end
+if full then table.insert(replies[1], 'full') end
+return replies

@@ -1,0 +1,78 @@
+-- semaphore/release.lua: release an acquisition, or take it out of the queue; the next ones get the
+-- slots at once.
+-- KEYS  1-7 the semaphore (semaphore/rules.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
+--       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
+--       6 "count" to be told how full it is, else empty
+-- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
+-- unless asked for), and behind these, messages for the caller.
+-- Mirrors Ledger.release and Ledger.cancel.
+-- include base/base.lua
+-- include base/claim.lua
+-- include base/proof.lua
+local released, freed = 0, nil
+if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
+  -- The common cases, with fewer calls: one slot, which nobody waits for, or which
+  -- goes as it is, number and all, to the first in line.
+  local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+  local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed')
+  local ttl, number = ttl_and_number(facts[1])
+  released = redis.call('ZREM', main, id)
+  if released == 1 and number then
+    freed = tonumber(number)
+    if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
+    redis.call('HDEL', state, id)
+    if not head and redis.call('EXISTS', waiting_heartbeat) == 0 then
+      if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
+      return {1, 0, 0, 0, 0}
+    end
+    local interval, head_ttl, ticket, owner
+    if facts[2] and not facts[5] and not string.find(head, '*', 1, true) then
+      interval, head_ttl, ticket, owner = waiting_claim(facts[2])
+    end
+    local value = tonumber(facts[3]) or 0
+    if head_ttl == '-' and freed <= value and redis.call('ZCARD', main) == value - 1 then
+      local now_us = microseconds(ARGV[1])
+      local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)
+      if alive_until and tonumber(alive_until) > now_us / 1000000 then
+        local token = string.format('%.0f', math.max((tonumber(facts[4]) or 0) + 1, now_us))
+        redis.call('ZREM', waiting_heartbeat, head)
+        redis.call('ZREM', waiting, head)
+        redis.call('ZADD', main, alive_until, head)
+        if value == 1 or redis.call('PTTL', main) < 1000 * interval then
+          redis.call('PEXPIRE', main, math.ceil(2000 * interval))
+        end
+        redis.call('HSET', state, '.token', token, head,
+                   claim_text(interval, '-', ticket, seconds(now_us / 1000000), number, token, owner))
+        local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token
+        local client = client_of(head)
+        if client == ARGV[3] then return {1, 0, 0, 0, 0, message} end
+        redis.call('PUBLISH', 'slotwise:' .. client, proved(message, owner))
+        return {1, 0, 0, 0, 0}
+      end
+    end
+    if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
+  end
+end
+-- include semaphore/rules.lua
+open(1, ARGV[1])
+local id, interval, counted = ARGV[2], tonumber(ARGV[4]), ARGV[6] ~= ''
+caller, pattern = ARGV[3], ARGV[5]
+
+local waited = 0
+if not freed then released = math.max(released, drop(id)) end
+if released == 0 then waited = leave_queue(id) end
+local value = current_value()
+settle(value, interval)
+local reply = {released, waited, 0, 0, 0}
+if counted then
+  -- A foreign client may have told it through a list that nobody reads.
+  local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
+  if from then
+    redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
+  end
+  reply = {released, waited, value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting)}
+end
+for _, message in ipairs(messages) do reply[#reply + 1] = message end
+return reply

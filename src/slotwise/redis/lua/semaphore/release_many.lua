@@ -1,0 +1,102 @@
+-- semaphore/release_many.lua: several releases of one tick at once, each of one slot, of holders and of waiters;
+-- the next ones get the slots.
+-- KEYS  1-7 the semaphore (semaphore/rules.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
+--       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
+--       5... the acquisition ids, none of several slots
+-- Returns {a digit for each id: 1 if it was held, else 0}, and behind it messages for
+-- the caller.  Mirrors Ledger.release or Ledger.cancel for each, with one hand-over at the end.
+-- include base/base.lua
+-- include base/claim.lua
+-- include base/proof.lua
+local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
+local state, numbers = KEYS[6], KEYS[7]
+local ids = {unpack(ARGV, 5)}
+local scores = redis.call('ZMSCORE', main, unpack(ids))
+local claims = redis.call('HMGET', state, unpack(ids))
+local is_main_lost = redis.call('EXISTS', main) == 0
+local digits, freed, with_ttl, not_held, known = {}, {}, {}, {}, true
+for i, id in ipairs(ids) do
+  local ttl, number = ttl_and_number(claims[i])
+  local is_held = scores[i] or is_main_lost and number and number ~= '0'
+  digits[i] = is_held and '1' or '0'
+  if not is_held then not_held[#not_held + 1] = id end
+  if is_held and number then
+    freed[#freed + 1] = tonumber(number)
+    if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
+  else
+    known = false
+  end
+end
+local reply = {table.concat(digits)}
+redis.call('ZREM', main, unpack(ids))
+redis.call('HDEL', state, unpack(ids))
+if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
+if #not_held > 0 then
+  redis.call('ZREM', waiting, unpack(not_held))
+  redis.call('ZREM', waiting_heartbeat, unpack(not_held))
+end
+
+-- The common case, with few calls: as many as were freed wait, alive, each for
+-- one slot and without a ttl; they take the numbers over, the lowest first.
+local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
+if known and #heads == #freed then
+  local facts = redis.call('HMGET', state, '.value', '.token', '.closed', unpack(heads))
+  local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
+  local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
+  local now_us = microseconds(ARGV[1])
+  table.sort(freed)
+  local fits = held + #freed == value and not facts[3] and freed[#freed] <= value
+  local token, longest = tonumber(facts[2]) or 0, 0
+  local members, filed, grants, owners = {}, {}, {}, {}
+  local now_text = string.format('%.6f', now_us / 1000000)
+  for i, head in ipairs(heads) do
+    local interval, ttl, ticket, owner
+    if facts[3 + i] and not string.find(head, '*', 1, true) then
+      interval, ttl, ticket, owner = waiting_claim(facts[3 + i])
+    end
+    if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now_us / 1000000 then
+      fits = false
+      break
+    end
+    token = math.max(token + 1, now_us)
+    longest = math.max(longest, tonumber(interval))
+    local number, token_text = string.format('%.0f', freed[i]), string.format('%.0f', token)
+    members[#members + 1] = alive[i]
+    members[#members + 1] = head
+    filed[#filed + 1] = head
+    filed[#filed + 1] = claim_text(interval, '-', ticket, now_text, number, token_text, owner)
+    owners[i] = owner
+    grants[i] = 'granted ' .. head .. ' ' .. number .. ' ' .. token_text
+  end
+  if fits then
+    redis.call('ZREM', waiting, unpack(heads))
+    redis.call('ZREM', waiting_heartbeat, unpack(heads))
+    redis.call('ZADD', main, unpack(members))
+    if held == 0 or redis.call('PTTL', main) < 1000 * longest then
+      redis.call('PEXPIRE', main, math.ceil(2000 * longest))
+    end
+    redis.call('HSET', state, '.token', string.format('%.0f', token), unpack(filed))
+    for i, head in ipairs(heads) do
+      local client = client_of(head)
+      if client == ARGV[2] then
+        reply[#reply + 1] = grants[i]
+      else
+        redis.call('PUBLISH', 'slotwise:' .. client, proved(grants[i], owners[i]))
+      end
+    end
+    return reply
+  end
+end
+if #freed > 0 and redis.call('EXISTS', numbers) == 1 then
+  local back = {}
+  for i, number in ipairs(freed) do back[2 * i - 1], back[2 * i] = number, number end
+  redis.call('ZADD', numbers, unpack(back))
+end
+if redis.call('EXISTS', waiting, waiting_heartbeat) == 0 then return reply end
+-- include semaphore/rules.lua
+open(1, ARGV[1])
+caller, pattern = ARGV[2], ARGV[4]
+settle(current_value(), tonumber(ARGV[3]))
+for _, message in ipairs(messages) do reply[#reply + 1] = message end
+return reply

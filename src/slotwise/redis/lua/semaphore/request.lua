@@ -1,0 +1,101 @@
+-- semaphore/request.lua: take slots, or else wait: queue, wake_up_nexts and acquire in one.
+-- KEYS  1-7 the semaphore (semaphore/rules.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
+--       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
+--       6 "wait" or "try"   7 "again" if it may have been asked before, else empty
+--       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
+--       10 "due" to be told when somebody's time is up, else empty
+-- Returns {"granted", number, token, value}
+--         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)}
+--         {"busy", value, held, waiting}           only for "try"; nothing has changed
+--         {"conflict", value, held, waiting}       in use with another value
+--         {"too many", value}                      more slots than there are
+--         {"closed", the reason if there is one}   for everybody, until reopen.lua
+-- and behind these, messages for the caller.
+-- Mirrors Ledger.request and Ledger.try_request.
+--
+-- The first half is the second for the common cases, one slot that is free, or none:
+-- it does the same with fewer calls. It ends nothing that is over: a line is looked
+-- after by those who wait in it. It makes nothing anew that was evicted: where a key is missing
+-- that should be there, the second half looks.
+-- include base/base.lua
+-- include base/claim.lua
+do
+  local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
+  local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
+  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token')
+  local value, now = tonumber(facts[1]), now_us / 1000000
+  local enough_us = now_us + interval * 1000000
+  if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
+      and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true) then
+    local held = redis.call('ZCARD', main)
+    local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+    local now_text = string.format('%.6f', now)
+    local is_whole = redis.call('EXISTS', KEYS[5]) == (last and 1 or 0)
+    if held == 0 and is_whole then
+      local claims = redis.call('HLEN', state) - 3 - (facts[5] and 1 or 0)  -- the facts that are there
+      for _, fact in ipairs(redis.call('HMGET', state, '.interval', '.beat', '.orphans', '.evicted')) do
+        if fact then claims = claims - 1 end
+      end
+      is_whole = claims <= 0
+    end
+    if is_whole and held < value and not last and ARGV[5] == '' then
+      -- The lowest free number: of the free ones, or above the highest so far. None if lost.
+      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
+      local number = tonumber(lowest[2])
+      if lowest[1] == 'top' then number = number + 1 end
+      local is_sound = lowest[1] == 'top' or string.match(lowest[1] or '', '^%d+') == lowest[2]
+      if is_sound and number and number >= 1 and number <= value then
+        local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
+        redis.call('ZADD', main, string.format('%.6f', now + interval), id)
+        if held == 0 or redis.call('PTTL', main) < 1000 * interval then
+          redis.call('PEXPIRE', main, math.ceil(2000 * interval))
+        end
+        local high = tonumber(string.match(lowest[1], '%-(%d+)$'))
+        if lowest[1] == 'top' then
+          redis.call('ZADD', numbers, number, 'top')
+        else
+          redis.call('ZREM', numbers, lowest[1])
+          if high then
+            local rest = number + 1 < high and number + 1 .. '-' .. high or high
+            redis.call('ZADD', numbers, number + 1, rest)
+          end
+        end
+        local token_text = string.format('%.0f', token)
+        redis.call('HSET', state, '.token', token_text, id,
+                   claim_text(ARGV[4], '-', now_text, now_text, number, token_text, ARGV[8]))
+        return {'granted', number, token, value}
+      end
+    elseif is_whole and held >= value and ARGV[6] == 'wait' then
+      local waiting_heartbeat, ticket = KEYS[5], now_text
+      if last then
+        ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))
+      end
+      redis.call('ZADD', waiting, ticket, id)
+      redis.call('ZADD', waiting_heartbeat, string.format('%.6f', now + interval), id)
+      -- The two are always prolonged together.
+      if not last or redis.call('PTTL', waiting_heartbeat) < 1000 * interval then
+        redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))
+        redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
+      end
+      local ttl = ARGV[5] == '' and '-' or ARGV[5]
+      redis.call('HSET', state, id, waiting_claim_text(ARGV[4], ttl, ticket, ARGV[8]))
+      -- All slots are held, but not all numbers: a client that knows none holds something.
+      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
+      local taken = (tonumber(lowest[2]) or 1) - (lowest[1] == 'top' and 0 or 1)
+      if held > taken then return {'queued', value, -2} end
+      if ARGV[10] == '' then return {'queued', value, -1} end
+      local soonest = now + interval
+      for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
+        local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+        if score and score < soonest then soonest = score end
+      end
+      return {'queued', value, math.max(math.ceil((soonest - now) * 1000), 0)}
+    end
+  end
+end
+-- include semaphore/request_rule.lua
+open(1, ARGV[1])
+pattern = ARGV[9]
+return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'wait',
+               ARGV[7] == 'again', ARGV[8])

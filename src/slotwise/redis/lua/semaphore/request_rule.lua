@@ -1,0 +1,82 @@
+-- semaphore/request_rule.lua: one request in full, for request.lua and request_many.lua, whose
+-- replies are those of request.lua. Not a script.
+-- include semaphore/rules.lua
+local function request(id, declared, interval, ttl, may_wait, again, owner)
+  caller, messages = client_of(id), {}
+
+  local function answer(...)
+    local reply = {...}
+    for _, message in ipairs(messages) do reply[#reply + 1] = message end
+    return reply
+  end
+
+  end_ttls()
+  drop_silent()
+  local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.reason')
+  local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
+
+  -- One that is asked again may have been granted before the close.
+  if facts[4] and not (again and redis.call('ZSCORE', main, id)) then return closed_reply(facts[5]) end
+
+  local value = tonumber(facts[1])
+  if not value and held + queued > 0 then
+    value = tonumber(redis.call('GET', max))  -- foreign clients were here first
+    if value then facts[2] = ',' .. whole(value) .. ',' end
+  end
+  if not (value and facts[2] and string.find(facts[2], ',' .. declared .. ',', 1, true)) then
+    if value and held + queued > 0 then return {'conflict', value, held, queued} end
+    value = declared
+    facts[2] = ',' .. declared .. ','
+  end
+  if not facts[1] or tonumber(facts[1]) ~= value then
+    if not facts[1] then note_orphans() end
+    redis.call('HSET', state, '.value', value, '.values', facts[2])
+    redis.call('SET', max, value, 'KEEPTTL')
+    outlive(max, 4 * interval)
+  end
+  keep(interval)
+
+  local slots = slots_of(id)
+  if slots > value then return {'too many', value} end
+
+  local function filed(ticket)
+    return {
+      interval = interval, ttl = ttl or '-', ticket = ticket, granted = '0', numbers = '0', token = 0, owner = owner,
+    }
+  end
+
+  if again then
+    local claim = read_claim(id)
+    if claim and redis.call('ZSCORE', main, id) and claim.granted ~= '0' then
+      return answer('granted', claim.number, claim.token, value)
+    end
+    local ticket = redis.call('ZSCORE', waiting, id)
+    if ticket then
+      if not claim then write_claim(id, filed(ticket)) end  -- its claim was lost, its place was not
+      return answer('queued', value, next_end())
+    end
+  end
+
+  if queued > 0 and held < value then
+    settle(value, interval)
+    facts[3] = redis.call('HGET', state, '.token')
+    held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
+  end
+
+  local claim = filed(now_text)
+  if queued == 0 and held + slots <= value and allot(id, claim, value) then
+    hold(id, claim, facts[3], interval)
+    return answer('granted', claim.number, claim.token, value)
+  elseif not may_wait then
+    return answer('busy', value, held, queued)
+  end
+
+  local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  claim.ticket = seconds(math.max(now, (last or 0) + 0.000001))
+  redis.call('ZADD', waiting, claim.ticket, id)
+  redis.call('ZADD', waiting_heartbeat, seconds(now + interval), id)
+  write_claim(id, claim)
+  outlive(waiting, interval)
+  outlive(waiting_heartbeat, interval)
+  return answer('queued', value, next_end())
+end

@@ -1,0 +1,486 @@
+-- semaphore/rules.lua: what is kept of a semaphore, and who is served when: Ledger
+-- (slotwise/_ledger/ledger.py, where the rules stand) in Lua. Not a script.
+--
+-- One semaphore is seven keys, in this order in KEYS:
+--   main               zset  member -> deadline    documented
+--   ttls               zset  id -> deadline        documented
+--   max                str   the value             documented, for statistics
+--   waiting            zset  id -> ticket          documented
+--   waiting_heartbeat  zset  id -> deadline        documented
+--   state              hash  id -> its claim (base/claim.lua),
+--                            and facts (FACTS): .value .values .token .closed .reason .interval,
+--                            .beat, when the last heartbeat came, .evicted, when main was found lost:
+--                            holders of before are told so by their next heartbeat, and
+--                            .life, until when (us) state, max and numbers live at least
+--                            .orphans: somebody may hold slots whose claim was lost
+--   numbers            zset  "top" -> the highest slot number in use so far, and below it the
+--                            free ones: "low" or "low-high" -> low
+-- The documented keys are the truth; state and numbers only add to them, and are
+-- mended when a client that does not know them has changed the others, or one was lost.
+-- include base/base.lua
+-- include base/claim.lua
+-- include base/proof.lua
+-- include base/renewal.lua
+local main, ttls, max, waiting, waiting_heartbeat, state, numbers
+local pattern, caller = '', nil  -- of foreign notification lists; the loop client that calls
+local messages = {}              -- for the caller, behind the reply
+
+local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
+               '.evicted'}
+local rebuild  -- a function, below
+
+local function open(first, given_now)
+  main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
+  waiting_heartbeat, state, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6]
+  set_clock(given_now)
+  if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 then rebuild() end
+end
+
+local function outlive(key, life)  -- EXPIRE never shortens a key's life
+  local ms = math.ceil(life * 1000)
+  local left = redis.call('PTTL', key)
+  -- A little more than asked for, so that most calls find nothing to do.
+  if left ~= -2 and left < ms then redis.call('PEXPIRE', key, math.ceil(1.5 * ms)) end
+end
+
+-- Keep it in mind that the semaphore is closed, for 30 days after the last call that met it.
+local function keep_closed()
+  for _, key in ipairs({state, max}) do outlive(key, 30 * 24 * 3600) end
+end
+
+-- What is replied to one who is refused: "closed", and the reason if there is one.
+local function closed_reply(reason)
+  keep_closed()
+  return {'closed', reason or nil}
+end
+
+local function slots_of(id)
+  return tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1)
+end
+
+local function id_of(member)
+  return string.match(member, '^(sw%-.*%*%d+)#%d+$') or member
+end
+
+local function read_claim(id)
+  return parse_claim(redis.call('HGET', state, id))
+end
+
+local function write_claim(id, claim, ...)
+  redis.call('HSET', state, id, claim_text(claim.interval, claim.ttl, claim.ticket, claim.granted,
+                                           claim.numbers, whole(claim.token), claim.owner), ...)
+end
+
+local function owner_of(id)
+  return owner_in(redis.call('HGET', state, id))
+end
+
+-- Send a message to the process of an id, or put it behind the reply if that is the caller. `owner`
+-- is that of its claim, or nil if it has none.
+local function notify(id, owner, word, ...)
+  local client = client_of(id)
+  if not client then
+    if word ~= 'granted' then return end
+    local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
+    if not from then return end
+    local list = string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1)
+    redis.call('RPUSH', list, '1')
+    outlive(list, 60)
+  else
+    local message = table.concat({word, id, ...}, ' ')
+    if client == caller then
+      messages[#messages + 1] = message
+    else
+      redis.call('PUBLISH', 'slotwise:' .. client, proved(message, owner))
+    end
+  end
+end
+
+local unfinished, silent_dropped = false, false  -- whether there is more to serve; whether the silent were looked for
+
+-- The members of an acquisition in main, one for each slot, or some of them, added to a list.
+local function members_of(id, first, last, members)
+  members = members or {}
+  for i = first or 1, last or slots_of(id) do members[#members + 1] = i == 1 and id or id .. '#' .. i end
+  return members
+end
+
+-- ------------------------------------------------------------------------- slot numbers
+
+local function range(low, high)
+  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
+end
+
+local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
+  local following = string.gmatch(text, '[^,]+')
+  return function()
+    local part = following()
+    if not part then return nil end
+    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
+    low = tonumber(low) or 0
+    return low, tonumber(high) or low
+  end
+end
+
+local function free_numbers(text)
+  -- Without the key nobody knows the others: it will be made of the claims that are left.
+  if text == '0' or redis.call('EXISTS', numbers) == 0 then return end
+  for low, high in each_range(text) do redis.call('ZADD', numbers, low, range(low, high)) end
+end
+
+-- Take the lowest free numbers, none above the value: like "1-3,7", and the first.
+-- Nil if there are too few, or if nobody knows.
+local function take_numbers(count, value)
+  local taken, used, top, rest_low, rest_high = {}, 0, nil, nil, nil
+  local function take(low, high)
+    local last = taken[#taken]
+    if last and last[2] + 1 == low then last[2] = high else taken[#taken + 1] = {low, high} end
+    count = count - (high - low + 1)
+  end
+  while count > 0 do
+    local found = redis.call('ZRANGE', numbers, used, used + math.min(count, CHUNK) - 1)
+    if #found == 0 then return nil end
+    for _, member in ipairs(found) do
+      if count == 0 then break end
+      if member == 'top' then
+        top = tonumber(redis.call('ZSCORE', numbers, 'top'))
+        local low = top + 1
+        top = top + count
+        take(low, top)
+      else
+        local low, high = each_range(member)()
+        if low < 1 then return nil end  -- garbage
+        local last = math.min(high, low + count - 1)
+        take(low, last)
+        used = used + 1
+        if last < high then rest_low, rest_high = last + 1, high end
+      end
+    end
+  end
+  if taken[#taken][2] > value then return nil end
+  if used > 0 then redis.call('ZREMRANGEBYRANK', numbers, 0, used - 1) end
+  if rest_low then redis.call('ZADD', numbers, rest_low, range(rest_low, rest_high)) end
+  if top then redis.call('ZADD', numbers, top, 'top') end
+  local texts = {}
+  for i, each in ipairs(taken) do texts[i] = range(each[1], each[2]) end
+  return table.concat(texts, ','), taken[1][1]
+end
+
+-- The ranges of numbers that are taken, in no order, and whether one of ours holds slots without a
+-- claim, so that nobody knows its numbers.
+local function survey()
+  local ids, taken, orphans = {}, {}, false
+  for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
+    if string.sub(member, 1, 3) == 'sw-' and id_of(member) == member then ids[#ids + 1] = member end
+  end
+  for from = 1, #ids, CHUNK do
+    local to = math.min(from + CHUNK - 1, #ids)
+    local texts = redis.call('HMGET', state, unpack(ids, from, to))
+    for i = 1, to - from + 1 do
+      local claim = parse_claim(texts[i])
+      if not claim then
+        orphans = true
+      elseif claim.numbers ~= '0' then
+        for low, high in each_range(claim.numbers) do taken[#taken + 1] = {low, high} end
+      end
+    end
+  end
+  return taken, orphans
+end
+
+-- Learn from the claims which numbers are taken; false while that can't be known.
+local function recount()
+  local taken, orphans = survey()
+  if orphans then
+    if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
+    return false
+  end
+  table.sort(taken, function(one, other) return one[1] < other[1] end)
+  redis.call('DEL', numbers)
+  local top = 0
+  for _, each in ipairs(taken) do
+    if each[1] > top + 1 then redis.call('ZADD', numbers, top + 1, range(top + 1, each[1] - 1)) end
+    top = math.max(top, each[2])
+  end
+  redis.call('ZADD', numbers, top, 'top')
+  redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000))
+  return true
+end
+
+-- Give numbers to a claim that there are slots for; false if there are none for it.
+local function allot(id, claim, value)
+  local text, first = take_numbers(slots_of(id), value)
+  -- More numbers are out than slots are held: a key was lost, or foreign clients took some away.
+  if not text and recount() then text, first = take_numbers(slots_of(id), value) end
+  if not text then return false end
+  claim.numbers, claim.number = text, first
+  return true
+end
+
+-- State is made anew while somebody is there: heartbeats have to look whose claim is missing.
+local function note_orphans()
+  if redis.call('EXISTS', main, waiting) > 0 then redis.call('HSET', state, '.orphans', '1') end
+end
+
+-- Keep the keys that do not come and go for another `life` seconds.
+local function keep(life)
+  local facts = redis.call('HMGET', state, '.life', '.value')
+  if (tonumber(facts[1]) or 0) >= now_us + life * 1000000 then return end
+  if facts[2] then redis.call('SET', max, facts[2], 'NX') end
+  if redis.call('EXISTS', numbers) == 0 or redis.call('ZCARD', numbers) > 100 + 2 * redis.call('ZCARD', main) then
+    recount()
+  end
+  for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
+  redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
+end
+
+-- Take an acquisition out of everything; how many slots it held.
+local function drop(id)
+  if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
+  local held = redis.call('ZREM', main, id)
+  for from = 2, slots_of(id), CHUNK do
+    local members = {}
+    for i = from, math.min(from + CHUNK - 1, slots_of(id)) do members[#members + 1] = id .. '#' .. i end
+    -- All its members are there or none: an id of made-up millions stops nobody for long.
+    local removed = redis.call('ZREM', main, unpack(members))
+    if removed == 0 then break end
+    held = held + removed
+  end
+  redis.call('ZREM', ttls, id)
+  local claim = read_claim(id)
+  -- If it was not there any more, its numbers may be somebody else's by now.
+  if claim and held > 0 then free_numbers(claim.numbers) end
+  redis.call('HDEL', state, id)
+  return held
+end
+
+local function leave_queue(id)
+  redis.call('ZREM', waiting_heartbeat, id)
+  return redis.call('ZREM', waiting, id)
+end
+
+local function end_ttls()
+  local due = redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  for _, id in ipairs(due) do drop(id) end
+end
+
+local function drop_silent()
+  silent_dropped = true
+  local silent = redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  local dropped = {}  -- one of n slots is n members, and all of them go with the first
+  for _, member in ipairs(silent) do
+    local id = id_of(member)
+    if not dropped[id] then
+      dropped[id] = true
+      drop(id)
+    end
+    -- Foreign clients may have removed some of its members, and not all.
+    if id ~= member then redis.call('ZREM', main, member) end
+  end
+  local silent_waiters = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  for _, id in ipairs(silent_waiters) do
+    leave_queue(id)
+    redis.call('HDEL', state, id)
+    silent[#silent + 1] = id
+  end
+  if #silent == 0 then return end
+  -- Whatever else a dead process has here goes with that, or each would keep its turn until its
+  -- own time is up.
+  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))) do
+    leave_queue(id)
+    redis.call('HDEL', state, id)
+  end
+  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1))) do drop(id) end
+end
+
+-- ------------------------------------------------------------------------- evicted keys
+
+-- When a claim's silence ends it, if it sent a heartbeat with the last one that came.
+local function end_of(claim, beat_at)
+  return math.max(tonumber(claim.granted) or 0, tonumber(claim.ticket), beat_at) + claim.interval
+end
+
+-- One of the two keys of the queue was evicted: make it anew from the other and the claims.
+local function rebuild_queue(lost, left, beat_at)
+  for _, id in ipairs(redis.call('ZRANGE', left, 0, -1)) do
+    local claim = read_claim(id)  -- none for a foreign one
+    local deadline = claim and end_of(claim, beat_at) or now + 15
+    redis.call('ZADD', lost, lost == waiting and (claim and claim.ticket or now_text) or seconds(deadline), id)
+    outlive(lost, math.max(deadline - now, 1))
+  end
+end
+
+-- Make main, waiting or waiting_heartbeat anew if one was evicted, which is to say: it is not there,
+-- though claims say that it should be. Who is dead by now is not put back. Holders are, so that nobody
+-- gets their slots before they know, but they have lost them: a foreign client may have removed the
+-- only one on purpose, which looks the same.
+rebuild = function()
+  local claims = redis.call('HLEN', state)
+  local beat_at = tonumber(redis.call('HGET', state, '.beat')) or 0
+  for _, fact in ipairs(redis.call('HMGET', state, unpack(FACTS))) do
+    if fact then claims = claims - 1 end
+  end
+  local waits, is_heard = redis.call('EXISTS', waiting) == 1, redis.call('EXISTS', waiting_heartbeat) == 1
+  if waits and not is_heard then rebuild_queue(waiting_heartbeat, waiting, beat_at) end
+  if is_heard and not waits then rebuild_queue(waiting, waiting_heartbeat, beat_at) end
+  local held = redis.call('ZCARD', main)
+  if claims == 0 or (held > 0 and claims <= held + redis.call('ZCARD', waiting)) then return end
+
+  local is_main_lost, is_queue_lost, dead = held == 0, not waits and not is_heard, {}
+  local is_closed = redis.call('HEXISTS', state, '.closed') == 1  -- then nobody waits
+  local filed = redis.call('HGETALL', state)
+  for i = 1, #filed, 2 do
+    local id = filed[i]
+    local claim = string.sub(id, 1, 1) ~= '.' and parse_claim(filed[i + 1])
+    if claim and (claim.granted ~= '0' and is_main_lost or claim.granted == '0' and is_queue_lost) then
+      local deadline = end_of(claim, beat_at)
+      local life = math.max(deadline - now, 1)
+      if deadline <= now or (is_closed and claim.granted == '0') then
+        dead[#dead + 1] = id
+      elseif claim.granted ~= '0' then
+        renew(main, members_of(id), seconds(deadline))
+        outlive(main, life)
+        redis.call('HSET', state, '.evicted', now_text)
+      else
+        redis.call('ZADD', waiting, claim.ticket, id)
+        redis.call('ZADD', waiting_heartbeat, seconds(deadline), id)
+        outlive(waiting, life)
+        outlive(waiting_heartbeat, life)
+      end
+    end
+  end
+  for _, id in ipairs(dead) do drop(id) end
+  if #dead > 0 or is_main_lost then recount() end
+end
+
+-- Forget those of the ids that a client which knows no claims has removed.
+local function mend(ids)
+  local found = false
+  for _, id in ipairs(ids) do
+    if string.sub(id, 1, 1) ~= '.' and not redis.call('ZSCORE', main, id)
+        and not redis.call('ZSCORE', waiting, id) then
+      drop(id)
+      found = true
+    end
+  end
+  if found then recount() end
+end
+
+-- Turn an id into a holder: members, ttl, token. `claim` has its numbers, and is nil for a
+-- foreign one, which knows none of these and confirms by acquire.lua. `deadline` is when
+-- its silence ends it, if that is known already.
+local function hold(id, claim, stored_token, interval, deadline)
+  interval = claim and tonumber(claim.interval) or interval
+  renew(main, members_of(id), seconds(deadline or now + interval))
+  outlive(main, interval)
+  if not claim then return end
+  claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)
+  claim.granted = now_text
+  write_claim(id, claim, '.token', whole(claim.token))
+  if claim.ttl ~= '-' then
+    redis.call('ZADD', ttls, seconds(now + claim.ttl), id)
+    outlive(ttls, claim.ttl + interval)
+  end
+end
+
+-- Whether clients of the documented protocol hold something: every slot of ours has a number.
+local function foreigners_hold()
+  local held, taken = redis.call('ZCARD', main), tonumber(redis.call('ZSCORE', numbers, 'top')) or 0
+  if held > taken then return true end
+  local seen = redis.call('ZRANGE', numbers, 0, 99)
+  for _, member in ipairs(seen) do
+    if member ~= 'top' then
+      local low, high = each_range(member)()
+      taken = taken - (high - low + 1)
+    end
+  end
+  return held > taken - (redis.call('ZCARD', numbers) - #seen)  -- the rest, one number each at least
+end
+
+-- A client that wakes nobody has begun to hold something: those who wait look for themselves
+-- from now on. One message is enough for each loop client.
+local function warn_of_foreigners()
+  local warned = {}
+  for _, id in ipairs(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1)) do
+    local client = client_of(id)
+    if client and not warned[client] then
+      warned[client] = true
+      notify(id, nil, 'look')
+    end
+  end
+end
+
+local function current_value()
+  return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
+end
+
+-- Hand what is free to the queue, strictly in order. The interval is what a
+-- foreign waiter is given, which did not leave its own.
+local function settle(value, interval)
+  if not value then return end
+  local free = value - redis.call('ZCARD', main)
+  if free <= 0 then return end
+  local facts = redis.call('HMGET', state, '.closed', '.token')
+  if facts[1] then return end
+  local token = tonumber(facts[2]) or 0
+  local left = AT_ONCE
+  while free > 0 do
+    local id = redis.call('ZRANGE', waiting, 0, 0)[1]
+    if not id then return end
+    if left == 0 then
+      -- The process of the next one has the others served.
+      unfinished = true
+      notify(id, owner_of(id), 'more')
+      return
+    end
+    left = left - 1
+    local slots = slots_of(id)
+    local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
+    local alive = alive_until > now
+    -- Nobody passes a head that does not fit: small ones would starve it.
+    if alive and slots > free then return end
+    if not alive then
+      if not silent_dropped then drop_silent() end
+      leave_queue(id)
+      redis.call('HDEL', state, id)
+      free = value - redis.call('ZCARD', main)
+    else
+      local claim = read_claim(id)
+      if not claim and string.sub(id, 1, 3) == 'sw-' then
+        -- Its claim was lost, and its place was not: it is asked to file it again.
+        if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
+        notify(id, nil, 'look')
+        return
+      end
+      if claim and not allot(id, claim, value) then return end
+      local first_foreigner = not claim and not foreigners_hold()
+      leave_queue(id)
+      -- A grant is no sign of life: one that died while it waited blocks the others
+      -- for no longer than if it had stayed there.
+      hold(id, claim, token, interval, alive_until)
+      if claim then
+        token = claim.token
+        notify(id, claim.owner, 'granted', whole(claim.number), whole(claim.token))
+      else
+        notify(id, nil, 'granted')
+        if first_foreigner then warn_of_foreigners() end
+      end
+      free = free - slots
+    end
+  end
+end
+
+-- In how many ms somebody's time is up here; -1 if nobody's is. Those who wait
+-- come back then. -2: a client that wakes nobody holds something, so they come back soon,
+-- and often.
+local function next_end()
+  if unfinished then return 0 end
+  if foreigners_hold() then return -2 end
+  local soonest
+  for _, key in ipairs({main, ttls, waiting_heartbeat}) do
+    local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if score and (not soonest or score < soonest) then soonest = score end
+  end
+  if not soonest then return -1 end
+  return math.max(math.ceil((soonest - now) * 1000), 0)
+end

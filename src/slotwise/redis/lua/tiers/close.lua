@@ -1,0 +1,15 @@
+-- tiers/close.lua: refuse everybody who is here or comes, until tiers/reopen.lua.
+-- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
+--       3 the reason (only if there is one)
+-- Returns messages for the caller.  Mirrors PathLedger.expire, then
+-- PathLedger.close. Of very many waiters, some are refused by the next calls, of whomever.
+-- include tiers/rules.lua
+open(1, ARGV[1])
+caller = ARGV[2]
+expire()
+put('.closed', '1')
+put('.reason', ARGV[3] or false)
+keep_closed()
+expire()  -- which refuses the waiters now
+return answer({})

@@ -1,0 +1,69 @@
+-- tiers/heartbeat.lua: the heartbeats of a whole process for its paths, and what became of them.
+-- KEYS  8 for each Tiers object (tiers/state.lua), one after the other
+-- ARGV  and replies are those of semaphore/heartbeat.lua, so that one heartbeat thread serves both:
+--       1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
+--       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
+--       how many holders, how many waiters, the holders' ids, the waiters' ids
+-- Returns for each object {ms until somebody's time is up, 0 if something is unfinished, or -1,
+-- and "lost id", "gone id", "granted id number token", "failed why", "full" ...}
+-- Mirrors a renewal of each, then PathLedger.expire.
+-- include tiers/rules.lua
+
+-- For one object, whose keys begin at KEYS[first] and arguments at ARGV[at].
+local function renew_name(first, at)
+  open(first, ARGV[1])
+  caller = ARGV[2]
+  local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local first_holder, first_waiter = at + 4, at + 4 + held
+  local last = first_waiter + waited - 1
+
+  -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
+  -- A ttl is not extended by that.
+  local holding, waiting = present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
+  local over = {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+    over[id] = true
+  end
+  local living, queued, outcome = {}, {}, {}
+  for i = first_holder, first_waiter - 1 do
+    local id = ARGV[i]
+    if holding[id] and not over[id] then living[#living + 1] = id else outcome[#outcome + 1] = 'lost ' .. id end
+  end
+  for i = first_waiter, last do
+    local id = ARGV[i]
+    local claim = holding[id] and not over[id] and read_claim(id)
+    if waiting[id] then
+      queued[#queued + 1] = id
+    elseif claim then
+      living[#living + 1] = id
+      outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+    else
+      outcome[#outcome + 1] = 'gone ' .. id
+    end
+  end
+  renew(holders, living, seconds(now + interval))
+  renew(waiters, queued, seconds(now + interval))
+  if known['.shape'] then
+    if held + waited > 0 then outlive(math.max(longest, interval)) end
+    clamp(holders, longest)
+    clamp(waiters, longest)
+    expire()
+    save()
+  end
+  for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
+  local due = next_end()
+  if due ~= 0 and redis.call('EXISTS', waiters) == 0 then due = -1 end
+  table.insert(outcome, 1, due)
+  return outcome
+end
+
+local full = begin_though_full(KEYS[4])
+local replies = {}
+local at = 3
+for first = 1, #KEYS, 8 do
+  local reply, why = guarded(renew_name, first, at)
+  replies[#replies + 1] = reply or {-1, 'failed ' .. why}
+  at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
+end
+if full then table.insert(replies[1], 'full') end
+return replies

@@ -1,0 +1,110 @@
+-- tiers/request.lua: take one slot of every tier at once, or else wait, holding nothing; for one
+-- request or for several of one Tiers object.
+-- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- ARGV  1 now (s; empty: the server's clock)
+--       2 the tiers' names, as the callers were made   3 and their values
+--       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
+--       6 "wait" or "try"   7 "again" if they may have been requested before, else empty
+--       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
+--       10... in turn an acquisition id and its path
+-- Returns {"granted", number, token}
+--         {"queued", ms until the next check is due, or -1}
+--         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
+--         {"conflict", tier or -1, its value}      in use with other tiers
+--         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
+-- and behind these, messages for the caller; for several, {"each", one of these for each} with the
+-- messages behind the last.
+-- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
+-- include tiers/rules.lua
+local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] == 'wait'
+local again, owner, tell_due = ARGV[7] ~= '', ARGV[8], ARGV[9] ~= ''
+local interval, first = tonumber(interval_text), 10
+
+-- What will be read of state, each field once.
+local function needed_fields()
+  local fields, seen = {}, {}
+  local function need(field)
+    if not seen[field] then
+      seen[field] = true
+      fields[#fields + 1] = field
+    end
+  end
+  for i = first, #ARGV, 2 do
+    if again then need(ARGV[i]) end
+    need('>' .. ARGV[i + 1])
+    for _, name in ipairs(names_of(ARGV[i + 1])) do need(name) end
+  end
+  return fields
+end
+
+-- The same reply to all requests, or to each what `reply_to` says.
+local function each(reply_to)
+  local replies = {'each'}
+  for i = first, #ARGV, 2 do replies[#replies + 1] = reply_to(ARGV[i], ARGV[i + 1]) end
+  return replies
+end
+
+local function finish(replies)
+  local last = replies[#replies]
+  if last[1] ~= 'closed' and last[1] ~= 'conflict' then replies[#replies] = answer(last) end
+  return #replies == 2 and replies[2] or replies
+end
+
+local function granted_before(id)
+  local claim = again and redis.call('ZSCORE', holders, id) and read_claim(id)
+  return claim and {'granted', claim.number, claim.token}
+end
+
+open(1, ARGV[1], needed_fields())
+caller = client_of(ARGV[first])
+if known['.closed'] then
+  -- One that is requested again may have been granted before the close.
+  return finish(each(function(id) return granted_before(id) or closed_reply() end))
+end
+local clash = declare(shape, declared)
+if clash then return finish(each(function() return {'conflict', clash - 1, values[clash] or 0} end)) end
+if interval > longest then
+  longest = interval
+  put('.interval', interval_text)
+end
+outlive(longest)
+expire()
+settle()
+
+local deadline = seconds(now + interval)
+local function request(id, path)
+  if again then
+    local granted = granted_before(id)
+    if granted then return granted end
+    if redis.call('ZSCORE', waiters, id) and read_claim(id) then return {'queued', -1} end
+  end
+  local path_nodes = nodes_of(path)
+  local lacking = lacks(path_nodes)
+  local is_free = not lacking and not parked_at(path) and not unfinished_on(path_nodes)
+  if not is_free and not may_wait then
+    lacking = lacking or path_nodes[1]
+    return {'busy', lacking.name, value_of(lacking), lacking.held, lacking.waiting}
+  end
+  last_ticket = last_ticket + 1
+  local claim = {
+    interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '0', number = 0,
+    token = 0, owner = owner,
+  }
+  if is_free then
+    hold(id, claim, path_nodes, deadline)
+    return {'granted', claim.number, claim.token}
+  end
+  wait(id, claim, path_nodes, deadline)
+  return {'queued', -1}
+end
+
+local before = last_ticket
+write_behind()
+local replies = each(request)
+write_all()
+if last_ticket > before then put('.ticket', whole(last_ticket)) end
+local due = (tell_due or again) and next_end()
+for i = 2, #replies do
+  if due and replies[i][1] == 'queued' then replies[i][2] = due end
+end
+return finish(replies)

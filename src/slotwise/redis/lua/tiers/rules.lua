@@ -1,0 +1,580 @@
+-- tiers/rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, where the rules
+-- stand) in Lua. Not a script.
+-- include tiers/state.lua
+local PATIENCE = 100
+local LOOKS = 64
+local is_finished = false  -- whether it is known that no node is to be looked at
+
+local function has_slot_for(node, ticket)
+  if blocked_until > now then return false end
+  local value = value_of(node)
+  if value == 0 then return true end
+  local kept = node.kept and node.kept ~= ticket
+  return node.held + (kept and 1 or 0) < value
+end
+
+local function lacks(path_nodes, ticket)
+  for at, node in ipairs(path_nodes) do
+    if not has_slot_for(node, ticket) then return node, at end
+  end
+end
+
+-- ----------------------------------------------------------------- groups, and where they are
+
+-- Heads that are parked at a node, the oldest first: read some at a time, and kept up to date. Each
+-- is {ticket, path, id}.
+local HEADS = 8
+
+local function parked_record(name, head)
+  return name .. ' ' .. padded(head[1]) .. ' ' .. head[2] .. ' ' .. head[3]
+end
+
+local function read_heads(node)
+  if pending then flush(parked) end
+  local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, HEADS)
+  node.heads, node.has_all_heads = {}, #found < HEADS
+  for i, record in ipairs(found) do
+    local ticket, path, id = string.match(record, '^%S+ (%d+) (%S+) (%S+)$')
+    node.heads[i] = {tonumber(ticket), path, id}
+  end
+end
+
+-- The oldest head that is parked at a node, or nil.
+local function first_parked(node)
+  local heads = node.heads
+  if not heads or (not heads[1] and not node.has_all_heads) then
+    read_heads(node)
+    heads = node.heads
+  end
+  return heads[1]
+end
+
+local function park(head, name)
+  zadd(parked, 0, parked_record(name, head))
+  put('>' .. head[2], name .. ' ' .. whole(head[1]) .. ' ' .. head[3])
+  fresh[parked] = true
+  local node = nodes[name]
+  local heads = node and node.heads
+  if not heads or not (node.has_all_heads or (heads[1] and head[1] < heads[#heads][1])) then return end
+  local at = #heads
+  while at > 0 and heads[at][1] > head[1] do at = at - 1 end
+  table.insert(heads, at + 1, head)
+end
+
+-- The head of the group of a path, or nil, and where that is parked.
+local function parked_at(path)
+  local record = get('>' .. path)
+  if record then
+    local name, ticket, id = string.match(record, '^(%S+) (%S+) (%S+)$')
+    if name then return {tonumber(ticket), path, id}, name end
+  end
+end
+
+local function unpark(head, name)
+  zrem(parked, parked_record(name, head))
+  local node = nodes[name]
+  for i, each in ipairs(node and node.heads or {}) do
+    if each[1] == head[1] then
+      table.remove(node.heads, i)
+      return
+    end
+  end
+end
+
+-- While settle() serves: the nodes to be looked at first, by ticket and name, the next one last.
+local work
+
+-- Put a node into its place among those, or move it if its ticket is older than before.
+local function queue_work(ticket, name)
+  local before = work.tickets[name]
+  if before then
+    if before <= ticket then return end
+    for i = #work, 1, -1 do
+      if work[i][2] == name then
+        table.remove(work, i)
+        break
+      end
+    end
+  end
+  work.tickets[name] = ticket
+  local low, high = 1, #work + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = work[middle]
+    if other[1] > ticket or (other[1] == ticket and other[2] > name) then low = middle + 1 else high = middle end
+  end
+  table.insert(work, low, {ticket, name})
+end
+
+local function look_at(node)
+  local head = first_parked(node)
+  if not head then return end
+  is_finished = false
+  if work then
+    queue_work(head[1], node.name)
+  else
+    redis.call('ZADD', unfinished, 'LT', head[1], node.name)
+    fresh[unfinished] = true
+  end
+end
+
+local function is_unfinished()  -- 1 or 0, for replies
+  return not is_finished and redis.call('EXISTS', unfinished) or 0
+end
+
+local function unfinished_on(path_nodes)
+  if is_finished then return nil end
+  for _, node in ipairs(path_nodes) do
+    if redis.call('ZSCORE', unfinished, node.name) then return node end
+  end
+end
+
+-- ------------------------------------------------------------------------ holding, waiting
+
+-- The lowest of the free numbers that are in the key, or nil; read once.
+local function lowest_stored(widest)
+  if widest.lowest == nil then
+    local free = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
+                            'LIMIT', 0, 1)[1]
+    widest.lowest = free and tonumber(string.match(free, '%d+$')) or false
+  end
+  return widest.lowest or nil
+end
+
+-- The lowest of the numbers that this call has freed, and where it is.
+local function lowest_freed(widest)
+  local lowest, at
+  for i, number in ipairs(freed[widest.name] or {}) do
+    if not lowest or number < lowest then lowest, at = number, i end
+  end
+  return lowest, at
+end
+
+local function take_number(widest)  -- before it counts the new holder
+  if widest.top > widest.held then
+    local stored, own, at = lowest_stored(widest), lowest_freed(widest)
+    if own and not (stored and stored < own) then
+      table.remove(freed[widest.name], at)
+      return own
+    elseif stored then
+      redis.call('ZREM', numbers, widest.name .. ' ' .. padded(stored))
+      widest.lowest = nil
+      return stored
+    end
+  end
+  widest.top = widest.top + 1
+  return widest.top
+end
+
+local function free_number(widest, number)
+  local those = freed[widest.name] or {}
+  freed[widest.name] = those
+  those[#those + 1] = number
+end
+
+local function free_all_numbers(widest)
+  if widest.top > 1 then
+    redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+  end
+  freed[widest.name], widest.lowest, widest.top = nil, false, 0
+end
+
+-- Turn a claim, whose nodes all have a slot for it, into a holder until `deadline`.
+local function hold(id, claim, path_nodes, deadline)
+  local widest = path_nodes[#path_nodes]
+  claim.number = take_number(widest)
+  if widest.held == 0 then fresh[holders] = true end
+  for _, node in ipairs(path_nodes) do
+    node.held = node.held + 1
+    change(node)
+  end
+  token = math.max(token + 1, now_us)
+  claim.token, claim.granted = token, now_text
+  put('.token', whole(token))
+  write_claim(id, claim)
+  zadd(holders, deadline, id)
+  if claim.ttl ~= '-' then
+    zadd(ttls, seconds(now + tonumber(claim.ttl)), id)
+    fresh[ttls] = true
+    if not known['.timed'] then put('.timed', '1') end
+  end
+end
+
+-- End a hold, if there is one; grants nothing.
+local function release(id)
+  if redis.call('ZREM', holders, id) == 0 then return 0 end
+  local claim = read_claim(id)
+  if not claim then return 0 end
+  put(id, false)
+  if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
+  local path_nodes = nodes_of(claim.path)
+  for _, node in ipairs(path_nodes) do
+    node.held = math.max(node.held - 1, 0)  -- should the server have lost one key and not the other
+    change(node)
+    if node.waiting > 0 then touched[node.name] = node end
+  end
+  local widest = path_nodes[#path_nodes]
+  if widest.held > 0 then free_number(widest, claim.number) else free_all_numbers(widest) end
+  return 1
+end
+
+-- Wait. The group of a path is parked when its first one comes.
+local function wait(id, claim, path_nodes, deadline)
+  write_claim(id, claim)
+  zadd(queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+  zadd(waiters, deadline, id)
+  if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
+  for _, node in ipairs(path_nodes) do
+    node.waiting = node.waiting + 1
+    change(node)
+  end
+  if not parked_at(claim.path) then
+    park({claim.ticket, claim.path, id}, (lacks(path_nodes) or unfinished_on(path_nodes)).name)
+  end
+end
+
+-- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
+local function take_out(id, path, ticket, path_nodes)
+  local record = path .. ' ' .. padded(ticket) .. ' ' .. id
+  zrem(queue, record)
+  zrem(waiters, id)
+  for _, node in ipairs(path_nodes) do
+    node.waiting = math.max(node.waiting - 1, 0)
+    change(node)
+  end
+  -- The counts spare a search when nobody can be there.
+  for _, node in ipairs(path_nodes) do
+    if node.waiting == 0 then return nil end
+  end
+  local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
+  if following then
+    local next_ticket, next_id = string.match(following, '^%S+ (%d+) (%S+)$')
+    return {tonumber(next_ticket), path, next_id}
+  end
+end
+
+local function drop_keeps(path_nodes, from, ticket)
+  for at = from, #path_nodes do
+    local node = path_nodes[at]
+    if node.kept == ticket then
+      node.kept = nil
+      change(node)
+      look_at(node)
+    end
+  end
+end
+
+-- Leave the queue, if it stands there; grants nothing. Also the node where its group was parked.
+local function leave(id)
+  if not redis.call('ZSCORE', waiters, id) then return 0 end
+  local claim = read_claim(id)
+  if not claim then return redis.call('ZREM', waiters, id) end
+  put(id, false)
+  local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
+  local head, name = parked_at(path)
+  if not head or head[1] ~= ticket then
+    take_out(id, path, ticket, path_nodes)
+    return 1, name
+  end
+  drop_keeps(path_nodes, 1, ticket)
+  unpark(head, name)
+  local next_head = take_out(id, path, ticket, path_nodes)
+  if next_head then
+    park(next_head, name)  -- it lacks the same node
+  else
+    put('>' .. path, false)
+  end
+  return 1, name
+end
+
+-- ------------------------------------------------------------------------------- serving
+
+-- Keep a slot of each narrower node with a limit, up to the first that keeps one for another.
+local function keep(path_nodes, before, ticket)
+  for at = 1, before - 1 do
+    local node = path_nodes[at]
+    if value_of(node) ~= 0 then
+      if node.kept and node.kept ~= ticket then return end
+      node.kept = ticket
+      change(node)
+    end
+  end
+end
+
+-- Grant the head of a group that is parked here, or park it where it lacks something.
+local function examine(head, here)
+  local ticket, path, id = head[1], head[2], head[3]
+  local path_nodes = nodes_of(path)
+  unpark(head, here.name)
+  local lacking, at = lacks(path_nodes, ticket)
+  if lacking then
+    drop_keeps(path_nodes, at, ticket)
+    if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket) end
+    park(head, lacking.name)
+    return
+  end
+  for _, node in ipairs(path_nodes) do
+    if node.kept == ticket then node.kept = nil end  -- it is taken now
+  end
+  local claim, deadline = read_claim(id), redis.call('ZSCORE', waiters, id)
+  if claim and deadline then
+    -- A grant is no sign of life: one that died while it waited blocks the others for no longer
+    -- than if it had stayed there.
+    hold(id, claim, path_nodes, deadline)
+    notify(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
+  end
+  local next_head = take_out(id, path, ticket, path_nodes)
+  if next_head then
+    park(next_head, (lacks(path_nodes, next_head[1]) or here).name)
+  else
+    put('>' .. path, false)
+  end
+end
+
+-- Read the nodes that are to be looked at first. Enough for one settle(), unless some of them
+-- turn out to have no slot.
+local function load_work()
+  work = {tickets = {}, stored = {}, taken = {}, bound = math.huge}
+  if is_finished then return end
+  local found = redis.call('ZRANGE', unfinished, 0, LOOKS - 1, 'WITHSCORES')
+  for i = #found - 1, 1, -2 do
+    local ticket = tonumber(found[i + 1])
+    work[#work + 1] = {ticket, found[i]}
+    work.tickets[found[i]], work.stored[found[i]] = ticket, ticket
+  end
+  if #found == 2 * LOOKS then work.bound = tonumber(found[#found]) end
+end
+
+local function store_work()
+  local taken, added = {}, {}
+  for name in pairs(work.taken) do taken[#taken + 1] = name end
+  for name, ticket in pairs(work.tickets) do
+    if work.taken[name] or work.stored[name] ~= ticket then
+      added[#added + 1] = ticket
+      added[#added + 1] = name
+    end
+  end
+  for from = 1, #taken, CHUNK do
+    redis.call('ZREM', unfinished, unpack(taken, from, math.min(from + CHUNK - 1, #taken)))
+  end
+  for from = 1, #added, CHUNK do
+    redis.call('ZADD', unfinished, 'LT', unpack(added, from, math.min(from + CHUNK - 1, #added)))
+    fresh[unfinished] = true
+  end
+  is_finished = #work == 0 and work.bound == math.huge
+  work = nil
+end
+
+-- The node to be looked at next and its ticket, or nil.
+local function take_work()
+  local following = work[#work]
+  if work.bound < math.huge and (not following or following[1] > work.bound) then
+    store_work()
+    load_work()
+    following = work[#work]
+  end
+  if not following then return nil end
+  work[#work] = nil
+  work.tickets[following[2]] = nil
+  work.taken[following[2]] = true
+  return following
+end
+
+local function settle()
+  if known['.closed'] then  -- nobody is granted anything
+    redis.call('DEL', unfinished)
+    is_finished, touched = true, {}
+    return
+  end
+  load_work()
+  for name, node in pairs(touched) do
+    touched[name] = nil
+    look_at(node)
+  end
+  write_behind()
+  local looks = LOOKS
+  while looks > 0 do
+    local following = take_work()
+    if not following then break end
+    local here = read_node(following[2])
+    local head = has_slot_for(here) and first_parked(here)
+    if head then
+      if head[1] == following[1] then
+        looks = looks - 1
+        examine(head, here)
+      end
+      look_at(here)
+    end
+  end
+  write_all()
+  store_work()
+end
+
+-- End all whose time is up; only then, when no waiter is left whose own time is up, is
+-- anything granted.
+local function expire()
+  is_finished = false
+  if known['.timed'] then
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+      if release(id) == 0 then redis.call('ZREM', ttls, id) end
+    end
+  end
+  local silent = redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  for _, id in ipairs(silent) do release(id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+    leave(id)
+    silent[#silent + 1] = id
+  end
+  if #silent > 0 then
+    -- Whatever else a dead process has here goes with that, or each would keep its turn until its
+    -- own time is up.
+    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))) do leave(id) end
+    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', holders, 0, LOOKED_AT - 1))) do release(id) end
+  end
+  if known['.closed'] then
+    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+      local claim = read_claim(id)
+      leave(id)
+      notify(id, claim and claim.owner, 'closed', id, known['.reason'] or nil)
+    end
+  end
+  settle()
+end
+
+-- In how many ms somebody's time is up, 0 if something is unfinished, -1 if there is nothing to
+-- come back for. Those who wait come back then.
+local function next_end()
+  if is_unfinished() == 1 then return 0 end
+  local soonest = blocked_until > now and blocked_until or nil
+  for _, key in ipairs({holders, ttls, waiters}) do
+    local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if score and (not soonest or score < soonest) then soonest = score end
+  end
+  if not soonest then return -1 end
+  return math.max(math.ceil((soonest - now) * 1000), 0)
+end
+
+-- --------------------------------------------------------------------------- after a loss
+
+-- The members of a sorted set with their scores, and whether it is there at all.
+local function scores_in(key)
+  local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
+  return scores, #flat > 0
+end
+
+-- Read all of state, and begin to count anew: the ids of the claims.
+local function forget_counts()
+  local fields, ids = redis.call('HGETALL', state), {}
+  for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
+  for i = 1, #fields, 2 do
+    local field = fields[i]
+    if string.match(field, '^%d') then
+      local node = read_node(field)
+      node.held, node.waiting, node.top, node.kept = 0, 0, 0, nil
+      change(node)
+    elseif string.sub(field, 1, 1) == '>' then
+      put(field, false)
+    elseif string.sub(field, 1, 1) ~= '.' then
+      ids[#ids + 1] = field
+    end
+  end
+  return ids
+end
+
+-- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
+-- in a key that was lost gets a full interval.
+function rebuild()
+  local held_until, holders_there = scores_in(holders)
+  local alive_until, waiters_there = scores_in(waiters)
+  local taken, heads = {}, {}
+  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
+  for _, id in ipairs(forget_counts()) do
+    local claim = read_claim(id)
+    local granted = claim and claim.granted ~= '0'
+    local scores, there = alive_until, waiters_there
+    if granted then scores, there = held_until, holders_there end
+    if not claim or (there and not scores[id]) then
+      put(id, false)
+    else
+      local path_nodes = nodes_of(claim.path)
+      redis.call('ZADD', granted and holders or waiters, scores[id] or seconds(now + claim.interval), id)
+      for _, node in ipairs(path_nodes) do
+        if granted then node.held = node.held + 1 else node.waiting = node.waiting + 1 end
+        change(node)
+      end
+      if granted then
+        local widest = path_nodes[#path_nodes]
+        widest.top = math.max(widest.top, claim.number)
+        taken[widest.name] = taken[widest.name] or {}
+        taken[widest.name][claim.number] = true
+        if claim.ttl ~= '-' then redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id) end
+      else
+        redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+        local head = heads[claim.path]
+        if not head or claim.ticket < head[1] then heads[claim.path] = {claim.ticket, claim.path, id} end
+      end
+    end
+  end
+  for name, those in pairs(taken) do
+    for number = 1, read_node(name).top do
+      if not those[number] then redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number)) end
+    end
+  end
+  for path, head in pairs(heads) do
+    local path_nodes = nodes_of(path)
+    local lacking = lacks(path_nodes, head[1])
+    park(head, (lacking or path_nodes[1]).name)
+    if not lacking then look_at(path_nodes[1]) end
+  end
+  for key = first_key + 1, first_key + 7 do fresh[KEYS[key]] = true end
+end
+
+-- ----------------------------------------------------------------------- what it was made with
+
+-- The i-th part of a text that has "|" between its parts.
+local function part(text, i)
+  for each in string.gmatch(text, '[^|]+') do
+    i = i - 1
+    if i == 0 then return each end
+  end
+end
+
+-- The tier whose value is in the way of an object that was made with these, or nil.
+local function clashing(own_values)
+  local i = 0
+  for value in string.gmatch(own_values, '%d+') do
+    i = i + 1
+    if not string.find(part(get('.accepted'), i), ',' .. value .. ',', 1, true) then return i end
+  end
+end
+
+-- Agree on the tiers with an object that was made with these; nil, or the number of the tier
+-- whose value is in the way, or 0 if the tiers are others.
+local function declare(shape, own_values)
+  local clash = 0
+  if known['.shape'] == shape then
+    clash = known['.declared'] ~= own_values and clashing(own_values)
+    if not clash then return nil end
+  end
+  if known['.shape'] and redis.call('EXISTS', holders, waiters) > 0 then return clash end
+  -- Nobody is there: what was agreed on before, and changed since, is forgotten.
+  redis.call('DEL', ttls, queue, parked, unfinished, numbers)
+  for _, field in ipairs(redis.call('HKEYS', state)) do
+    if string.sub(field, 1, 1) ~= '.' then put(field, false) end
+  end
+  read_values(own_values)
+  put('.shape', shape)
+  put('.declared', own_values)
+  put('.accepted', (string.gsub(own_values, '(%d+),?', '|,%1,')))
+  put('.values', own_values)
+end
+
+-- The last thing that a script does: write, and reply. Behind the reply stand the messages for the
+-- caller, "unfinished" among them if a call of tiers/heartbeat.lua has to serve the others.
+local function answer(reply)
+  save()
+  for _, message in ipairs(messages) do reply[#reply + 1] = message end
+  if is_unfinished() == 1 then reply[#reply + 1] = 'unfinished' end
+  return reply
+end

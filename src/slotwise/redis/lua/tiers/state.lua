@@ -1,0 +1,284 @@
+-- tiers/state.lua: what is kept of a Tiers object on the server, and how it is read and written.
+-- Who is served, and when, stands in tiers/rules.lua. Not a script.
+--
+-- One object is eight keys, in this order in KEYS. A node is "tier:key", a path its nodes with
+-- commas between, narrow to wide (path_keys.py); neither has a space in it.
+--   state       hash  node -> "held waiting value kept top": how many slots are held, how many
+--                     wait whose path goes through it, its own value or "-" for that of its
+--                     tier, the ticket of the head that a slot is kept for or "-", and, in the
+--                     widest tier, the highest slot number there has been
+--                     id -> its claim (base/claim.lua), with the path in front of the owner
+--                     ">path" -> "node ticket id": where the group of a path is parked, and its head
+--                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
+--                     .closed, and .reason if that has one, .life, until when (us) all of this is
+--                     kept, .keys, how many of the other keys there are, and .blocked, until when
+--                     (s) nothing is granted
+--   holders     zset  id -> deadline of its silence
+--   waiters     zset  id -> deadline of its silence
+--   ttls        zset  id -> deadline of its ttl
+--   queue       zset  "path ticket id", all with score 0: sorted, so that the first of a path
+--                     is the head of its group
+--   parked      zset  "node ticket path id", likewise: the first of a node has the oldest head
+--   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
+--   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
+-- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
+-- made anew of the claims; if it is state itself, all of them are over.
+-- include base/base.lua
+-- include base/claim.lua
+-- include base/proof.lua
+-- include base/renewal.lua
+local state, holders, waiters, ttls, queue, parked, unfinished, numbers
+local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
+local known, changed          -- fields of state that were read; those to be written
+local nodes, moved            -- nodes that were read, taken apart; those that have changed
+local freed                   -- widest node -> slot numbers that this call has freed
+local touched                 -- nodes that this call has freed slots of, to be looked at
+local fresh                   -- keys that this call may have made
+local values, token, last_ticket, longest, life_us, blocked_until
+local first_key
+local rebuild                 -- tiers/rules.lua: make all keys anew of the claims
+
+-- Sorted sets are written behind while a call makes many changes of a kind: key -> member -> its
+-- score, or false to remove it. Nil when they are written at once.
+local pending
+
+local function flush(key)
+  local additions, removals = {}, {}
+  for member, score in pairs(pending[key] or {}) do
+    if score then
+      additions[#additions + 1] = score
+      additions[#additions + 1] = member
+    else
+      removals[#removals + 1] = member
+    end
+  end
+  for from = 1, #additions, CHUNK do
+    redis.call('ZADD', key, unpack(additions, from, math.min(from + CHUNK - 1, #additions)))
+  end
+  for from = 1, #removals, CHUNK do
+    redis.call('ZREM', key, unpack(removals, from, math.min(from + CHUNK - 1, #removals)))
+  end
+  pending[key] = nil
+end
+
+local function write_behind() pending = {} end
+
+local function write_all()
+  for key in pairs(pending) do flush(key) end
+  pending = nil
+end
+
+local function change_later(key, member, score)
+  local changes = pending[key] or {}
+  pending[key] = changes
+  changes[member] = score
+end
+
+local function zadd(key, score, member)
+  if pending then change_later(key, member, score) else redis.call('ZADD', key, score, member) end
+end
+
+local function zrem(key, member)
+  if pending then change_later(key, member, false) else redis.call('ZREM', key, member) end
+end
+
+local function padded(ticket) return string.format('%016d', ticket) end
+
+-- ------------------------------------------------------------- state: read once, written once
+
+local function fetch(fields)
+  for from = 1, #fields, CHUNK do
+    local texts = redis.call('HMGET', state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    for i, text in ipairs(texts) do known[fields[from + i - 1]] = text end
+  end
+end
+
+local function get(field)
+  local text = known[field]
+  if text == nil then
+    text = redis.call('HGET', state, field)
+    known[field] = text
+  end
+  return text
+end
+
+local function put(field, text)  -- false forgets it
+  known[field], changed[field] = text, true
+end
+
+local function read_values(text)
+  values = {}
+  for value in string.gmatch(text, '%d+') do values[#values + 1] = tonumber(value) end
+end
+
+local function count_keys()  -- besides state
+  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers)
+end
+
+-- State is lost, and with it who holds what. Nobody gets anything until they know that: at the
+-- latest when their time is up, since nothing renews it any more.
+local function forget_claims()
+  local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
+  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
+  if latest and latest > now then
+    known['.blocked'] = seconds(latest)
+    redis.call('HSET', state, '.blocked', known['.blocked'])
+    redis.call('PEXPIRE', state, math.ceil((latest - now) * 1000))
+  end
+end
+
+-- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
+local function open(first, given_now, fields)
+  first_key = first
+  state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
+  queue, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
+  set_clock(given_now)
+  messages, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
+  fields = fields or {}
+  for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
+                         '.life', '.closed', '.reason', '.keys', '.blocked'}) do
+    fields[#fields + 1] = fact
+  end
+  fetch(fields)
+  read_values(known['.values'] or '')
+  token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
+  longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
+  local keys = count_keys()
+  if not known['.shape'] and keys > 0 then forget_claims() end
+  blocked_until = tonumber(known['.blocked']) or 0
+  local is_over = known['.blocked'] and blocked_until <= now
+  if is_over then put('.blocked', false) end
+  if known['.shape'] and (is_over or keys ~= (tonumber(known['.keys']) or 0)) then rebuild() end
+end
+
+local function expire_with_the_others(key)
+  local left_us = life_us - now_us
+  if left_us <= 0 then left_us = longest * 1000000 end  -- the clock was set forward just now
+  redis.call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
+end
+
+-- Keep everything for another `life` seconds. The life of a key is never shortened.
+local function outlive(life)
+  if life_us >= now_us + life * 1000000 then return end
+  -- A little more than asked for, so that most calls find nothing to do.
+  life_us = now_us + 2 * life * 1000000
+  put('.life', whole(life_us))
+  fresh[state] = true
+  for key = first_key, first_key + 7 do expire_with_the_others(KEYS[key]) end
+end
+
+-- Keep it in mind that the tiers are closed, for 30 days after the last call that met it.
+local function keep_closed() outlive(30 * 24 * 3600) end
+
+-- ------------------------------------------------------------------------------- nodes
+
+local function read_node(name)
+  local node = nodes[name]
+  if node then return node end
+  node = {name = name, tier = tonumber(string.match(name, '^%d+')) + 1, held = 0, waiting = 0, top = 0}
+  local text = get(name)
+  if text then
+    local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+    node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
+    node.value, node.kept = tonumber(value), tonumber(kept)
+  end
+  nodes[name] = node
+  return node
+end
+
+local function names_of(path)
+  local names = {}
+  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  return names
+end
+
+local function nodes_of(path)
+  local names, unread, found = names_of(path), {}, {}
+  for _, name in ipairs(names) do
+    if known[name] == nil then unread[#unread + 1] = name end
+  end
+  if #unread > 0 then fetch(unread) end
+  for i, name in ipairs(names) do found[i] = read_node(name) end
+  return found
+end
+
+local function change(node) moved[node.name] = node end
+
+local function value_of(node) return node.value or values[node.tier] or 0 end
+
+-- Write what has changed, and see that every key expires. A node that nothing is known of
+-- any more costs nothing.
+local function save()
+  for name, those in pairs(freed) do
+    for _, number in ipairs(those) do
+      redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number))
+      fresh[numbers] = true
+    end
+  end
+  freed = {}
+  local keys = known['.shape'] and whole(count_keys())
+  if keys and known['.keys'] ~= keys then put('.keys', keys) end
+  for name, node in pairs(moved) do
+    if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
+      put(name, false)
+    else
+      put(name, whole(node.held) .. ' ' .. whole(node.waiting) .. ' '
+        .. (node.value and whole(node.value) or '-') .. ' ' .. (node.kept and whole(node.kept) or '-')
+        .. ' ' .. whole(node.top))
+    end
+  end
+  local written, gone = {}, {}
+  for field in pairs(changed) do
+    local text = known[field]
+    if text then
+      written[#written + 1] = field
+      written[#written + 1] = text
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  for from = 1, #written, CHUNK do
+    redis.call('HSET', state, unpack(written, from, math.min(from + CHUNK - 1, #written)))
+  end
+  for from = 1, #gone, CHUNK do
+    redis.call('HDEL', state, unpack(gone, from, math.min(from + CHUNK - 1, #gone)))
+  end
+  for key in pairs(fresh) do
+    if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
+  end
+  changed, moved, fresh = {}, {}, {}
+end
+
+-- ------------------------------------------------------------------------------ claims
+
+local function read_claim(id)
+  local claim = parse_claim(get(id) or '')
+  if not claim then return nil end
+  claim.path, claim.owner = string.match(claim.owner, '^(%S+) (.*)$')
+  claim.ticket = tonumber(claim.ticket)
+  return claim.path and claim
+end
+
+local function write_claim(id, claim)
+  put(id, claim_text(claim.interval, claim.ttl, whole(claim.ticket), claim.granted, whole(claim.number),
+                     whole(claim.token), claim.path .. ' ' .. claim.owner))
+end
+
+-- A message to the process of an id, or into the reply if that is the caller's own. `owner` is
+-- that of its claim.
+local function notify(id, owner, ...)
+  local client = client_of(id)
+  local message = table.concat({...}, ' ')
+  if client == caller then
+    messages[#messages + 1] = message
+  elseif client then
+    redis.call('PUBLISH', 'slotwise:' .. client, proved(message, owner))
+  end
+end
+
+-- What is replied to one who is refused: "closed", and the reason if there is one.
+local function closed_reply()
+  keep_closed()
+  save()
+  return {'closed', known['.reason'] or nil}
+end
