@@ -164,9 +164,14 @@ def test_a_name_that_is_no_text_is_one_line(shell: Shell):
     assert ran.stderr == f"slotwise show: {words}\n"
 
 
-@pytest.mark.parametrize("name", ["run", "ls", "doctor", "demo"])
+@pytest.mark.parametrize("name", ["run", "ls", "top", "doctor", "purge", "demo"])
 def test_every_command_works_without_rich(shell: Shell, name):
-    words = {"run": ["run", "api", "--limit", "1", "--", "true"], "demo": ["demo", "--help"]}
+    words = {
+        "run": ["run", "api", "--limit", "1", "--", "true"],
+        "top": ["top", "--every", "0.1"],
+        "purge": ["purge", str(shell.folder), "--dry-run"],
+        "demo": ["demo", "--help"],
+    }
     text = (
         "import sys; sys.modules['rich'] = None;"
         f"sys.argv = ['slotwise', *{words.get(name, [name])!r}];"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,19 @@ from tests.cli._shell import HANG, Shell, command
 @contextmanager
 def unwritable(kind: str) -> Iterator[int]:
     """A descriptor that takes nothing."""
+    if kind == "stuck":
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+        try:
+            yield writing
+        finally:
+            os.close(reading)
+            os.close(writing)
+        return
     if kind == "full":
         if not Path("/dev/full").exists():
             pytest.skip("there is no /dev/full here")
@@ -43,6 +56,7 @@ def exit_code(shell: Shell, *words: object, **streams: int) -> int:
         ("unread", ("run", "api", "--limit", "1", "--", "/nonexistent"), 127),
         ("full", ("run", "full", "--limit", "1", "--no-wait", "--", "true"), 75),
         ("unread", ("run", "api", "--limit", "1", "--ttl", "0.2", "--", "sleep", "1000"), 124),
+        ("stuck", ("run", "api", "--limit", "1", "--ttl", "0.2", "--", "sleep", "1000"), 124),
         ("full", ("resize", "full", "0"), 2),
         ("unread", ("show", "nobody-made-this"), 1),
         ("full", ("lss",), 2),

@@ -8,6 +8,7 @@ where a table does not fit, as an id that was cut can't be copied.
 from __future__ import annotations
 
 import json
+import select
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
+
+_PATIENCE = 1.0  # seconds that an error waits for a reader of stderr
 
 NOT_TEXT = "names and labels must be text, in UTF-8"
 
@@ -29,16 +32,27 @@ RIGHT = ">"  # what the title of a column of numbers begins with
 def print_error(command: str, words: object) -> None:
     """Write one line to stderr, whatever is in the words.
 
-    A stderr that can't be written (a full disk, a reader that is gone) changes nothing: the
-    exit code still tells what happened, and what was to be done is done.
+    A stderr that can't be written changes nothing, be it a full disk, a reader that is
+    gone, or one that does not read: the exit code still tells what happened, and what was
+    to be done is done.
     """
     speaker = f"slotwise {command}".rstrip()
     line = redact(" ".join(str(words).split()))
+    if not is_writable(sys.stderr, _PATIENCE):
+        return
     try:
         sys.stderr.write(f"{speaker}: {printable(line)}\n")
         sys.stderr.flush()
     except OSError:
         pass
+
+
+def is_writable(stream: TextIO, timeout: float = 0.0) -> bool:
+    """Whether a line can be written within ``timeout`` seconds, without waiting for a reader."""
+    try:
+        return bool(select.select([], [stream], [], timeout)[1])
+    except (OSError, ValueError):  # not a file of the system
+        return True
 
 
 def print_usage_error(command: str, words: str) -> None:

@@ -12,18 +12,17 @@ import json
 import logging
 import os
 import resource
-import select
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, did_you_mean, number, whole_number
-from slotwise._cli.output import print_error, printable
+from slotwise._cli.output import is_writable, print_error, printable
 from slotwise._cli.purge_view import bar, show_plan, show_summary
 from slotwise._core.redaction import redact, redacted_repr
 from slotwise.errors import SlotwiseError
@@ -220,7 +219,7 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
     else:
         report = _with_signals(Run(plan))
     try:
-        if report.stopped_by in SIGNALS and sys.stdout is not None and not _is_writable(sys.stdout):
+        if report.stopped_by in SIGNALS and sys.stdout is not None and not is_writable(sys.stdout):
             raise OSError(errno.EAGAIN, "nobody reads it")  # one signal is enough to end
         if as_json:
             _line("summary", report.as_dict())
@@ -309,14 +308,6 @@ def _line(event: str, fields: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _is_writable(stream: TextIO) -> bool:
-    """Whether a write would not wait for a reader."""
-    try:
-        return bool(select.select([], [stream], [], 0)[1])
-    except (OSError, ValueError):  # not a stream of the system's
-        return True
-
-
 class _Log(logging.Handler):
     """Writes lines to stderr, or JSON to stdout; never waits for a reader.
 
@@ -330,10 +321,10 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         with suppress(OSError, ValueError):
-            if self._as_json and _is_writable(sys.stdout):
+            if self._as_json and is_writable(sys.stdout):
                 level = record.levelname.lower()
                 _line("log", {"time": record.created, "level": level, "message": message})
-            elif _is_writable(sys.stderr):
+            elif is_writable(sys.stderr):
                 sys.stderr.write(f"{record.levelname} {printable(message)}\n")
                 sys.stderr.flush()
 

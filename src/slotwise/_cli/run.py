@@ -202,14 +202,14 @@ async def _wait(
     semaphore: Semaphore, given: argparse.Namespace, received: SignalQueue
 ) -> AcquisitionResult:
     """Acquire a slot. Whatever ends the wait, neither a slot nor a waiter is left behind."""
-    asking: asyncio.Future[AcquisitionResult] = asyncio.ensure_future(
+    acquiring: asyncio.Future[AcquisitionResult] = asyncio.ensure_future(
         semaphore.acquire(given.slots, timeout=given.wait, label=given.label)
     )
     receiving = asyncio.ensure_future(received.next())
     ended_by = None
     with status_while_waiting(semaphore):
-        while not asking.done() and ended_by is None:
-            await asyncio.wait((asking, receiving), return_when=asyncio.FIRST_COMPLETED)
+        while not acquiring.done() and ended_by is None:
+            await asyncio.wait((acquiring, receiving), return_when=asyncio.FIRST_COMPLETED)
             if receiving.done():
                 number = receiving.result().number
                 receiving = asyncio.ensure_future(received.next())
@@ -223,10 +223,10 @@ async def _wait(
                 (a.number for a in received.pending() if a.number not in _NOT_ENDING), None
             )
         if ended_by is None:
-            return await asking
-        asking.cancel()
+            return await acquiring
+        acquiring.cancel()
         with suppress(SlotwiseError, asyncio.CancelledError):
-            await semaphore.release(await asking)  # granted at the same moment
+            await semaphore.release(await acquiring)  # granted at the same moment
     raise _Interrupted(ended_by)
 
 
@@ -248,10 +248,10 @@ async def _supervise(
                 received.stop_here(stopped_by)
             elif event.number == _LOST:
                 ended_by_us = True
-                print_error("run", f"{acquired.lost.reason}: ending {child.command[0]!r}")
                 _send(child, signal.SIGTERM)
-                _send(child, signal.SIGCONT)  # one that is stopped would not hear the other
+                _send(child, signal.SIGCONT)  # a stopped process would not get the other
                 loop.call_later(grace, received.put, ReceivedSignal(_GRACE_OVER))
+                print_error("run", f"{acquired.lost.reason}: ending {child.command[0]!r}")
             elif event.number == _GRACE_OVER:
                 _send(child, signal.SIGKILL)
             elif event.number == signal.SIGCONT:
