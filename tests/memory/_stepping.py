@@ -42,12 +42,14 @@ _STEPPED = tuple(
         "_ledger/slots",
         "_wait/wakers",
         "memory/_acquisition",
+        "memory/_base_tracker",
         "memory/_path_acquisition",
         "memory/_path_tracker",
         "memory/_paths",
         "memory/_registry",
         "memory/_semaphore",
         "memory/_tracker",
+        "memory/_waiting",
     )
 )
 assert all(map(os.path.exists, _STEPPED)), "a module was renamed, and would not be stepped through"

@@ -18,7 +18,7 @@ from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._core.limit import AcquisitionContext
 from slotwise._wait import clock as _clock
 from slotwise._wait import section
-from slotwise.memory import _tracker
+from slotwise.memory import _base_tracker
 from slotwise.memory._registry import Registry
 from slotwise.testing import FakeClock, settle
 
@@ -256,7 +256,7 @@ async def test_a_task_that_left_its_block_is_not_cancelled_for_its_ttl() -> None
     finally:
         logging.getLogger("slotwise.memory").setLevel(logging.NOTSET)
     assert wrongly == 0
-    assert not _tracker.ttl_cancels
+    assert not _base_tracker.ttl_cancels
 
 
 async def test_releasing_an_expired_id_elsewhere_does_not_save_its_task(clock: FakeClock) -> None:

@@ -25,7 +25,7 @@ from slotwise._wait import clock as _clock
 from slotwise._wait import section
 from slotwise._wait.wakers import thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
-from slotwise.memory import _acquisition, _log, _registry, _semaphore, _tracker
+from slotwise.memory import _acquisition, _base_tracker, _log, _registry, _semaphore, _tracker
 from slotwise.memory._acquisition import BlockWait
 from slotwise.memory._registry import Registry
 from slotwise.testing import FakeClock
@@ -142,7 +142,7 @@ class Stage:
             self.lock,
             self.loops,
             self.registry._trackers,
-            _tracker.ttl_cancels,
+            _base_tracker.ttl_cancels,
             section.section,
             self,
         ]

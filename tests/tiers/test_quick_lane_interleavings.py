@@ -26,7 +26,7 @@ from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
 from slotwise._wait import section
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
-from slotwise.memory import _acquisition, _path_acquisition, _path_tracker, _paths, _tracker
+from slotwise.memory import _acquisition, _base_tracker, _path_acquisition, _path_tracker, _paths
 from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
 
@@ -127,7 +127,14 @@ class Stage:
             check()
             self.end()
 
-        shared = [self.paths, self.lock, self.loops, _tracker.ttl_cancels, section.section, self]
+        shared = [
+            self.paths,
+            self.lock,
+            self.loops,
+            _base_tracker.ttl_cancels,
+            section.section,
+            self,
+        ]
         return Story(list(acts), shared, check_all, self._glance)
 
     def turn_loops(self) -> None:

@@ -81,6 +81,14 @@ class BaseLedger(ABC, Generic[C]):
             self.deadlines.discard(claim.key)  # the end of its wait, if it had one
 
     @abstractmethod
+    def release(self, key: Hashable, now: float = 0.0) -> list[C]:
+        """End a holder's claim; an ended or unknown one is left alone."""
+
+    @abstractmethod
+    def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
+        """Take a waiter out of the queue; one that does not wait is left alone."""
+
+    @abstractmethod
     def settle(self, now: float = 0.0) -> list[C]:
         """Grant what is free to those who wait, and return who got it."""
 

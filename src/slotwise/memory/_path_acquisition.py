@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 class MemoryPathAcquisition(PathClaim, AcquisitionContext):
     """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
 
-    __slots__ = ("failure", "path", "paths", "timeout", "waker")
+    __slots__ = ("failure", "path", "paths", "since", "timeout", "waker")
 
     ttl: float | None = None
 
     key: int | None  # None until it is entered
     paths: MemoryPaths
     path: Path
+    since: float  # when it began to wait, then when it was granted; not by the quick lane
     timeout: float | None  # the longest wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
@@ -173,10 +174,9 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
 class TimedMemoryPathAcquisition(MemoryPathAcquisition):
     """One slot of every tier, with a ttl; never by the quick lane."""
 
-    __slots__ = ("since", "task", "ttl")
+    __slots__ = ("task", "ttl")
 
     ttl: float | None
-    since: float  # when it was granted
     task: asyncio.Task[Any] | None  # whom to cancel when the ttl ends; not set if nobody
 
 

@@ -1,18 +1,16 @@
-"""PathTracker: a ledger of paths, in the section, with its alarm.
+"""PathTracker: what all objects of the same tiers share.
 
-It is to atomic paths what the Tracker is to a semaphore, and wakes in the same
-way: who is granted is decided in the section and woken after it, and a grant
-that can't be delivered goes to the next.
+What the tracker of a semaphore does in the same way is in `_base_tracker`; here is what only
+tiers have: keys that come and go, work that is done piece by piece, and successors.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappush
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from slotwise._core import messages
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
@@ -21,26 +19,16 @@ from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._wait import clock
 from slotwise._wait.section import exclusive_or_later, lock
-from slotwise._wait.ttl_cancel import TtlCancel
-from slotwise._wait.wakers import Waker, wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout
-from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
-from slotwise.memory._tracker import _hand_on, _nothing, announce_cancels, ttl_cancels
-
-if TYPE_CHECKING:
-    from slotwise.memory._acquisition import MemoryClaim
-    from slotwise.memory._tracker import Tracker
+from slotwise.memory._base_tracker import BaseTracker
+from slotwise.memory._path_acquisition import MemoryPathAcquisition
 
 _log = logging.getLogger("slotwise.memory")
 
 
-class PathTracker(PathLedger[MemoryPathAcquisition]):
-    """What all objects of one name share, or what one private object has.
-
-    The verbs of the ledger belong in the section; those defined here go there by
-    themselves, unless they say that they want to be called in it.
-    """
+class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
+    """What all objects of one name share, or what one private object has."""
 
     __slots__ = (
         "__weakref__",
@@ -61,7 +49,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
     ) -> None:
         """``predecessor``: one of the name that has ended, whose holders have to leave first."""
-        super().__init__([spec.value for spec in specs])
+        PathLedger.__init__(self, [spec.value for spec in specs])
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -80,40 +68,30 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         # Most keys are in the narrowest tier; the others are looked at along with it.
         self.roomy = max_idle_keys
 
-    # ---------------------------------------------------------------- taking
+    # ------------------------------------------------------------- acquiring
 
-    def ask(
-        self, lease: MemoryPathAcquisition, make_waker: Callable[[], Waker]
-    ) -> list[MemoryPathAcquisition]:
-        """Ask for slots, *in the section*: who is granted now, the lease last if it is.
-
-        A lease that is not granted waits, and has a waker; or it has a failure,
-        if it does not want to wait.
-        """
+    def _check(self, claim: MemoryPathAcquisition) -> None:
         if self.closed:
             self._reopen_perhaps()
             if self.closed:
-                raise lease.paths.closed_error()
-        lease._slot_number = 0  # until it is granted
-        timeout, now = lease.timeout, clock.now()
-        if timeout == 0:
-            granted = self.settle(now)
-            if self.try_request(lease, lease.path, now):
-                granted.append(lease)
-            else:
-                lease.failure = self._timeout_error(lease)
-        else:
-            until = None if timeout is None else now + timeout
-            granted = self.request(lease, lease.path, now, wait_until=until)
-            if not granted or granted[-1] is not lease:
-                lease.failure = None
-                lease.waker = make_waker()
-                if until is not None:
-                    self._ring_by(until)
-        self.trim(now)  # it may have brought a new key
-        return self._started(granted, now)
+                raise claim.paths.closed_error()
+        claim._slot_number = 0  # until it is granted
 
-    # ---------------------------------------------------------------- giving
+    def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
+        granted = self.settle(now)
+        if self.try_request(claim, claim.path, now):
+            granted.append(claim)
+        self.trim(now)  # it may have brought a new key
+        return granted
+
+    def _queue(
+        self, claim: MemoryPathAcquisition, now: float, until: float | None
+    ) -> list[MemoryPathAcquisition]:
+        granted = self.request(claim, claim.path, now, wait_until=until)
+        self.trim(now)  # it may have brought a new key
+        return granted
+
+    # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
 
     def take_back(self, lease: MemoryPathAcquisition) -> None:
@@ -148,40 +126,15 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
             self.trim(now)
         return self.go_on(now) if self.work else []
 
-    def keep_task(self, key: Hashable) -> None:
-        """Do not cancel the task of an expired lease: it has left, or released."""
-        if self.deadlines is not None:
-            exclusive_or_later(self._keep_task, key, then=_nothing)
-
-    def _keep_task(self, key: Hashable) -> None:
-        # In the section, where `_end_what_is_due` ends a hold and announces the cancel.
-        ttl_cancels.keep_task(key, owner=self)
-
-    def withdraw(self, lease: MemoryPathAcquisition) -> None:
-        """End a wait whose outcome nobody will see: stop waiting, or hand the grant on."""
-        exclusive_or_later(self._withdraw, lease, then=self.deliver)
-
-    def _withdraw(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
-        now = clock.now()
-        ended = self.cancel if lease.key in self.waiting else self.release
-        return self._started(ended(lease.key, now), now)
-
     def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
-        return self._started(self.settle(now), now)
-
-    def _started(
-        self, granted: list[MemoryPathAcquisition], now: float
-    ) -> list[MemoryPathAcquisition]:
-        if granted and self.deadlines is not None:
-            self._start_ttls(granted, now)
-        return granted
+        return self._after_change(self.settle(now), now)
 
     # --------------------------------------------------------------- waking
 
     def deliver(self, leases: Iterable[MemoryPathAcquisition]) -> None:
         """Wake those whose wait has ended, outside the section; then do what was left over."""
-        self._wake_all(leases)
+        super().deliver(leases)
         if self.work:
             self._finish()
 
@@ -192,7 +145,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         def serve(granted: list[MemoryPathAcquisition]) -> None:
             nonlocal done
             done = True
-            self._wake_all(granted)
+            super(PathTracker, self).deliver(granted)
             if gone:
                 self._finish()
 
@@ -207,18 +160,6 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
 
     def _finish_some(self) -> list[MemoryPathAcquisition]:
         return self.go_on(clock.now())
-
-    def _wake_all(self, leases: Iterable[MemoryPathAcquisition]) -> None:
-        undelivered = [lease for lease in leases if not self._wake(lease)]
-        if undelivered:
-            # Their event loop is closed. What they were granted is for the next ones.
-            _hand_on(cast("Tracker", self), cast("list[MemoryClaim]", undelivered))
-
-    def _wake(self, lease: MemoryPathAcquisition) -> bool:
-        return wake(lease.waker, self, lease)
-
-    def refused(self, lease: MemoryPathAcquisition) -> None:
-        """Nobody waits any more for what was brought; its task sees to it."""
 
     # ------------------------------------------------------ looking, steering
 
@@ -244,7 +185,7 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
     def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
         """Change the value of a tier or of one key, *in the section*: who is granted."""
         now = clock.now()
-        return self._started(self.resize(index, value, key, now, one=key is not None), now)
+        return self._after_change(self.resize(index, value, key, now, one=key is not None), now)
 
     # --------------------------------------------------------------- closing
 
@@ -280,59 +221,15 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
         if not self.ended and self.closure is None and self._predecessor is None:
             self.reopen()
 
-    # ------------------------------------------------------------------ time
-
-    def _start_ttls(self, leases: Iterable[MemoryPathAcquisition], now: float) -> None:
-        for lease in leases:
-            if lease.ttl is not None:
-                cast("TimedMemoryPathAcquisition", lease).since = now
-                self._ring_by(now + lease.ttl)
-
-    def _ring_by(self, when: float) -> None:
-        if when < self.alarm:
-            self.alarm = when
-            clock.timekeeper.call_at(when, self._ring)
-
-    def _ring(self, when: float) -> None:
-        """End the holds and the waits whose time is up."""
-        if when != self.alarm:
-            return  # an earlier alarm has been set since and has seen to this
-        exclusive_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
-
-    def _end_what_is_due(
-        self,
-    ) -> tuple[float, list[MemoryPathAcquisition], list[TtlCancel], list[MemoryPathAcquisition]]:
-        self.alarm = NEVER
-        now = clock.now()
-        holders, waiters, granted = self.expire(now)
-        for lease in waiters:
-            lease.failure = self._timeout_error(lease)
-        cancels = announce_cancels(holders, self)
-        self._started(granted, now)
-        self._ring_by(self.next_deadline())
-        return now, holders, cancels, waiters + granted
-
-    def _tell_whose_time_is_up(
-        self,
-        outcome: tuple[
-            float, list[MemoryPathAcquisition], list[TtlCancel], list[MemoryPathAcquisition]
-        ],
-    ) -> None:
-        now, holders, cancels, ended = outcome
-        self.deliver(ended)  # first: what follows runs other people's code
-        for lease in holders:
-            lease.lost.set(messages.ttl_ended(lease.ttl))
-        for cancel in cancels:
-            cancel.send()
-        for lease in holders:
-            _log.warning(
-                "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
-                self.title,
-                lease.acquisition_id,
-                now - cast("TimedMemoryPathAcquisition", lease).since,
-                lease.ttl,
-                extra={"semaphore_name": self.name, "acquisition_id": lease.acquisition_id},
-            )
+    def _log_expired(self, claim: MemoryPathAcquisition, held_time: float) -> None:
+        _log.warning(
+            "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
+            self.title,
+            claim.acquisition_id,
+            held_time,
+            claim.ttl,
+            extra={"semaphore_name": self.name, "acquisition_id": claim.acquisition_id},
+        )
 
     # -------------------------------------------------------------- messages
 
@@ -342,10 +239,10 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
             "" if self.name is None else f" of {display(self.name)}"
         )
 
-    def _timeout_error(self, lease: MemoryPathAcquisition) -> AcquireTimeout:
+    def _timeout_error(self, claim: MemoryPathAcquisition) -> AcquireTimeout:
         """Says which tier is in the way."""
         where = "nothing of it"
-        for spec, tier, key in zip(self.specs, self.tiers, lease.path, strict=True):
+        for spec, tier, key in zip(self.specs, self.tiers, claim.path, strict=True):
             node = tier.nodes.get(key)
             if node is not None and not node.has_slot_for(None):
                 which = f"{spec.name} {key!r}" if spec.keyed else spec.name
@@ -353,4 +250,4 @@ class PathTracker(PathLedger[MemoryPathAcquisition]):
                 if node.in_use < node.limit:
                     where += ", the rest kept for an older request"
                 break
-        return AcquireTimeout(f"no slot of {self.title} in {lease.timeout or 0:g} s; {where}")
+        return AcquireTimeout(f"no slot of {self.title} in {claim.timeout or 0:g} s; {where}")

@@ -5,9 +5,6 @@ It waits; who gets what is decided by the ledger in the tracker.
 
 from __future__ import annotations
 
-import _thread
-import asyncio
-from asyncio import get_running_loop
 from collections.abc import Callable, Sequence
 from typing import cast
 from weakref import WeakValueDictionary
@@ -24,6 +21,7 @@ from slotwise.memory import _log
 from slotwise.memory._acquisition import key_of, next_key, running_task
 from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
+from slotwise.memory._waiting import Waiting
 
 # How many idle keys are forgotten in one go, so that nobody waits long for the lock.
 _AT_ONCE = 1000
@@ -37,7 +35,7 @@ _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
 _closures: dict[str, Closure] = {}
 
 
-class MemoryPaths:
+class MemoryPaths(Waiting[MemoryPathAcquisition]):
     """Tiers for the tasks and threads of this process; see `slotwise._core.paths.PathBackend`.
 
     Objects of one name share their slots, and must agree about the tiers.
@@ -60,6 +58,8 @@ class MemoryPaths:
         "_tracker",
         "_ttl",
     )
+
+    _tracker: PathTracker
 
     def __init__(
         self,
@@ -123,49 +123,17 @@ class MemoryPaths:
         """Get what was not simply free, waiting if need be."""
         if self._cancel_task_after_ttl and lease.ttl is not None:
             cast("TimedMemoryPathAcquisition", lease).task = running_task()
-        if not self._request(lease, get_running_loop().create_future):
-            try:
-                await cast("asyncio.Future[None]", lease.waker)
-            except BaseException:  # cancelled, or collected together with its event loop
-                self._tracker.withdraw(lease)
-                raise
-            finally:
-                self._tracker.woken.discard(lease.waker)
-            if lease.failure is not None:
-                raise lease.failure
-        elif self._tracker.woken:
-            try:
-                await self._tracker.woken.let_pass()
-            except BaseException:
-                self._tracker.withdraw(lease)
-                raise
+        await self._get(lease)
 
     def _acquire_sync(self, lease: MemoryPathAcquisition) -> None:
         """Like `_acquire`, for a thread."""
         if not self._request(lease, thread_waker):
             self._wait_sync(lease)
 
-    def _wait_sync(self, lease: MemoryPathAcquisition) -> None:
-        try:
-            cast("_thread.LockType", lease.waker).acquire()
-        except BaseException:  # KeyboardInterrupt, in the main thread
-            self._tracker.withdraw(lease)
-            raise
-        if lease.failure is not None:
-            raise lease.failure
-
-    def _request(self, lease: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
-        """Ask the ledger; True if the lease has its slots, False if it has to wait."""
-        tracker = self._tracker
-        ended = exclusive(tracker.ask, lease, make_waker)
-        its_own = bool(ended) and ended[-1] is lease
-        if its_own:
-            ended.pop()
-        tracker.deliver(ended)
-        if not its_own and lease.timeout == 0:
-            assert lease.failure is not None
-            raise lease.failure
-        return its_own
+    def _ask(
+        self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]
+    ) -> list[MemoryPathAcquisition]:
+        return self._tracker.ask(claim, make_waker)
 
     # ---------------------------------------------------------------- giving
 

@@ -7,8 +7,6 @@ here for ``async with semaphore:`` and in `_lease` for everything else.
 
 from __future__ import annotations
 
-import _thread
-import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -52,6 +50,7 @@ from slotwise.memory._acquisition import (
 from slotwise.memory._log import perhaps_wanted
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
+from slotwise.memory._waiting import Waiting
 
 # What an instance has while it is not attached to its name: nothing can be taken from it.
 _DETACHED = Tracker(1)
@@ -61,7 +60,7 @@ _DETACHED.retire_if_idle()
 _ONE = 1
 
 
-class MemorySemaphore(Semaphore):
+class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     """A semaphore for the tasks and threads of this process.
 
     Instances of one name are one semaphore, in all threads and event loops.
@@ -83,6 +82,8 @@ class MemorySemaphore(Semaphore):
     )
 
     _does_io = False
+
+    _tracker: Tracker
 
     def __init__(
         self,
@@ -287,50 +288,8 @@ class MemorySemaphore(Semaphore):
             lease.give()
             raise
 
-    def _request(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
-        """Ask the ledger; True if the claim has its slots, False if it has to wait."""
-        ended = exclusive(self._ask, claim, make_waker)
-        its_own = bool(ended) and ended[-1] is claim
-        if its_own:
-            ended.pop()
-        self._tracker.deliver(ended)
-        return its_own
-
     def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
         return self._attached().ask(claim, make_waker)
-
-    async def _get(self, claim: MemoryClaim) -> None:
-        """Ask the ledger, and wait if the slots are not free."""
-        if self._request(claim, get_running_loop().create_future):
-            if self._tracker.woken:
-                await self._let_woken_pass(claim)
-            return
-        try:
-            await cast("asyncio.Future[None]", claim.waker)
-        except BaseException:  # cancelled, or collected together with its event loop
-            self._tracker.withdraw(claim)
-            raise
-        finally:
-            self._tracker.woken.discard(claim.waker)
-        if claim.failure is not None:
-            raise claim.failure
-
-    async def _let_woken_pass(self, claim: MemoryClaim) -> None:
-        """Let others enter first who were granted their slots before ``claim`` got its own."""
-        try:
-            await self._tracker.woken.let_pass()
-        except BaseException:
-            self._tracker.withdraw(claim)
-            raise
-
-    def _wait_sync(self, claim: MemoryClaim) -> None:
-        try:
-            cast("_thread.LockType", claim.waker).acquire()
-        except BaseException:  # KeyboardInterrupt, in the main thread
-            self._tracker.withdraw(claim)
-            raise
-        if claim.failure is not None:
-            raise claim.failure
 
     # ---------------------------------------------------------------- giving
 

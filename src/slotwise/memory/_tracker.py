@@ -1,8 +1,7 @@
-"""Tracker: what all instances of one name share. A ledger, in the section, with its alarm.
+"""Tracker: what all instances of one semaphore share.
 
-Every verb here decides in the section and acts after it: those whose wait has
-ended are collected inside and woken outside. A grant that cannot be delivered
-goes to the next.
+What a tracker of tiers does in the same way is in `_base_tracker`; here is what only a
+semaphore has: the line of its blocks, its statistics, its name in the registry.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from slotwise._core import messages
 from slotwise._core.closing import Closure, Generation, closed_error
@@ -22,19 +21,15 @@ from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
-from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
-from slotwise._wait.wakers import Delivery, Waker, send, wake
+from slotwise._wait.wakers import Delivery, send
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
+from slotwise.memory._base_tracker import BaseTracker, nothing
 
 if TYPE_CHECKING:
-    from slotwise.memory._path_acquisition import MemoryPathAcquisition
     from slotwise.memory._registry import Registry
-
-# Of all semaphores and tiers of this process: their keys are unique.
-ttl_cancels = TtlCancels()
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
@@ -42,13 +37,11 @@ _FEW_ENDED = 32
 _NO_DEADLINES: dict[Hashable, float] = {}
 
 
-class Tracker(Ledger[MemoryClaim]):
+class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     """The shared state behind a name, or behind one private semaphore.
 
-    It is a ledger and not only has one: a name costs one object less that way,
-    and the quick lane a look-up less. The verbs of the ledger belong in the
-    section; those defined here go there by themselves, unless they say that
-    they want to be called in it.
+    Beside the queue of the ledger it has the line, in which blocks of one event loop
+    wait without the section.
     """
 
     __slots__ = (
@@ -73,7 +66,7 @@ class Tracker(Ledger[MemoryClaim]):
         registry: Registry | None = None,
         holders: dict[Hashable, MemoryClaim] | None = None,
     ) -> None:
-        super().__init__(value, holders)
+        Ledger.__init__(self, value, holders)
         self.name = name
         self.registry = registry
         self.retired = False
@@ -95,61 +88,31 @@ class Tracker(Ledger[MemoryClaim]):
         """Whether it was closed for good: its instances stay closed."""
         return self.closed and self.closure is None
 
-    # ---------------------------------------------------------------- taking
+    # ------------------------------------------------------------- acquiring
 
-    def ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
-        """Ask for slots, *in the section*: who is granted now, the claim last if it is.
-
-        A claim that is not granted waits, and has a waker.
-        """
+    def _check(self, claim: MemoryClaim) -> None:
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
-        timeout = claim.timeout
-        now = clock.now()
-        if timeout is None:
-            granted = self.request(claim, now)
-        else:
-            if timeout == 0:
-                if not self.try_request(claim, now):
-                    raise self._timeout_error(0.0)
-                granted = [claim]
-            else:
-                granted = self.request(claim, now, wait_until=now + timeout)
-        if granted:
-            self._note_grants(granted, now)
-        if not granted or granted[-1] is not claim:
-            claim.since = now
-            claim.failure = None
-            claim.waker = make_waker()
-            self._expect_waking()
-            if timeout is not None:
-                self._ring_by(now + timeout)
-        return granted
+
+    def _try(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
+        return [claim] if self.try_request(claim, now) else []
+
+    def _queue(self, claim: MemoryClaim, now: float, until: float | None) -> list[MemoryClaim]:
+        return self.request(claim, now, wait_until=until)
 
     def ask_now(self, claim: MemoryClaim) -> bool:
         """Ask for slots without waiting, *in the section*."""
-        if self.closed or claim.slots > self.value:
-            raise self._refusal(claim)
+        self._check(claim)
         now = clock.now()
-        if not self.try_request(claim, now):
-            return False
-        self._note_grants([claim], now)
-        return True
+        return bool(self._after_change(self._try(claim, now), now))
 
     # ---------------------------------------------------------------- giving
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def withdraw(self, claim: MemoryClaim | LineGrant) -> None:
-        """End a wait whose outcome nobody will see: leave the queue, or hand the grant on."""
-        exclusive_or_later(self._withdraw, claim, then=self.deliver)
-
-    def _withdraw(self, claim: MemoryClaim | LineGrant) -> list[MemoryClaim]:
-        key, now = claim.key, clock.now()
+    def _withdraw(self, claim: MemoryClaim) -> list[MemoryClaim]:
         if claim.named or not claim._slot_number:
-            ended = self.cancel(key, now) if key in self.waiting else self.release(key, now)
-        else:
-            ended = self.give_number(claim._slot_number, now)
-        return self._after_change(ended, now)
+            return super()._withdraw(claim)
+        return self._put_back_in_section(claim._slot_number)
 
     def take_back(self, lease: MemoryAcquisition) -> bool:
         """Free what a lease holds; False if it has ended before."""
@@ -208,7 +171,7 @@ class Tracker(Ledger[MemoryClaim]):
                     future.set_result(number)
                     return
                 else:  # it came while the home was about to change
-                    self.deliver([LineGrant(future, number)])
+                    self.deliver([_line_grant(future, number)])
                     return
         if self.attention:
             self.put_back(number)
@@ -228,23 +191,13 @@ class Tracker(Ledger[MemoryClaim]):
     def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of a quickly given lease that was not young any more."""
         if self.deadlines is not None:
-            exclusive_or_later(self.deadlines.discard, key, then=_nothing)
+            exclusive_or_later(self.deadlines.discard, key, then=nothing)
 
-    def keep_task(self, key: Hashable) -> None:
-        """Do not cancel the task of an expired lease: it has left, or released."""
-        if self.deadlines is not None:
-            exclusive_or_later(self._keep_task, key, then=_nothing)
-
-    def _keep_task(self, key: Hashable) -> None:
-        # In the section, where `_end_what_is_due` ends a hold and announces the cancel.
-        ttl_cancels.keep_task(key, owner=self)
-
-    def _after_change(self, ended: list[MemoryClaim], now: float) -> list[MemoryClaim]:
-        if ended:
-            self._note_grants(ended, now)
+    def _after_change(self, granted: list[MemoryClaim], now: float) -> list[MemoryClaim]:
+        super()._after_change(granted, now)
         if self.circulating == 0 and self.is_ended and self.registry is not None:
             self.registry.forget(self)
-        return ended
+        return granted
 
     # -------------------------------------------------------------- the line
 
@@ -280,7 +233,7 @@ class Tracker(Ledger[MemoryClaim]):
         if not future.cancelled():
             if future.done():
                 if future.exception() is None:
-                    self.withdraw(LineGrant(future, future.result()))
+                    self.withdraw(_line_grant(future, future.result()))
                 return
             try:
                 future.cancel()  # collected with its loop, it was pending still
@@ -294,7 +247,7 @@ class Tracker(Ledger[MemoryClaim]):
             and self.ended_tickets * 2 > len(self.line)
             and _get_running_loop() is self.home
         ):
-            exclusive_or_later(self._tidy_line, then=_nothing)
+            exclusive_or_later(self._tidy_line, then=nothing)
 
     def _tidy_line(self) -> None:
         # Home is here and all others are outside the section. A giver that looks
@@ -364,14 +317,6 @@ class Tracker(Ledger[MemoryClaim]):
 
     # --------------------------------------------------------------- waking
 
-    def deliver(self, claims: Iterable[MemoryClaim | LineGrant]) -> None:
-        """Wake those whose wait has ended, outside the section, in the order of the grants."""
-        undelivered = [claim for claim in claims if not self._wake(claim)]
-        if undelivered:
-            # Their event loop is closed, or they have left. What they were granted is
-            # granted to the next ones, who therefore come after all those above.
-            _hand_on(self, undelivered)
-
     def _wake(self, claim: MemoryClaim | LineGrant) -> bool:
         if isinstance(claim, LineGrant):
             future = cast("asyncio.Future[int]", claim.key)
@@ -381,73 +326,23 @@ class Tracker(Ledger[MemoryClaim]):
             refused = not claim._slot_number and not self.retired
             failure = self.closed_error() if refused else None
             return send(future, Delivery(self, claim, future, claim._slot_number, failure))
-        return wake(claim.waker, self, claim)
+        return super()._wake(claim)
 
     def refused(self, claim: MemoryClaim | LineGrant) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""
         if isinstance(claim, LineGrant):
             self.ended_tickets -= 1
-            self.withdraw(claim)
+            self.withdraw(cast("MemoryClaim", claim))
 
-    # ------------------------------------------------------------------ time
-
-    def arm(self, when: float) -> None:
-        """Have the alarm ring at ``when`` or earlier."""
-        exclusive_or_later(self._ring_by, when, then=_nothing)
-
-    def _note_grants(self, claims: Iterable[MemoryClaim], now: float) -> None:
-        for claim in claims:
-            if claim.named:
-                claim.since = now
-                if claim.ttl is not None:
-                    self._ring_by(now + claim.ttl)
-
-    def _ring_by(self, when: float) -> None:
-        if when < self.alarm:
-            self.alarm = when
-            clock.timekeeper.call_at(when, self._ring)
-
-    def _ring(self, when: float) -> None:
-        """End the holds and the waits whose time is up."""
-        if when != self.alarm:
-            return  # an earlier alarm has been set since and has seen to this
-        exclusive_or_later(self._end_what_is_due, then=self._tell_whose_time_is_up)
-
-    def _end_what_is_due(
-        self,
-    ) -> tuple[float, list[MemoryAcquisition], list[TtlCancel], list[MemoryClaim]]:
-        # Before the deadlines are looked at: a quick taker whose deadline comes
-        # too late for this look finds no alarm set, and sets one.
-        self.alarm = NEVER
-        now = clock.now()
-        expired, waiters, granted = self.expire(now)
-        for claim in waiters:
-            claim.failure = self._timeout_error(claim.timeout or 0.0)
-        holders = cast("list[MemoryAcquisition]", expired)  # other claims have no ttl
-        cancels = announce_cancels(holders, self)
-        self._after_change(granted, now)
-        self._ring_by(self.next_deadline())
-        return now, holders, cancels, waiters + granted
-
-    def _tell_whose_time_is_up(
-        self,
-        outcome: tuple[float, list[MemoryAcquisition], list[TtlCancel], list[MemoryClaim]],
-    ) -> None:
-        now, holders, cancels, ended = outcome
-        self.deliver(ended)  # first: what follows runs other people's code
-        for lease in holders:
-            lease.lost.set(messages.ttl_ended(lease.ttl))
-        for cancel in cancels:
-            cancel.send()
-        for lease in holders:
-            _log.expired(lease, self, now - lease.since)
+    def _log_expired(self, claim: MemoryClaim, held_time: float) -> None:
+        _log.expired(cast("MemoryAcquisition", claim), self, held_time)
 
     # ---------------------------------------------------------------- errors
 
-    def _timeout_error(self, waited: float) -> AcquireTimeout:
+    def _timeout_error(self, claim: MemoryClaim) -> AcquireTimeout:
         return AcquireTimeout(
-            f"no slot of {display(self.name)} in {waited:g} s: {self.in_use} of {self.value}"
-            f" held, {self._about_waiting()} others waiting"
+            f"no slot of {display(self.name)} in {claim.timeout or 0:g} s: {self.in_use} of"
+            f" {self.value} held, {self._about_waiting()} others waiting"
         )
 
     def _about_waiting(self) -> int:
@@ -467,43 +362,6 @@ class Tracker(Ledger[MemoryClaim]):
         )
 
 
-def _nothing(_: object) -> None: ...
-
-
-def _hand_on(tracker: Tracker, claims: Iterable[MemoryClaim | LineGrant]) -> None:
-    """Withdraw claims that can't be told, and all that get their grants and fare the same.
-
-    A loop instead of a chain of calls: thousands may have waited in that loop.
-    """
-    undelivered: deque[MemoryClaim | LineGrant] = deque(claims)
-    at_it = False
-
-    def sort_out(ended: list[MemoryClaim]) -> None:
-        undelivered.extend(one for one in ended if not tracker._wake(one))
-        hand_on()  # if this was put off, nobody is at it
-
-    def hand_on() -> None:
-        nonlocal at_it
-        if at_it:
-            return
-        at_it = True
-        try:
-            while undelivered:
-                exclusive_or_later(tracker._withdraw, undelivered.popleft(), then=sort_out)
-        finally:
-            at_it = False
-
-    hand_on()
-
-
-def announce_cancels(
-    expired: Iterable[MemoryAcquisition | MemoryPathAcquisition], owner: object
-) -> list[TtlCancel]:
-    """Have the tasks of those cancelled that asked for it, *in the section*."""
-    cancels: list[TtlCancel] = []
-    for lease in expired:
-        task: asyncio.Task[Any] | None = getattr(lease, "task", None)
-        if task is not None:
-            reason = messages.cancelled_after_ttl(lease.acquisition_id, lease.ttl)
-            cancels.append(ttl_cancels.announce(lease.key, task, reason, owner=owner))
-    return cancels
+def _line_grant(future: asyncio.Future[int], number: int) -> MemoryClaim:
+    # The ledger returns these among its claims too.
+    return cast("MemoryClaim", LineGrant(future, number))

@@ -1,0 +1,219 @@
+"""What both trackers do in the same way: ask, withdraw, wake, end what is due.
+
+Every verb here decides in the section and acts after it: those whose wait has ended are
+collected inside and woken outside. A grant that can't be delivered goes to the next
+waiter. Who is granted what is decided by the ledger that a tracker is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+from slotwise._core import messages
+from slotwise._core.closing import Closure
+from slotwise._ledger import NEVER
+from slotwise._ledger.base import BaseLedger
+from slotwise._wait import clock
+from slotwise._wait.section import exclusive_or_later
+from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
+from slotwise._wait.wakers import Waker, wake
+from slotwise._wait.woken import Woken
+from slotwise.errors import AcquireTimeout
+
+# Of all semaphores and tiers of this process: their keys are unique.
+ttl_cancels = TtlCancels()
+
+
+# A claim of a ledger, with `since`, `timeout`, `waker` and `failure`: see `MemoryClaim`.
+C = TypeVar("C", bound=Any)
+
+# When the deadlines were looked at, whose ttl was over, the cancels of their tasks, and whose
+# wait has ended.
+Due = tuple[float, list[C], list[TtlCancel], list[C]]
+
+
+class BaseTracker(BaseLedger[C]):
+    """A ledger in the section, with its alarm and the waiters to wake.
+
+    It is a ledger and not only has one: that is one object less for each name, and a
+    look-up less for the quick lane. The verbs of the ledger belong in the section; those
+    defined here go there by themselves, unless they say that they must be called in it.
+    """
+
+    # Those of the subclasses: a class can't inherit from two that have slots.
+    __slots__ = ()
+
+    name: str | None
+    alarm: float  # when `_ring` is called next
+    closure: Closure | None  # while it is closed everywhere
+    woken: Woken
+
+    # ------------------------------------------------------------- acquiring
+
+    def ask(self, claim: C, make_waker: Callable[[], Waker]) -> list[C]:
+        """Ask for slots, *in the section*; return who is granted now, the claim last if it is.
+
+        A claim that is not granted waits, and has a waker; or it has a failure if it
+        doesn't want to wait.
+        """
+        self._check(claim)
+        timeout, now = claim.timeout, clock.now()
+        if timeout == 0:
+            granted = self._try(claim, now)
+            if not granted or granted[-1] is not claim:
+                claim.failure = self._timeout_error(claim)
+        else:
+            until = None if timeout is None else now + timeout
+            granted = self._queue(claim, now, until)
+            if not granted or granted[-1] is not claim:
+                claim.since = now
+                claim.failure = None
+                claim.waker = make_waker()
+                self._expect_waking()
+                if until is not None:
+                    self._ring_by(until)
+        return self._after_change(granted, now)
+
+    @abstractmethod
+    def _check(self, claim: C) -> None:
+        """Raise if a claim can't be granted, now or later."""
+
+    @abstractmethod
+    def _try(self, claim: C, now: float) -> list[C]:
+        """Grant a claim its slots if they are free, without queueing it."""
+
+    @abstractmethod
+    def _queue(self, claim: C, now: float, until: float | None) -> list[C]:
+        """Grant a claim its slots, or queue it until then."""
+
+    def _expect_waking(self) -> None:
+        """Somebody begins to wait."""
+
+    def _after_change(self, granted: list[C], now: float) -> list[C]:
+        """Every change of the ledger ends with this, *in the section*."""
+        for claim in granted:
+            if claim.named:
+                claim.since = now
+                if claim.ttl is not None:
+                    self._ring_by(now + claim.ttl)
+        return granted
+
+    # ------------------------------------------------------------- releasing
+    # None of these waits or fails: a garbage collection may call them anywhere.
+
+    def withdraw(self, claim: C) -> None:
+        """End a wait whose outcome nobody will see: leave the queue, or pass the grant on."""
+        exclusive_or_later(self._withdraw, claim, then=self.deliver)
+
+    def _withdraw(self, claim: C) -> list[C]:
+        now = clock.now()
+        end = self.cancel if claim.key in self.waiting else self.release
+        return self._after_change(end(claim.key, now), now)
+
+    def keep_task(self, key: Hashable) -> None:
+        """Don't cancel the task of an expired claim: it has left its block, or released."""
+        if self.deadlines is not None:
+            exclusive_or_later(self._keep_task, key, then=nothing)
+
+    def _keep_task(self, key: Hashable) -> None:
+        # In the section, where `_end_due` ends a hold and announces the cancel.
+        ttl_cancels.keep_task(key, owner=self)
+
+    # ---------------------------------------------------------------- waking
+
+    def deliver(self, claims: Iterable[C]) -> None:
+        """Wake those whose wait has ended, outside the section, in the order of the grants."""
+        undelivered = [claim for claim in claims if not self._wake(claim)]
+        if undelivered:
+            # Their event loop is closed, or they have left. What they were granted is
+            # granted to the next ones, who therefore come after all those above.
+            self._pass_on(undelivered)
+
+    def _wake(self, claim: C) -> bool:
+        return wake(claim.waker, self, claim)
+
+    def refused(self, claim: C) -> None:
+        """The waiter was cancelled before it was woken; its task withdraws the claim."""
+
+    def _pass_on(self, claims: Iterable[C]) -> None:
+        """Withdraw claims that can't be told, and those that get their grants and can't either.
+
+        A loop instead of a chain of calls: thousands may have waited in that loop.
+        """
+        undelivered: deque[C] = deque(claims)
+        running = False
+
+        def sort_out(ended: list[C]) -> None:
+            undelivered.extend(one for one in ended if not self._wake(one))
+            pass_on()  # if this was put off, nobody else does it
+
+        def pass_on() -> None:
+            nonlocal running
+            if running:
+                return
+            running = True
+            try:
+                while undelivered:
+                    exclusive_or_later(self._withdraw, undelivered.popleft(), then=sort_out)
+            finally:
+                running = False
+
+        pass_on()
+
+    # ------------------------------------------------------------------ time
+
+    def arm(self, when: float) -> None:
+        """Have the alarm ring at ``when`` or earlier."""
+        exclusive_or_later(self._ring_by, when, then=nothing)
+
+    def _ring_by(self, when: float) -> None:
+        if when < self.alarm:
+            self.alarm = when  # type: ignore[misc] # a slot of the subclasses
+            clock.timekeeper.call_at(when, self._ring)
+
+    def _ring(self, when: float) -> None:
+        """End the holds and the waits whose time is up."""
+        if when != self.alarm:
+            return  # an earlier alarm has been set since and has seen to this
+        exclusive_or_later(self._end_due, then=self._tell_due)
+
+    def _end_due(self) -> Due[C]:
+        # Before the deadlines are looked at: a quick taker whose deadline comes
+        # too late for this look finds no alarm set, and sets one.
+        self.alarm = NEVER  # type: ignore[misc] # a slot of the subclasses
+        now = clock.now()
+        holders, waiters, granted = self.expire(now)
+        for claim in waiters:
+            claim.failure = self._timeout_error(claim)
+        cancels = []
+        for claim in holders:
+            task: asyncio.Task[Any] | None = getattr(claim, "task", None)
+            if task is not None:
+                reason = messages.cancelled_after_ttl(claim.acquisition_id, claim.ttl)
+                cancels.append(ttl_cancels.announce(claim.key, task, reason, owner=self))
+        self._after_change(granted, now)
+        self._ring_by(self.next_deadline())
+        return now, holders, cancels, waiters + granted
+
+    def _tell_due(self, due: Due[C]) -> None:
+        now, holders, cancels, ended = due
+        self.deliver(ended)  # first: what follows runs other people's code
+        for claim in holders:
+            claim.lost.set(messages.ttl_ended(claim.ttl))
+        for cancel in cancels:
+            cancel.send()
+        for claim in holders:
+            self._log_expired(claim, now - claim.since)
+
+    @abstractmethod
+    def _log_expired(self, claim: C, held_time: float) -> None: ...
+
+    @abstractmethod
+    def _timeout_error(self, claim: C) -> AcquireTimeout: ...
+
+
+def nothing(_: object) -> None: ...

@@ -1,0 +1,74 @@
+"""Wait for a claim in this process: in a task, or in a plain thread.
+
+The same for semaphores and tiers; what they wait for is decided by the tracker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import LockType
+from abc import abstractmethod
+from asyncio import get_running_loop
+from collections.abc import Callable
+from typing import Any, Generic, cast
+
+from slotwise._wait.section import exclusive
+from slotwise._wait.wakers import Waker
+from slotwise.memory._base_tracker import BaseTracker, C
+
+
+class Waiting(Generic[C]):
+    """Mixed into what callers acquire."""
+
+    __slots__ = ()
+
+    _tracker: Any  # a BaseTracker[C]
+
+    @abstractmethod
+    def _ask(self, claim: C, make_waker: Callable[[], Waker]) -> list[C]:
+        """Ask the tracker, *in the section*; see `BaseTracker.ask`."""
+
+    def _request(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
+        """Ask the ledger; True if the claim has its slots, False if it has to wait."""
+        ended = exclusive(self._ask, claim, make_waker)
+        granted = bool(ended) and ended[-1] is claim
+        if granted:
+            ended.pop()
+        tracker: BaseTracker[C] = self._tracker
+        tracker.deliver(ended)
+        if not granted and claim.timeout == 0:
+            raise claim.failure
+        return granted
+
+    async def _get(self, claim: C) -> None:
+        """Ask the ledger, and wait if the slots are not free."""
+        if self._request(claim, get_running_loop().create_future):
+            if self._tracker.woken:
+                await self._let_woken_pass(claim)
+            return
+        try:
+            await cast("asyncio.Future[None]", claim.waker)
+        except BaseException:  # cancelled, or collected together with its event loop
+            self._tracker.withdraw(claim)
+            raise
+        finally:
+            self._tracker.woken.discard(claim.waker)
+        if claim.failure is not None:
+            raise claim.failure
+
+    async def _let_woken_pass(self, claim: C) -> None:
+        """Let others enter first who were granted their slots before ``claim`` got its own."""
+        try:
+            await self._tracker.woken.let_pass()
+        except BaseException:
+            self._tracker.withdraw(claim)
+            raise
+
+    def _wait_sync(self, claim: C) -> None:
+        try:
+            cast("LockType", claim.waker).acquire()
+        except BaseException:  # KeyboardInterrupt, in the main thread
+            self._tracker.withdraw(claim)
+            raise
+        if claim.failure is not None:
+            raise claim.failure
