@@ -5,6 +5,7 @@ local function seconds(number) return string.format('%.6f', number) end
 local function whole(number) return string.format('%d', number) end  -- exact up to 2^53, as all of them are
 
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
+local CLOSED = 30 * 24 * 3600  -- for how long it is known that a name is closed, after each call that met it (s)
 local AT_ONCE = 200     -- how many a call drops, or serves: some 5 ms in which nobody else is served
 local LOOKED_AT = 1000  -- how many claims are looked at for those of a process that died
 

@@ -8,7 +8,10 @@ open(1, ARGV[1])
 caller = ARGV[2]
 end_ttls()
 drop_silent()
-redis.call('HSET', state, '.closed', '1')
+if redis.call('HEXISTS', state, '.closed') == 0 then
+  local left = math.max(redis.call('PTTL', state), 0)
+  redis.call('HSET', state, '.closed', '1', '.until', whole(now_us + left * 1000))
+end
 if ARGV[4] then
   redis.call('HSET', state, '.reason', ARGV[4])
 else

@@ -8,7 +8,12 @@ open(1, ARGV[1])
 caller, pattern = ARGV[2], ARGV[4]
 end_ttls()
 drop_silent()
-if redis.call('HDEL', state, '.closed', '.reason') > 0 then
+local facts = redis.call('HMGET', state, '.until', '.life')
+if redis.call('HDEL', state, '.closed', '.reason', '.until') > 0 then
+  -- From now on it is kept for as long as if it had not been closed.
+  local until_us = math.max(tonumber(facts[1]) or 0, tonumber(facts[2]) or 0)
+  local left = math.max((until_us - now_us) / 1000, 4000 * tonumber(ARGV[3]))
+  for _, key in ipairs({state, max}) do redis.call('PEXPIRE', key, math.ceil(left)) end
   settle(current_value(), tonumber(ARGV[3]))
 end
 return messages

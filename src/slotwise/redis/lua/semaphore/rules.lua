@@ -10,7 +10,8 @@
 --   state              hash  id -> its claim (base/claim.lua),
 --                            and facts (FACTS): .value .values .token .closed .reason .interval,
 --                            .beat, when the last heartbeat came, .evicted, when main was found lost:
---                            holders of before are told so by their next heartbeat, and
+--                            holders of before are told so by their next heartbeat, .until, until
+--                            when (us) a closed one would have been known, and
 --                            .life, until when (us) state, max and numbers live at least
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
@@ -26,7 +27,7 @@ local pattern, caller = '', nil  -- of foreign notification lists; the loop clie
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted'}
+               '.evicted', '.until'}
 local rebuild  -- a function, below
 
 local function open(first, given_now)
@@ -45,7 +46,9 @@ end
 
 -- Keep it in mind that the semaphore is closed, for 30 days after the last call that met it.
 local function keep_closed()
-  for _, key in ipairs({state, max}) do outlive(key, 30 * 24 * 3600) end
+  for _, key in ipairs({state, max}) do
+    if redis.call('PTTL', key) < CLOSED * 1000 then redis.call('PEXPIRE', key, CLOSED * 1000) end
+  end
 end
 
 -- What is replied to one who is refused: "closed", and the reason if there is one.

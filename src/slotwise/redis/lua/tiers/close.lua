@@ -8,6 +8,7 @@
 open(1, ARGV[1])
 caller = ARGV[2]
 expire()
+if not known['.closed'] then put('.until', whole(life_us)) end
 put('.closed', '1')
 put('.reason', ARGV[3] or false)
 keep_closed()

@@ -5,7 +5,13 @@
 -- include tiers/rules.lua
 open(1, ARGV[1])
 local was_closed = known['.closed'] and 1 or 0
-put('.closed', false)
 put('.reason', false)
+if known['.closed'] then
+  -- From now on they are kept for as long as if they had not been closed.
+  local until_us = tonumber(get('.until')) or 0
+  put('.closed', false)
+  put('.until', false)
+  keep_until(math.max(until_us, now_us + 4 * math.max(longest, 15) * 1000000))
+end
 save()
 return was_closed

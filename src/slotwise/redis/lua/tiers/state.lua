@@ -10,7 +10,8 @@
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
---                     .closed, and .reason if that has one, .life, until when (us) all of this is
+--                     .closed, .until, until when (us) they would have been kept if they were not,
+--                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
 --                     (s) nothing is granted
 --   holders     zset  id -> deadline of its silence
@@ -157,18 +158,25 @@ local function expire_with_the_others(key)
   redis.call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
 end
 
--- Keep everything for another `life` seconds. The life of a key is never shortened.
-local function outlive(life)
-  if life_us >= now_us + life * 1000000 then return end
-  -- A little more than asked for, so that most calls find nothing to do.
-  life_us = now_us + 2 * life * 1000000
+-- Keep everything until `us`.
+local function keep_until(us)
+  life_us = us
   put('.life', whole(life_us))
   fresh[state] = true
   for key = first_key, first_key + 7 do expire_with_the_others(KEYS[key]) end
 end
 
+-- Keep everything for another `life` seconds. The life of a key is never shortened.
+local function outlive(life)
+  if life_us >= now_us + life * 1000000 then return end
+  -- A little more than asked for, so that most calls find nothing to do.
+  keep_until(now_us + 2 * life * 1000000)
+end
+
 -- Keep it in mind that the tiers are closed, for 30 days after the last call that met it.
-local function keep_closed() outlive(30 * 24 * 3600) end
+local function keep_closed()
+  keep_until(math.max(life_us, now_us + CLOSED * 1000000))
+end
 
 -- ------------------------------------------------------------------------------- nodes
 
