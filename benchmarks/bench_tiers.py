@@ -208,13 +208,13 @@ def commands_of(port: int, tiers: tuple[Tier, ...], keys: dict[str, Any], times:
                     return
 
     async def work() -> None:
-        limits = Tiers(*tiers, backend=RedisConfig(f"redis://127.0.0.1:{port}"), name=mark)
-        async with limits.acquire(**keys):  # connects, and loads the scripts
+        limits = Tiers(*tiers, url=RedisConfig(f"redis://127.0.0.1:{port}"), name=mark)
+        async with limits.cm(**keys):  # connects, and loads the scripts
             pass
         watcher.start()
         await asyncio.to_thread(ready.wait, 30)
         for _ in range(times):
-            async with limits.acquire(**keys):
+            async with limits.cm(**keys):
                 pass
         await limits.close()
 

@@ -42,7 +42,7 @@ URL = f"redis://bob:{WRITTEN}@127.0.0.1:1/0"
         f"redis://:p@ss/{PART}@host",
         f"redis://:{PART}",
         f"extra argument ({PART}:{PART}@host)",
-        f"SLOTWISE_BACKEND=:{PART}@host",
+        f"SLOTWISE_URL=:{PART}@host",
         f"rediss://host?ssl_password={PART}&x=1",
         f"{{'host': 'h', 'password': '{PART}'}}",
         f'{{"secret" : "{PART}"}}',
@@ -106,10 +106,10 @@ CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": P
         lambda given: RedisConfig(attempts=given),
         lambda given: RedisConfig(connect_timeout=given),
         RedisConfig.from_client,
-        lambda given: Tiers(Tier("t", 1), backend=given),
+        lambda given: Tiers(Tier("t", 1), url=[given]),
         Tiers,
         lambda given: Tier("t", given),
-        lambda given: SlotManager(backend=given),
+        lambda given: SlotManager(url=[given]),
         SlotManager,
         MemorySemaphore,
         ProcessSemaphore,
@@ -164,8 +164,8 @@ def test_a_misspelt_url_is_refused_without_its_password(
     assert command_line(["run", "s", "--limit", typed, "--", "true"]) == 125
     assert command_line(["purge", "x", typed]) == 2
     assert command_line(["purge", "x", f"--ulr={typed}"]) == 2
-    with pytest.raises(ValueError, match="SLOTWISE_BACKEND") as caught:
-        SlotOptions.from_env({"SLOTWISE_BACKEND": url})
+    with pytest.raises(ValueError, match="SLOTWISE_URL") as caught:
+        SlotOptions.from_env({"SLOTWISE_URL": url})
     assert PART not in str(caught.value)
     with pytest.raises(ValueError, match="SLOTWISE_TTL") as caught:
         SlotOptions.from_env({"SLOTWISE_TTL": f"redis://:{PART}@host"})
@@ -181,10 +181,10 @@ def test_reprs_show_no_credentials() -> None:
     sentinel = RedisConfig(f"redis+sentinel://bob:{WRITTEN}@host/service")
     for config in (tls, sentinel, pickle.loads(pickle.dumps(tls))):
         semaphore = RedisSemaphore(name="s", value=1, config=config)
-        manager = SlotManager(backend=config, cleanup_interval=0)
-        tiers = Tiers(Tier("t", 1), backend=config)
+        manager = SlotManager(url=config, cleanup_interval=0)
+        tiers = Tiers(Tier("t", 1), url=config)
         shown = (config, config.endpoint, semaphore, manager, manager.options, tiers)
-        for each in (*shown, tiers.backend, str(config.endpoint)):
+        for each in (*shown, tiers._backend, str(config.endpoint)):
             assert PART not in repr(each)
             assert "Gr" not in repr(each)
 
@@ -323,7 +323,7 @@ def test_no_call_shows_what_a_server_echoes(echo: Echoes, caplog: pytest.LogCapt
     for url in urls_of(echo):
         config = RedisConfig(url, attempts=2, connect_timeout=2, backoff=0.01)
         semaphore = RedisSemaphore(name="s", value=1, config=config)
-        manager = SlotManager(backend=config, cleanup_interval=0)
+        manager = SlotManager(url=config, cleanup_interval=0)
         calls: list[Callable[[], object]] = [
             semaphore.stats_sync,
             manager.stats_sync,

@@ -71,7 +71,7 @@ def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, m
         ("memory://name", "memory:// and nothing else"),
         ("process://relative/folder", "three slashes"),
         ("process:///folder?x=1", "nothing else"),
-        ("redis://host:port", "port is none"),
+        ("redis://host:port", "port is not a number"),
     ],
 )
 def test_a_url_that_names_no_scope_says_what_there_is(url, words):
@@ -87,7 +87,7 @@ def test_no_message_shows_a_password(scheme):
 
 
 def test_a_url_that_is_no_text_is_a_type_error():
-    with pytest.raises(TypeError, match="url must be a str, not int"):
+    with pytest.raises(TypeError, match="url must be a str or a RedisConfig, not int"):
         slotwise.semaphore("door", 1, 7)  # type: ignore[arg-type]
 
 

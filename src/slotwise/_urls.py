@@ -1,15 +1,16 @@
-"""The door to all scopes: one function and a url, which says how far a limit reaches.
+"""semaphore(): one function for every scope; and what a url says about the scope of a limit.
 
-Nothing here knows how a scope works. Drivers are imported when their url is asked for.
+Nothing here knows how a scope works. A driver is imported when its url is used.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
@@ -30,8 +31,10 @@ _SCOPES = (
 )
 
 
-def semaphore(name: str | None, value: int, url: str | None = None, **options: Any) -> Semaphore:
-    """A semaphore of the scope that ``url`` names.
+def semaphore(
+    name: str | None, value: int, url: str | RedisConfig | None = None, **options: Any
+) -> Semaphore:
+    """Return a semaphore of the scope that ``url`` names.
 
     Moving from one process to a fleet changes no code: leave ``url`` out, and set
     ``SLOTWISE_URL``. Without either it is ``memory://``.
@@ -40,23 +43,26 @@ def semaphore(name: str | None, value: int, url: str | None = None, **options: A
     ``memory://``                             tasks and threads of this process
     ``process://``, ``process:///folder``     processes of one user on this machine
     ``redis://...``, ``rediss://...``, and    all processes that use that server
-    what else `RedisConfig` knows
+    what else `RedisConfig` knows, or a
+    `RedisConfig` itself
     ========================================  ================================================
 
     Args:
         name: what semaphores are shared by; None for a private one.
         value: how many slots there are.
-        url: the scope.
+        url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
             ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
             `RedisConfig`; ``?namespace=...`` may stand in its url as well.
 
     Raises:
-        ValueError: the url names no scope, or can't be read.
+        ValueError: the url doesn't name a scope, or can't be read.
         TypeError: the scope has no such option.
     """
     where = url if url is not None else url_of_environment() or "memory://"
     scheme = scheme_of(where)
+    if not isinstance(where, str):
+        return _on_redis(name, value, where, options)
     if scheme == "memory":
         from slotwise.memory import MemorySemaphore
 
@@ -71,27 +77,69 @@ def semaphore(name: str | None, value: int, url: str | None = None, **options: A
         return ProcessSemaphore(name=name, value=value, directory=folder_of(where), **checked)
     from slotwise.redis import RedisConfig, RedisSemaphore
 
-    known = _options_of(RedisSemaphore) - {"config"}
+    of_semaphore = _options_of(RedisSemaphore) - {"config"}
     of_server = {each.name for each in fields(RedisConfig)} - {"url", "endpoint"}
-    _checked(options, known | of_server, f"{scheme}://")
+    _checked(options, of_semaphore | of_server, f"{scheme}://")
     config = redis_config(where, **{o: options[o] for o in options if o in of_server})
-    rest = {option: options[option] for option in options if option in known}
-    return RedisSemaphore(name=name, value=value, config=config, **rest)
+    return _on_redis(name, value, config, {o: options[o] for o in options if o in of_semaphore})
+
+
+def _on_redis(
+    name: str | None, value: int, config: RedisConfig, options: Mapping[str, Any]
+) -> Semaphore:
+    from slotwise.redis import RedisSemaphore
+
+    known = _options_of(RedisSemaphore) - {"config"}
+    checked = _checked(options, known, "a semaphore of a RedisConfig")
+    return RedisSemaphore(name=name, value=value, config=config, **checked)
 
 
 def url_of_environment() -> str | None:
-    """The url that ``SLOTWISE_URL`` gives, if it gives one."""
+    """What ``SLOTWISE_URL`` is set to, if it is."""
     return os.environ.get(ENVIRONMENT) or None
 
 
 def scheme_of(url: object) -> str:
-    """Which scope a url names; ValueError in a sentence that shows no password."""
+    """The scheme of a url, ``redis`` for a RedisConfig.
+
+    Raises:
+        ValueError: it doesn't name a scope; the message shows no password.
+    """
     if not isinstance(url, str):
-        raise TypeError(f"url must be a str, not {kind_of(url)}")
+        if not _is_redis_config(url):
+            raise TypeError(f"url must be a str or a RedisConfig, not {kind_of(url)}")
+        return "redis"
     scheme, separator, _ = url.partition("://")
     if separator and scheme in ("memory", "process", *_REDIS):
         return scheme
     raise ValueError(f"url must be one of {_SCOPES}; not {scheme_of_unreadable(url)}")
+
+
+def parsed(url: object) -> str | RedisConfig | None:
+    """Check ``url``; as a RedisConfig if it names a server, which shows no password.
+
+    Raises:
+        TypeError: it is neither a str nor a RedisConfig nor None.
+        ValueError: it doesn't name a scope, or can't be read.
+    """
+    if url is None:
+        return None
+    scheme = scheme_of(url)
+    if not isinstance(url, str):
+        return cast("RedisConfig", url)
+    if scheme == "memory":
+        _nothing_behind(url)
+        return url
+    if scheme == "process":
+        folder_of(url)
+        return url
+    return redis_config(url)
+
+
+def _is_redis_config(url: object) -> bool:
+    # One can't have been made before its module was imported, which takes long.
+    module = sys.modules.get("slotwise.redis")
+    return module is not None and isinstance(url, module.RedisConfig)
 
 
 def folder_of(url: str) -> str | None:

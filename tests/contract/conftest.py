@@ -1,8 +1,8 @@
-"""The drivers under contract, and the two ways to speak to each.
+"""The drivers under contract, and the two ways to call each.
 
-A test asks for `make`, which makes semaphores of the driver at hand, and for
-`speak`, through which it calls their verbs: the coroutines, or their sync twins
-in threads of their own.
+A test asks for `make`, which makes semaphores of the driver at hand, or `make_limit`, which
+makes limits of any kind, and for `speak`, through which it calls their methods: the coroutines,
+or their sync twins in threads of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquisitionResult, Claimant, MemorySemaphore, Semaphore, SemaphoreStats
+from slotwise import (
+    AcquisitionResult,
+    Claimant,
+    Limit,
+    MemorySemaphore,
+    Semaphore,
+    SemaphoreStats,
+    Tier,
+    Tiers,
+)
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
 from tests.redis._server import Server
@@ -24,6 +33,7 @@ from tests.redis._server import Server
 _names = itertools.count(1)
 
 DRIVERS = ("memory", "processes", "redis")
+LIMITS = (*DRIVERS, "memory tiers", "redis tiers")
 
 
 class Speak:
@@ -32,32 +42,32 @@ class Speak:
     def __init__(self, sync: bool) -> None:
         self.sync = sync
 
-    async def _say(self, semaphore: Semaphore, verb: str, *args: Any, **options: Any) -> Any:
+    async def _say(self, semaphore: Limit, verb: str, *args: Any, **options: Any) -> Any:
         if self.sync:
             return await asyncio.to_thread(getattr(semaphore, verb + "_sync"), *args, **options)
         return await getattr(semaphore, verb)(*args, **options)
 
-    async def acquire(self, semaphore: Semaphore, *args: Any, **options: Any) -> AcquisitionResult:
+    async def acquire(self, semaphore: Limit, *args: Any, **options: Any) -> AcquisitionResult:
         result = await self._say(semaphore, "acquire", *args, **options)
         assert isinstance(result, AcquisitionResult)
         return result
 
     async def try_acquire(
-        self, semaphore: Semaphore, slots: int = 1, **options: Any
+        self, semaphore: Limit, slots: int = 1, **options: Any
     ) -> AcquisitionResult | None:
         result = await self._say(semaphore, "try_acquire", slots, **options)
         assert result is None or isinstance(result, AcquisitionResult)
         return result
 
-    async def release(self, semaphore: Semaphore, which: str | AcquisitionResult) -> bool:
+    async def release(self, semaphore: Limit, which: str | AcquisitionResult) -> bool:
         freed = await self._say(semaphore, "release", which)
         assert isinstance(freed, bool)
         return freed
 
-    async def locked(self, semaphore: Semaphore) -> bool:
+    async def locked(self, semaphore: Limit) -> bool:
         return bool(await self._say(semaphore, "locked"))
 
-    async def stats(self, semaphore: Semaphore) -> SemaphoreStats:
+    async def stats(self, semaphore: Limit) -> SemaphoreStats:
         stats = await self._say(semaphore, "stats")
         assert isinstance(stats, SemaphoreStats)
         return stats
@@ -87,13 +97,13 @@ class Speak:
     async def reopen(self, semaphore: Semaphore) -> None:
         await self._say(semaphore, "reopen")
 
-    async def waiting(self, semaphore: Semaphore, count: int) -> None:
+    async def waiting(self, semaphore: Limit, count: int) -> None:
         """Return when exactly ``count`` wait: a state, whatever time it takes."""
         async with asyncio.timeout(30):
             while (await semaphore.stats()).waiting != count:
                 await asyncio.sleep(0.001)
 
-    async def held(self, semaphore: Semaphore, count: int) -> None:
+    async def held(self, semaphore: Limit, count: int) -> None:
         async with asyncio.timeout(30):
             while (await semaphore.stats()).acquired_slots != count:
                 await asyncio.sleep(0.001)
@@ -114,6 +124,36 @@ def driver(request: pytest.FixtureRequest) -> Callable[..., Semaphore]:
         return partial(ProcessSemaphore, directory=folder)
     server = request.getfixturevalue("server")
     return partial(RedisSemaphore, config=RedisConfig(server.url))
+
+
+@pytest.fixture(params=LIMITS)
+def limit_driver(request: pytest.FixtureRequest) -> Callable[..., Limit]:
+    """Makes limits: semaphores of every driver, and paths through tiers."""
+    kind, _, tiers = request.param.partition(" ")
+    url = request.getfixturevalue("server").url if kind == "redis" else f"{kind}://"
+    if tiers:
+        return partial(_path_through_tiers, url)
+    if kind == "memory":
+        return MemorySemaphore
+    if kind == "processes":
+        return partial(ProcessSemaphore, directory=request.getfixturevalue("tmp_path") / "slots")
+    return partial(RedisSemaphore, config=RedisConfig(url))
+
+
+def _path_through_tiers(url: str, value: int, **options: Any) -> Limit:
+    """A path whose narrowest tier is always the fullest."""
+    tiers = Tier("tenant", value, keyed=True), Tier("all", value + 1)
+    return Tiers(*tiers, url=url, **options).at(tenant="acme")
+
+
+@pytest.fixture
+def make_limit(limit_driver: Callable[..., Limit], name: str) -> Callable[..., Limit]:
+    """Make a limit of the kind at hand; of one name unless another is given."""
+
+    def make(value: int = 1, **options: Any) -> Limit:
+        return limit_driver(value=value, **{"name": name, **options})
+
+    return make
 
 
 @pytest.fixture(params=["async", "sync"])

@@ -138,14 +138,14 @@ async def test_a_copy_of_named_tiers_shares_their_slots(
     name: str, atomic: bool, backend: RedisConfig | None, copied: Callable[[Any], Any]
 ) -> None:
     tiers = Tiers(
-        Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, atomic=atomic, backend=backend
+        Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, atomic=atomic, url=backend
     )
     twin = copied(tiers)
-    async with tiers.acquire(tenant="acme"):
+    async with tiers.cm(tenant="acme"):
         with pytest.raises(TimeoutError):
-            await twin.take(tenant="acme", timeout=0)
-        await twin.release(await twin.take(tenant="other", timeout=0))
-    taken = await twin.take(tenant="acme", timeout=0)
+            await twin.acquire(tenant="acme", timeout=0)
+        await twin.release(await twin.acquire(tenant="other", timeout=0))
+    taken = await twin.acquire(tenant="acme", timeout=0)
     assert type(unpickled(taken)) is AcquisitionResult
     await twin.release(taken)
 
@@ -154,7 +154,7 @@ async def test_a_copy_of_named_tiers_shares_their_slots(
 async def test_a_copy_of_a_named_slot_manager_shares_its_slots(
     name: str, backend: RedisConfig | None, copied: Callable[[Any], Any]
 ) -> None:
-    manager = SlotManager(max_downloads=1, name=name, backend=backend)
+    manager = SlotManager(max_downloads=1, name=name, url=backend)
     async with manager, copied(manager) as twin:
         assert twin.options == manager.options
         async with manager.download():

@@ -73,7 +73,7 @@ async def test_tiers_and_slot_managers_are_as_silent(
 ) -> None:
     caplog.set_level(logging.INFO, "slotwise")
     tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), atomic=atomic)
-    async with tiers.acquire(tenant="acme"):
+    async with tiers.cm(tenant="acme"):
         pass
     async with SlotManager(atomic=atomic) as manager, manager.upload("alice"), manager.download():
         pass

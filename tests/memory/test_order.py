@@ -74,15 +74,15 @@ async def test_newcomers_that_wait_for_a_woken_one_enter_in_their_order() -> Non
 
 async def test_a_newcomer_to_tiers_does_not_enter_before_a_path_granted_earlier() -> None:
     tiers = Tiers(Tier("tenant", 2, keyed=True), Tier("all", 2))
-    held = [await tiers.take(tenant="acme") for _ in range(2)]
+    held = [await tiers.acquire(tenant="acme") for _ in range(2)]
     entered: list[str] = []
 
     async def visit(name: str) -> None:
-        async with tiers.acquire(tenant="acme"):
+        async with tiers.cm(tenant="acme"):
             entered.append(name)
 
     async def take(name: str) -> None:
-        taken = await tiers.take(tenant="acme")
+        taken = await tiers.acquire(tenant="acme")
         entered.append(name)
         await tiers.release(taken)
 
@@ -95,4 +95,4 @@ async def test_a_newcomer_to_tiers_does_not_enter_before_a_path_granted_earlier(
         await newcomer("newcomer")
         await waiting
         assert entered == ["waiter", "newcomer"]
-        held = [await tiers.take(tenant="acme") for _ in range(2)]
+        held = [await tiers.acquire(tenant="acme") for _ in range(2)]

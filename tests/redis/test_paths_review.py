@@ -61,9 +61,9 @@ async def test_a_timeout_before_the_first_connection_stands_is_a_timeout() -> No
     """The server can be reached, and is slow to say hello."""
     with socket.create_server(("127.0.0.1", 0)) as slow:
         config = RedisConfig(f"redis://127.0.0.1:{slow.getsockname()[1]}")
-        limits = Tiers(Tier("all", 1), backend=config)
+        limits = Tiers(Tier("all", 1), url=config)
         with pytest.raises(AcquireTimeout, match="did not answer") as caught:
-            await limits.take(timeout=0.05)
+            await limits.acquire(timeout=0.05)
     assert isinstance(caught.value, BackendError)  # nobody knows: caught as either
 
 
@@ -73,7 +73,7 @@ async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
     limits = Tiers(
         Tier("user", 1, keyed=True),
         Tier("all", 2),
-        backend=config,
+        url=config,
         name="t",
         heartbeat_max_interval=2,
         ping_interval=0.1,
@@ -82,7 +82,7 @@ async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
     inside = asyncio.Event()
 
     async def work() -> None:
-        async with limits.acquire(user="alice"):
+        async with limits.cm(user="alice"):
             inside.set()
             await asyncio.Event().wait()
 
@@ -94,14 +94,14 @@ async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
 
 
 async def test_a_task_that_outstays_its_ttl_is_cancelled_if_asked_for(config: RedisConfig) -> None:
-    limits = Tiers(Tier("all", 1), backend=config, name="t", ttl=0.2, cancel_task_after_ttl=True)
+    limits = Tiers(Tier("all", 1), url=config, name="t", ttl=0.2, cancel_task_after_ttl=True)
 
     async def work() -> None:
-        async with limits.acquire():
+        async with limits.cm():
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
     await asyncio.wait([task], timeout=30)
     assert task.cancelled()
-    async with limits.acquire(timeout=30):  # and another task is not
+    async with limits.cm(timeout=30):  # and another task is not
         pass

@@ -41,7 +41,7 @@ def size(folder: Path, server: redis.Redis) -> dict[str, int]:
 
 async def main(url: str, folder: Path, seconds: float) -> None:
     config = RedisConfig(url)
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5), name="tiers", backend=config)
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5), name="tiers", url=config)
     begun = time.monotonic()
     due, number = begun + EVERY, 0
     with redis.Redis.from_url(url) as server:
@@ -54,7 +54,7 @@ async def main(url: str, folder: Path, seconds: float) -> None:
             ):
                 async with semaphore.cm():
                     pass
-            async with tiers.acquire(tenant=name):
+            async with tiers.cm(tenant=name):
                 number += 1
             await asyncio.sleep(PAUSE)
             if now >= due:

@@ -42,7 +42,7 @@ class Objects:
             Tier("tenant", 2, keyed=True),
             Tier("all", 3),
             name=TIERS,
-            backend=config,
+            url=config,
             heartbeat_max_interval=INTERVAL,
             ping_interval=PING,
         )
@@ -65,7 +65,7 @@ class Objects:
                 name,
                 ("tiers", f"tenant {tenant}"),
                 1,
-                lambda timeout: self._tiers.take(timeout=timeout, tenant=tenant),
+                lambda timeout: self._tiers.acquire(timeout=timeout, tenant=tenant),
                 self._tiers.release,
             )
         semaphore = self.semaphores[name]

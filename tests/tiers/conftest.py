@@ -33,7 +33,7 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
             pytest.skip("slotwise.redis._paths is not built yet")
         from slotwise.redis import RedisConfig
 
-        options["backend"] = RedisConfig(request.getfixturevalue("server").url)
+        options["url"] = RedisConfig(request.getfixturevalue("server").url)
         options["name"] = f"tiers-{os.getpid()}-{next(_names)}"
     return options
 

@@ -51,8 +51,8 @@ def make(anywhere: dict[str, Any]) -> Any:
 
 async def test_close_closes_every_object_of_the_name_made_so_far(make, speak, look):
     one, other = make(), make()
-    held = await speak.take(one, user="a")
-    waiter = asyncio.create_task(speak.take(other, user="a"))
+    held = await speak.acquire(one, user="a")
+    waiter = asyncio.create_task(speak.acquire(other, user="a"))
     await look.waiting(other, "user", 1)
     await speak.close(one)
     with pytest.raises(SemaphoreClosed) as closed:
@@ -60,30 +60,30 @@ async def test_close_closes_every_object_of_the_name_made_so_far(make, speak, lo
     assert closed.value.reason is None
     for tiers in (one, other):
         with pytest.raises(SemaphoreClosed):
-            await speak.take(tiers, user="b")
+            await speak.acquire(tiers, user="b")
     assert await speak.release(one, held) is True
 
 
 async def test_one_made_later_works_when_the_earlier_holders_have_left(make, speak):
     earlier = make()
-    held = await speak.take(earlier, user="a")
+    held = await speak.acquire(earlier, user="a")
     await speak.close(earlier)
     later = make()
     with pytest.raises(SemaphoreClosed):
-        await speak.take(later, user="a")
+        await speak.acquire(later, user="a")
     assert await speak.release(earlier, held) is True
-    await speak.release(later, await speak.take(later, user="a"))
+    await speak.release(later, await speak.acquire(later, user="a"))
     await speak.close(earlier)  # closing again does no harm, to nobody
-    await speak.release(later, await speak.take(later, user="a"))
+    await speak.release(later, await speak.acquire(later, user="a"))
     with pytest.raises(SemaphoreClosed):
-        await speak.take(earlier, user="a")
+        await speak.acquire(earlier, user="a")
     await speak.close(later)
 
 
 async def test_close_everywhere_gives_the_reason_until_reopen(make, speak, look):
     tiers, other = make(), make()
-    held = [await speak.take(tiers, user=user) for user in "ab"]
-    waiter = asyncio.create_task(speak.take(other, user="c"))
+    held = [await speak.acquire(tiers, user=user) for user in "ab"]
+    waiter = asyncio.create_task(speak.acquire(other, user="c"))
     await look.waiting(tiers, "all", 1)
     await speak.close_everywhere(tiers, "stocktaking")
     with pytest.raises(SemaphoreClosed, match="stocktaking") as closed:
@@ -94,10 +94,10 @@ async def test_close_everywhere_gives_the_reason_until_reopen(make, speak, look)
     for refused in (tiers, other, make()):
         for timeout in (None, 0):
             with pytest.raises(SemaphoreClosed) as closed:
-                await speak.take(refused, user="d", timeout=timeout)
+                await speak.acquire(refused, user="d", timeout=timeout)
             assert closed.value.reason == "stocktaking"
     await speak.reopen(other)
-    held = [await speak.take(each, user=user) for each, user in ((tiers, "a"), (other, "b"))]
+    held = [await speak.acquire(each, user=user) for each, user in ((tiers, "a"), (other, "b"))]
     assert (await speak.stats(tiers))["all"].active == 2
     for each in held:
         assert await speak.release(tiers if each is held[0] else other, each) is True
@@ -106,11 +106,11 @@ async def test_close_everywhere_gives_the_reason_until_reopen(make, speak, look)
 
 async def test_those_who_held_all_along_still_count_after_a_reopen(make, speak):
     tiers = make()
-    held = [await speak.take(tiers, user=user) for user in "ab"]
+    held = [await speak.acquire(tiers, user=user) for user in "ab"]
     await speak.close_everywhere(tiers)
     await speak.reopen(tiers)
     with pytest.raises(TimeoutError):
-        await speak.take(tiers, user="c", timeout=0)
+        await speak.acquire(tiers, user="c", timeout=0)
     for each in held:
         await speak.release(tiers, each)
     await speak.close(tiers)
@@ -122,13 +122,13 @@ async def test_reopen_does_not_undo_a_local_close(make, speak):
     await speak.close(tiers)
     later = make()
     with pytest.raises(SemaphoreClosed) as closed:
-        await speak.take(later, user="a")
+        await speak.acquire(later, user="a")
     assert closed.value.reason == "everywhere"
     await speak.reopen(tiers)
     with pytest.raises(SemaphoreClosed) as closed:
-        await speak.take(tiers, user="a")
+        await speak.acquire(tiers, user="a")
     assert closed.value.reason is None
-    await speak.release(later, await speak.take(later, user="a"))
+    await speak.release(later, await speak.acquire(later, user="a"))
     await speak.close(later)
 
 
@@ -136,20 +136,20 @@ async def test_a_reason_is_text(make, speak):
     tiers = make()
     with pytest.raises(TypeError):
         await speak.close_everywhere(tiers, 3)
-    await speak.release(tiers, await speak.take(tiers, user="a"))
+    await speak.release(tiers, await speak.acquire(tiers, user="a"))
     await speak.close(tiers)
 
 
 async def test_private_tiers_are_closed_alone():
     one, other = Tiers(Tier("all", 1)), Tiers(Tier("all", 1))
     await one.close()
-    async with other.acquire():
+    async with other.cm():
         pass
     await other.close_everywhere("mine")
     with pytest.raises(SemaphoreClosed, match="mine"):
-        await other.take()
+        await other.acquire()
     await other.reopen()
-    async with other.acquire():
+    async with other.cm():
         pass
 
 

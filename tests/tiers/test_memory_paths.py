@@ -25,7 +25,7 @@ def active(limits):
 
 def in_order(limits):
     with lock:
-        check(limits.backend._tracker)
+        check(limits._backend._tracker)
 
 
 # ------------------------------------------------------------------------- time
@@ -33,8 +33,8 @@ def in_order(limits):
 
 async def test_a_wait_ends_at_its_timeout_by_the_clock_of_slotwise(clock, settle):
     limits = two_tiers()
-    async with limits.acquire(user="a"):
-        waiting = asyncio.create_task(limits.take(user="a", timeout=5))
+    async with limits.cm(user="a"):
+        waiting = asyncio.create_task(limits.acquire(user="a", timeout=5))
         await settle()
         clock.advance(4.9)
         await settle()
@@ -48,8 +48,8 @@ async def test_a_wait_ends_at_its_timeout_by_the_clock_of_slotwise(clock, settle
 
 async def test_a_ttl_frees_all_tiers_and_tells_the_holder(clock, settle, caplog):
     limits = two_tiers(ttl=10)
-    acquired = await limits.take(user="a")
-    waiting = asyncio.create_task(limits.take(user="a"))
+    acquired = await limits.acquire(user="a")
+    waiting = asyncio.create_task(limits.acquire(user="a"))
     await settle()
     clock.advance(10)
     await settle()
@@ -66,7 +66,7 @@ async def test_a_ttl_cancels_the_task_if_so_wanted(clock, settle):
     limits = two_tiers(ttl=10, cancel_task_after_ttl=True)
 
     async def work():
-        async with limits.acquire(user="a"):
+        async with limits.cm(user="a"):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
@@ -79,7 +79,7 @@ async def test_a_ttl_cancels_the_task_if_so_wanted(clock, settle):
 
 async def test_who_leaves_before_its_ttl_is_not_cancelled(clock, settle):
     limits = two_tiers(ttl=10, cancel_task_after_ttl=True)
-    async with limits.acquire(user="a"):
+    async with limits.cm(user="a"):
         pass
     clock.advance(11)
     await settle()
@@ -91,9 +91,9 @@ async def test_who_leaves_before_its_ttl_is_not_cancelled(clock, settle):
 
 async def test_a_waiter_cancelled_after_its_grant_hands_it_on(settle):
     limits = two_tiers()
-    first = await limits.take(user="a")
-    one = asyncio.create_task(limits.take(user="a"))
-    other = asyncio.create_task(limits.take(user="a"))
+    first = await limits.acquire(user="a")
+    one = asyncio.create_task(limits.acquire(user="a"))
+    other = asyncio.create_task(limits.acquire(user="a"))
     await settle()
     limits.release_sync(first)  # granted to `one`, which has not run yet
     one.cancel()
@@ -107,13 +107,13 @@ async def test_a_waiter_cancelled_after_its_grant_hands_it_on(settle):
 
 def test_a_grant_to_a_closed_loop_goes_to_the_next():
     limits = two_tiers()
-    held = limits.take_sync(user="a")
+    held = limits.acquire_sync(user="a")
     loop = asyncio.new_event_loop()
-    lost = [loop.create_task(limits.take(user="a")) for _ in range(3)]
+    lost = [loop.create_task(limits.acquire(user="a")) for _ in range(3)]
     loop.run_until_complete(asyncio.sleep(0))
     assert limits.stats_sync()["all"].waiting == 3
     got = []
-    thread = threading.Thread(target=lambda: got.append(limits.take_sync(user="a")))
+    thread = threading.Thread(target=lambda: got.append(limits.acquire_sync(user="a")))
     thread.start()
     while limits.stats_sync()["all"].waiting != 4:
         pass
@@ -135,18 +135,18 @@ async def test_threads_tasks_and_other_loops_wait_in_one_queue(settle):
     order = []
 
     def thread():
-        with limits.acquire(user="a"):
+        with limits.cm(user="a"):
             order.append("thread")
 
     def loop_in_thread():
         async def task():
-            async with limits.acquire(user="a"):
+            async with limits.cm(user="a"):
                 order.append("loop")
 
         asyncio.run(task())
 
     async def task():
-        async with limits.acquire(user="a"):
+        async with limits.cm(user="a"):
             order.append("task")
 
     async def waiting(count):
@@ -154,7 +154,7 @@ async def test_threads_tasks_and_other_loops_wait_in_one_queue(settle):
             while limits.stats_sync()["all"].waiting != count:
                 await asyncio.sleep(0.001)
 
-    async with limits.acquire(user="a"):
+    async with limits.cm(user="a"):
         others = [asyncio.create_task(asyncio.to_thread(thread))]
         await waiting(1)
         others.append(asyncio.create_task(task()))
@@ -170,8 +170,8 @@ async def test_what_one_call_leaves_over_is_done_at_once(settle, monkeypatch):
     """More groups are parked at one node than one call may examine."""
     monkeypatch.setattr(paths, "LOOKS", 3)
     limits = Tiers(Tier("user", 1, keyed=True), Tier("all", 50))
-    held = [await limits.take(user=f"h{n}") for n in range(50)]
-    waiting = [asyncio.create_task(limits.take(user=f"w{n}")) for n in range(50)]
+    held = [await limits.acquire(user=f"h{n}") for n in range(50)]
+    waiting = [asyncio.create_task(limits.acquire(user=f"w{n}")) for n in range(50)]
     await settle()
     limits.resize_sync("all", 100)
     assert active(limits) == 100
@@ -187,18 +187,18 @@ async def test_what_one_call_leaves_over_is_done_at_once(settle, monkeypatch):
 
 async def test_tiers_of_one_name_share_their_slots_and_must_agree():
     one, other = two_tiers(name="shared-tiers"), two_tiers(name="shared-tiers")
-    async with one.acquire(user="a"):
+    async with one.cm(user="a"):
         with pytest.raises(AcquireTimeout, match="shared-tiers"):
-            await other.take(user="a", timeout=0)
+            await other.acquire(user="a", timeout=0)
         with pytest.raises(ValueConflict, match="shared-tiers"):
             Tiers(Tier("user", 2, keyed=True), Tier("all", 2), name="shared-tiers")
-    async with other.acquire(user="a", timeout=0):
+    async with other.cm(user="a", timeout=0):
         pass
 
 
 async def test_a_block_knows_whether_it_was_entered():
     limits = two_tiers()
-    block = limits.acquire(user="a")
+    block = limits.cm(user="a")
     assert "not entered" in repr(block)
     with pytest.raises(ContextReused):
         block.acquisition_id  # noqa: B018
@@ -224,13 +224,13 @@ async def test_an_interrupt_half_way_through_the_tiers_takes_nothing():
             raise KeyboardInterrupt
 
     limits = Tiers(Tier("user", 1, keyed=True), Tier("model", 1, keyed=True))
-    async with limits.acquire(user="a", model="x"):
+    async with limits.cm(user="a", model="x"):
         pass
     with pytest.raises(KeyboardInterrupt):
-        await limits.take(user="a", model=Interrupting("x"))
+        await limits.acquire(user="a", model=Interrupting("x"))
     with pytest.raises(KeyboardInterrupt):
-        await limits.acquire(user="a", model=Interrupting("x")).__aenter__()
-    async with limits.acquire(user="a", model="x", timeout=0):
+        await limits.cm(user="a", model=Interrupting("x")).__aenter__()
+    async with limits.cm(user="a", model="x", timeout=0):
         assert limits.stats_sync()["user"].keys["a"].active == 1
     in_order(limits)
 

@@ -35,7 +35,7 @@ def is_free(limits: Tiers) -> bool:
 
 def test_staged_slots_that_come_as_their_thread_is_interrupted_go_back(monkeypatch):
     limits = staged()
-    loop_thread = limits.backend._loop_thread
+    loop_thread = limits._backend._loop_thread
     run = loop_thread.run
 
     def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -45,13 +45,13 @@ def test_staged_slots_that_come_as_their_thread_is_interrupted_go_back(monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(loop_thread, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            limits.take_sync(user="a")
+            limits.acquire_sync(user="a")
     wait_until(lambda: is_free(limits))
 
 
 def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
     limits = staged()
-    held = limits.take_sync(user="a")
+    held = limits.acquire_sync(user="a")
     caller = threading.get_ident()
 
     def interrupt() -> None:
@@ -61,7 +61,7 @@ def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     with pytest.raises(KeyboardInterrupt):
-        limits.take_sync(user="b")
+        limits.acquire_sync(user="b")
     interrupter.join(30)
     limits.release_sync(held)
     wait_until(lambda: is_free(limits))
@@ -70,12 +70,12 @@ def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_takes_staged_slots_in_a_loop_of_its_own():
     limits = staged()
-    limits.release_sync(limits.take_sync(user="a"))  # the loop's thread is not copied
+    limits.release_sync(limits.acquire_sync(user="a"))  # the loop's thread is not copied
     child = os.fork()
     if child == 0:
         signal.alarm(30)
         try:
-            limits.release_sync(limits.take_sync(user="a"))
+            limits.release_sync(limits.acquire_sync(user="a"))
         except BaseException:
             os._exit(1)
         os._exit(0)
@@ -103,8 +103,8 @@ async def test_tiers_that_are_held_or_waited_for_are_leaks(settle):
     def found() -> list[str]:
         return [str(leak) for leak in leaked_slots().values() if "leaking tiers" in str(leak)]
 
-    held = await limits.take(user="a")
-    waiting = asyncio.create_task(limits.take(user="b"))
+    held = await limits.acquire(user="a")
+    waiting = asyncio.create_task(limits.acquire(user="b"))
     await settle()
     [words] = found()
     assert f"1 held ({held.acquisition_id}), 1 waiting" in words
@@ -115,8 +115,8 @@ async def test_tiers_that_are_held_or_waited_for_are_leaks(settle):
 
 async def test_a_block_that_waits_can_be_shown(settle):
     limits = Tiers(Tier("all", 1))
-    async with limits.acquire():
-        block = limits.acquire()
+    async with limits.cm():
+        block = limits.cm()
         waiting = asyncio.create_task(block.__aenter__())
         await settle()
         assert "slot_number=0" in repr(block)

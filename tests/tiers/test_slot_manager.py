@@ -116,7 +116,7 @@ async def test_a_wait_that_is_cancelled_takes_nothing(manager, look):
 async def test_a_wait_that_times_out_takes_nothing(manager):
     slots = manager(max_uploads=1)
     # A server must have had the time to answer.
-    seconds = 0.05 if slots.options.backend is None else 1
+    seconds = 0.05 if slots.options.url is None else 1
     async with slots.upload("alice"):
         with pytest.raises(AcquireTimeout, match="upload"):
             await slots.acquire_upload_slot("bob", timeout=seconds)

@@ -30,7 +30,7 @@ def test_each_field_has_a_variable():
         "SLOTWISE_MAX_IDLE_USERS": "6",
         "SLOTWISE_ATOMIC": "no",
         "SLOTWISE_NAME": "transfers",
-        "SLOTWISE_BACKEND": "redis://127.0.0.1:1",
+        "SLOTWISE_URL": "redis://127.0.0.1:1",
         "SLOTWISE_TTL": "7",
         "SLOTWISE_HEARTBEAT_MAX_INTERVAL": "8",
         "SLOTWISE_PING_INTERVAL": "2",
@@ -46,12 +46,12 @@ def test_each_field_has_a_variable():
         max_idle_users=6,
         atomic=False,
         name="transfers",
-        backend=options.backend,
+        url=options.url,
         ttl=7,
         heartbeat_max_interval=8,
         ping_interval=2,
     )
-    assert isinstance(options.backend, RedisConfig)
+    assert isinstance(options.url, RedisConfig)
 
 
 def test_what_is_not_set_or_empty_has_its_default(monkeypatch):
@@ -70,7 +70,7 @@ def test_what_is_not_set_or_empty_has_its_default(monkeypatch):
         ("SLOTWISE_IDLE_THRESHOLD", "-3"),
         ("SLOTWISE_ATOMIC", "perhaps"),
         ("SLOTWISE_TTL", "0"),
-        ("SLOTWISE_BACKEND", "carrier-pigeon://"),
+        ("SLOTWISE_URL", "carrier-pigeon://"),
     ],
 )
 def test_bad_text_is_a_value_error_that_names_the_variable(variable, text):

@@ -21,14 +21,14 @@ def active(limits):
 
 async def test_the_narrow_slot_is_held_while_waiting_for_the_wide_one(settle):
     limits = staged()
-    first = await limits.take(user="a")
-    waiting = asyncio.create_task(limits.take(user="b"))
+    first = await limits.acquire(user="a")
+    waiting = asyncio.create_task(limits.acquire(user="b"))
     await settle()
     stats = await limits.stats()
     assert stats["user"].keys["b"].active == 1
     assert stats["all"].waiting == 1
     with pytest.raises(AcquireTimeout, match="user 'b'"):
-        await limits.take(user="b", timeout=0)
+        await limits.acquire(user="b", timeout=0)
     await limits.release(first)
     await limits.release(await waiting)
     assert active(limits) == {"user": 0, "all": 0}
@@ -37,8 +37,10 @@ async def test_the_narrow_slot_is_held_while_waiting_for_the_wide_one(settle):
 @pytest.mark.parametrize("how", ["cancel", "timeout", "close"])
 async def test_failing_at_the_second_stage_gives_the_first_back(settle, how):
     limits = staged()
-    held = await limits.take(user="a")
-    waiting = asyncio.create_task(limits.take(user="b", timeout=0.05 if how == "timeout" else None))
+    held = await limits.acquire(user="a")
+    waiting = asyncio.create_task(
+        limits.acquire(user="b", timeout=0.05 if how == "timeout" else None)
+    )
     await settle()
     if how == "cancel":
         waiting.cancel()
@@ -59,9 +61,9 @@ async def test_slots_are_released_in_the_order_they_were_acquired():
     class Told(MemorySemaphore):
         __slots__ = ()
 
-        async def try_acquire(self, slots=1):
+        async def try_acquire(self, slots=1, *, label=None):
             order.append(f"+{self.name}")
-            return await super().try_acquire(slots)
+            return await super().try_acquire(slots, label=label)
 
         async def release(self, acquisition):
             order.append(f"-{self.name}")
@@ -77,25 +79,25 @@ async def test_slots_are_released_in_the_order_they_were_acquired():
 
 async def test_the_timeout_covers_both_stages(settle):
     limits = staged()
-    await limits.take(user="a")
-    first = asyncio.create_task(limits.take(user="b", timeout=0.2))
+    await limits.acquire(user="a")
+    first = asyncio.create_task(limits.acquire(user="b", timeout=0.2))
     await settle()
     with pytest.raises(AcquireTimeout):
-        await limits.take(user="b", timeout=0.05)  # at the first stage
+        await limits.acquire(user="b", timeout=0.05)  # at the first stage
     with pytest.raises(AcquireTimeout, match="no slot of all"):
         await first
 
 
 async def test_a_staged_tier_can_be_resized_but_not_lose_its_limit(settle):
     limits = staged()
-    await limits.take(user="a")
-    waiting = asyncio.create_task(limits.take(user="b"))
+    await limits.acquire(user="a")
+    waiting = asyncio.create_task(limits.acquire(user="b"))
     await settle()
     await limits.resize("all", 2)
     await asyncio.wait_for(waiting, 30)
     await limits.resize("user", 2, key="a")
     await limits.resize("all", 3)
-    await limits.take(user="a", timeout=0)
+    await limits.acquire(user="a", timeout=0)
     limits.resize_sync("user", 3)
     with pytest.raises(ValueError, match="no limit"):
         await limits.resize("all", 0)

@@ -41,7 +41,7 @@ async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(mana
                 await slots.cleanup_idle_user_slots(0)
             else:
                 await asyncio.sleep(0)
-            tracker = getattr(slots._uploads.backend, "_tracker", None)
+            tracker = getattr(slots._uploads._backend, "_tracker", None)
             if tracker is not None:
                 with lock:  # time-outs end in a thread of their own
                     check(tracker)
@@ -88,7 +88,7 @@ async def test_paths_that_cross_all_come_to_their_end(tiers, seed):
     inside: dict[str, int] = {}
 
     async def work(tenant, model):
-        async with limits.acquire(tenant=tenant, model=model):
+        async with limits.cm(tenant=tenant, model=model):
             for key, most in ((tenant, 2), (model, 2), ("all", 4)):
                 inside[key] = inside.get(key, 0) + 1
                 assert inside[key] <= most

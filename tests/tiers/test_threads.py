@@ -58,7 +58,7 @@ def test_threads_that_switch_all_the_time_overshoot_nowhere_and_lose_nothing(res
     go_on.clear()
     cleaner.join(30)
     assert faults == []
-    tracker = slots._uploads.backend._tracker
+    tracker = slots._uploads._backend._tracker
     assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
     check(tracker)
 
@@ -95,7 +95,7 @@ class Watched:
         for _ in range(turns):
             keys = {"tenant": chance.choice("ab"), "model": chance.choice("xy")}
             try:
-                with self.limits.acquire(timeout=chance.choice([None, None, 0, 0.001]), **keys):
+                with self.limits.cm(timeout=chance.choice([None, None, 0, 0.001]), **keys):
                     self.enter(**keys)
                     self.leave(**keys)
             except AcquireTimeout:
@@ -107,7 +107,7 @@ class Watched:
         async def work():
             for _ in range(turns):
                 keys = {"tenant": chance.choice("ab"), "model": chance.choice("xy")}
-                async with self.limits.acquire(**keys):
+                async with self.limits.cm(**keys):
                     self.enter(**keys)
                     try:
                         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ def storm(turns):
     for thread in background:
         thread.join(30)
     assert watched.faults == []
-    tracker = watched.limits.backend._tracker
+    tracker = watched.limits._backend._tracker
     with lock:
         assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
         check(tracker)

@@ -17,7 +17,7 @@ TENANT, MODEL, ALL = (
 
 async def test_all_tiers_are_taken_together_and_given_back_together(tiers):
     limits = tiers(TENANT, MODEL, ALL)
-    async with limits.acquire(tenant="acme", model="large") as acquired:
+    async with limits.cm(tenant="acme", model="large") as acquired:
         stats = await limits.stats()
         assert {name: tier.active for name, tier in stats.items()} == {
             "tenant": 1,
@@ -33,14 +33,14 @@ async def test_all_tiers_are_taken_together_and_given_back_together(tiers):
 
 async def test_nothing_is_held_while_waiting(tiers, look):
     limits = tiers(TENANT, MODEL, ALL)
-    async with limits.acquire(tenant="a", model="x"), limits.acquire(tenant="b", model="x"):
-        waiting = asyncio.create_task(limits.take(tenant="c", model="x"))
+    async with limits.cm(tenant="a", model="x"), limits.cm(tenant="b", model="x"):
+        waiting = asyncio.create_task(limits.acquire(tenant="c", model="x"))
         await look.waiting(limits, "all", 1)
         stats = await limits.stats()
         assert stats["tenant"].keys["c"].active == 0
         assert stats["tenant"].keys["c"].waiting == 1
         # It lacks the model, so what else it wants is free for others.
-        async with limits.acquire(tenant="c", model="y", timeout=0):
+        async with limits.cm(tenant="c", model="y", timeout=0):
             pass
     async with asyncio.timeout(30):
         await limits.release(await waiting)
@@ -49,11 +49,11 @@ async def test_nothing_is_held_while_waiting(tiers, look):
 async def test_whichever_release_makes_it_fit_wakes_it(tiers, look):
     limits = tiers(TENANT, MODEL, ALL)
     held = [
-        await limits.take(tenant="a", model="x"),
-        await limits.take(tenant="b", model="y"),
-        await limits.take(tenant="c", model="y"),
+        await limits.acquire(tenant="a", model="x"),
+        await limits.acquire(tenant="b", model="y"),
+        await limits.acquire(tenant="c", model="y"),
     ]
-    waiting = asyncio.create_task(limits.take(tenant="d", model="y"))
+    waiting = asyncio.create_task(limits.acquire(tenant="d", model="y"))
     await look.waiting(limits, "all", 1)
     await limits.release(held[0])  # all has a slot now, the model has none
     assert (await limits.stats())["all"].waiting == 1
@@ -64,10 +64,10 @@ async def test_whichever_release_makes_it_fit_wakes_it(tiers, look):
 
 async def test_a_later_request_that_fits_may_pass(tiers, look):
     limits = tiers(TENANT, ALL)
-    async with limits.acquire(tenant="a"), limits.acquire(tenant="a"):
-        waiting = asyncio.create_task(limits.take(tenant="a"))
+    async with limits.cm(tenant="a"), limits.cm(tenant="a"):
+        waiting = asyncio.create_task(limits.acquire(tenant="a"))
         await look.waiting(limits, "all", 1)
-        async with limits.acquire(tenant="b", timeout=0):
+        async with limits.cm(tenant="b", timeout=0):
             pass
         assert not waiting.done()
     async with asyncio.timeout(30):
@@ -86,16 +86,16 @@ async def test_a_later_request_that_fits_may_pass(tiers, look):
 async def test_wrong_keys_are_type_errors_that_name_them(tiers, keys, words):
     limits = tiers(TENANT, MODEL, ALL)
     with pytest.raises(TypeError, match=words):
-        limits.acquire(**keys)
+        limits.cm(**keys)
     with pytest.raises(TypeError, match=words):
-        await limits.take(**keys)
+        await limits.acquire(**keys)
 
 
 async def test_the_busiest_keys_come_first(tiers):
     limits = tiers(Tier("tenant", 9, keyed=True), Tier("all", 0))
     for tenant, count in (("a", 1), ("b", 3), ("c", 2)):
         for _ in range(count):
-            await limits.take(tenant=tenant)
+            await limits.acquire(tenant=tenant)
     busiest = await limits.busiest("tenant", 2)
     assert [(key, stats.active) for key, stats in busiest] == [("b", 3), ("c", 2)]
     assert limits.busiest_sync("tenant", 1)[0][0] == "b"
@@ -107,8 +107,8 @@ async def test_the_busiest_keys_come_first(tiers):
 
 async def test_growing_serves_those_who_wait(tiers, look):
     limits = tiers(TENANT, Tier("all", 1))
-    await limits.take(tenant="a")
-    waiting = asyncio.create_task(limits.take(tenant="b"))
+    await limits.acquire(tenant="a")
+    waiting = asyncio.create_task(limits.acquire(tenant="b"))
     await look.waiting(limits, "all", 1)
     await limits.resize("all", 2)
     async with asyncio.timeout(30):
@@ -118,40 +118,40 @@ async def test_growing_serves_those_who_wait(tiers, look):
 
 async def test_one_key_can_have_a_value_of_its_own(tiers, look):
     limits = tiers(Tier("tenant", 1, keyed=True), Tier("all", 0))
-    await limits.take(tenant="a")
-    waiting = asyncio.create_task(limits.take(tenant="a"))
+    await limits.acquire(tenant="a")
+    waiting = asyncio.create_task(limits.acquire(tenant="a"))
     await look.waiting(limits, "tenant", 1)
     await limits.resize("tenant", 3, key="a")
     async with asyncio.timeout(30):
         await waiting
-    await limits.take(tenant="b")
+    await limits.acquire(tenant="b")
     with pytest.raises(AcquireTimeout):
-        await limits.take(tenant="b", timeout=0)
+        await limits.acquire(tenant="b", timeout=0)
     assert (await limits.stats())["tenant"].keys["a"].value == 3
 
 
 async def test_after_a_shrink_nothing_is_granted_until_it_fits(tiers):
     limits = tiers(Tier("all", 3))
-    held = [await limits.take() for _ in range(3)]
+    held = [await limits.acquire() for _ in range(3)]
     await limits.resize("all", 1)
     for acquired in held[:2]:
         await limits.release(acquired)
         with pytest.raises(AcquireTimeout):
-            await limits.take(timeout=0)
+            await limits.acquire(timeout=0)
     await limits.release(held[2])
-    await limits.take(timeout=0)
+    await limits.acquire(timeout=0)
 
 
 async def test_a_close_refuses_waiters_and_newcomers_and_lets_holders_release(tiers, look):
     limits = tiers(TENANT, Tier("all", 1))
-    held = await limits.take(tenant="a")
-    waiting = asyncio.create_task(limits.take(tenant="b"))
+    held = await limits.acquire(tenant="a")
+    waiting = asyncio.create_task(limits.acquire(tenant="b"))
     await look.waiting(limits, "all", 1)
     await limits.close()
     with pytest.raises(SemaphoreClosed):
         await waiting
     with pytest.raises(SemaphoreClosed):
-        async with limits.acquire(tenant="c"):
+        async with limits.cm(tenant="c"):
             pass
     assert await limits.release(held) is True
     assert await limits.release(held) is False
@@ -160,8 +160,8 @@ async def test_a_close_refuses_waiters_and_newcomers_and_lets_holders_release(ti
 
 async def test_a_cancelled_wait_hands_its_grant_on(tiers, look):
     limits = tiers(Tier("all", 1))
-    held = await limits.take()
-    one, other = (asyncio.create_task(limits.take()) for _ in range(2))
+    held = await limits.acquire()
+    one, other = (asyncio.create_task(limits.acquire()) for _ in range(2))
     await look.waiting(limits, "all", 2)
     releasing = asyncio.create_task(limits.release(held))
     one.cancel()
@@ -171,7 +171,7 @@ async def test_a_cancelled_wait_hands_its_grant_on(tiers, look):
         for outcome in outcomes:
             if not isinstance(outcome, BaseException):
                 await limits.release(outcome)
-    async with limits.acquire(timeout=30):
+    async with limits.cm(timeout=30):
         assert (await limits.stats())["all"].active == 1
 
 
@@ -182,7 +182,7 @@ async def test_nobody_starves_however_many_pass(tiers, look):
 
     async def tide(tenant, model):
         while not stop:
-            async with limits.acquire(tenant=tenant, model=model):
+            async with limits.cm(tenant=tenant, model=model):
                 await asyncio.sleep(0)
 
     async with asyncio.timeout(60):
@@ -192,7 +192,7 @@ async def test_nobody_starves_however_many_pass(tiers, look):
             for tenant, model in [("a", "x"), ("a", "y"), ("b", "z"), ("c", "z")] * 2
         ]
         await look.until(lambda: _some_held(limits))
-        async with limits.acquire(tenant="a", model="z"):
+        async with limits.cm(tenant="a", model="z"):
             stop = True
         await asyncio.gather(*tides)
 
@@ -226,8 +226,12 @@ def test_tiers_that_make_no_sense_are_refused():
         Tiers("all")
     with pytest.raises(ValueError, match="same name"):
         Tiers(ALL, ALL)
-    with pytest.raises(TypeError, match="backend"):
-        Tiers(ALL, backend="redis://nowhere")
+    with pytest.raises(TypeError, match="url must be a str or a RedisConfig"):
+        Tiers(ALL, url=7)
+    with pytest.raises(ValueError, match="url must be one of"):
+        Tiers(ALL, url="nowhere")
+    with pytest.raises(ValueError, match="process:// need atomic=False"):
+        Tiers(ALL, url="process://")
     with pytest.raises(TypeError, match="atomic"):
         Tiers(ALL, atomic=1)
 

@@ -185,7 +185,7 @@ def door() -> None:
 
 
 async def slots() -> None:
-    async with SlotManager(max_uploads=20, backend=RedisConfig()) as manager:
+    async with SlotManager(max_uploads=20, url=RedisConfig()) as manager:
         async with manager.download() as acquired:
             assert_type(acquired, AcquisitionResult)
         with manager.upload("alice", timeout=5):
@@ -200,7 +200,7 @@ async def slots() -> None:
 
 async def tiers() -> None:
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
-    async with limits.acquire(tenant="acme", timeout=None) as acquired:
+    async with limits.cm(tenant="acme", timeout=None) as acquired:
         assert_type(acquired, AcquisitionResult)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)
     await limits.resize("tenant", 6, key="acme")

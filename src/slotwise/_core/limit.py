@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 from slotwise._core import messages
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
@@ -42,7 +42,7 @@ class Limit(SameWhenCopied, ABC):
 
     # Whether try_acquire_sync() and release_sync() have to reach something outside of
     # this process, and may block for as long as that takes.
-    _does_io: ClassVar[bool] = True
+    _does_io: bool = True
 
     def __init__(self) -> None:
         # The acquisitions of `async with limit:` blocks, latest last, by who is in them.

@@ -1,4 +1,4 @@
-"""PathBackend: what a driver offers so that tiers can be taken all at one instant.
+"""PathBackend: what a driver offers so that tiers can be acquired together.
 
 Nothing here decides who gets a slot: in this process `_ledger.paths` does, on a
 Redis server the scripts that mirror it.
@@ -6,12 +6,15 @@ Redis server the scripts that mirror it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.closing import Closure
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise.errors import AcquireTimeout, BackendError
 
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
@@ -51,91 +54,181 @@ class TierStats:
     keys: Mapping[str, KeyStats] = field(default_factory=lambda: MappingProxyType({}))
 
 
-class PathBackend(Protocol):
-    """Slots of several tiers, taken all at once or not at all.
+class NodeStats(NamedTuple):
+    """How full one tier of a path is; ``value`` 0 is no limit.
 
-    Paths, names and numbers are checked by the caller. Each coroutine has a twin
-    for plain threads.
+    ``kept`` slots are free, but kept for a request that has waited for long.
     """
 
+    active: int
+    waiting: int
+    value: int
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PathStats:
+    """How full the tiers of one path are, narrow to wide, and whether they are closed."""
+
+    nodes: tuple[NodeStats, ...]
+    closed: bool = False
+    closure: Closure | None = None
+
+    @property
+    def locked(self) -> bool:
+        """Whether a newcomer would have to wait, or be refused."""
+        full = any(node.value and node.active + node.kept >= node.value for node in self.nodes)
+        return full or self.closed or self.closure is not None
+
+    def tightest(self) -> SemaphoreStats:
+        """That of the tier with the fewest free slots; of the widest if none has a limit."""
+        limited = [node for node in self.nodes if node.value]
+        node = min(limited, key=lambda node: node.value - node.active, default=self.nodes[-1])
+        reason = None if self.closure is None else self.closure.reason
+        return SemaphoreStats(
+            node.active, node.value, node.waiting, self.closure is not None, reason
+        )
+
+
+class PathBackend(ABC):
+    """Slots of several tiers, acquired together.
+
+    Paths, names and numbers are checked by the caller, and so is that a blocking call blocks
+    no event loop. Each coroutine has a twin for plain threads.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     async def acquire(
         self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
         """Wait for one slot of every tier, by the rules of `slotwise._ledger.paths`.
 
         A wait that is cancelled or times out takes nothing. ``timeout`` 0 does
-        not wait, None waits for ever. ``label`` is shown to those who look at
-        holders and waiters, where the driver can show them.
+        not wait, None waits forever. `holders` and `waiters` show ``label``.
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
             SemaphoreClosed: closed before or during the wait.
             ValueConflict: a tier is in use with another value (where others share it).
         """
-        ...
 
+    @abstractmethod
     def acquire_sync(
         self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
-        ...
 
+    async def try_acquire(self, path: Path, label: str | None = None) -> AcquisitionResult | None:
+        """Take one slot of every tier if that needs no wait; else return None."""
+        try:
+            return await self.acquire(path, timeout=0, label=label)
+        except BackendError:
+            raise  # also if it is a time-out: nobody knows whether there was a slot
+        except AcquireTimeout:
+            return None
+
+    def try_acquire_sync(self, path: Path, label: str | None = None) -> AcquisitionResult | None:
+        try:
+            return self.acquire_sync(path, timeout=0, label=label)
+        except BackendError:
+            raise
+        except AcquireTimeout:
+            return None
+
+    @abstractmethod
     async def release(self, acquisition_id: str) -> bool:
-        """Give all tiers back at once; False if the acquisition had ended before."""
-        ...
+        """Release all tiers at once; False if the acquisition had ended before."""
 
+    @abstractmethod
     def release_sync(self, acquisition_id: str) -> bool: ...
 
+    @abstractmethod
     async def release_on_exit(self, acquisition_id: str) -> None:
-        """Release for a block that is left; see `Semaphore._release_on_exit`."""
-        ...
+        """Release for a block that is left; see `Limit._release_on_exit`."""
 
+    @abstractmethod
     def release_on_exit_sync(self, acquisition_id: str) -> None: ...
 
+    @abstractmethod
     async def stats(self) -> dict[str, TierStats]:
         """How full the tiers are, by name, narrow to wide."""
-        ...
 
+    @abstractmethod
     def stats_sync(self) -> dict[str, TierStats]: ...
 
+    @abstractmethod
+    async def stats_of(self, path: Path) -> PathStats:
+        """How full the tiers of one path are."""
+
+    @abstractmethod
+    def stats_of_sync(self, path: Path) -> PathStats: ...
+
+    @abstractmethod
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, the longest first."""
+
+    @abstractmethod
+    def holders_sync(self) -> list[Claimant]: ...
+
+    @abstractmethod
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in the order of arrival."""
+
+    @abstractmethod
+    def waiters_sync(self) -> list[Claimant]: ...
+
+    @abstractmethod
+    async def kick(self, acquisition_id: str) -> bool:
+        """End somebody's acquisition; False if it had ended."""
+
+    @abstractmethod
+    def kick_sync(self, acquisition_id: str) -> bool: ...
+
+    @abstractmethod
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use."""
-        ...
 
+    @abstractmethod
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None: ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Close all objects of the name that this process has made so far.
 
         Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
         An object made afterwards works once the earlier holders of this process have left.
         """
-        ...
 
+    @abstractmethod
     def close_sync(self) -> None: ...
 
+    @abstractmethod
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Fail the waiters and newcomers of the name, wherever they are, until `reopen`."""
-        ...
 
+    @abstractmethod
     def close_everywhere_sync(self, reason: str | None = None) -> None: ...
 
+    @abstractmethod
     async def reopen(self) -> None:
         """Undo `close_everywhere`; what this process closed by `close` stays closed."""
-        ...
 
+    @abstractmethod
     def reopen_sync(self) -> None: ...
 
+    @abstractmethod
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
-        """Forget keys of a keyed tier that nobody holds or waits for; how many were.
+        """Forget keys of a keyed tier that nobody holds or waits for; return how many.
 
         Those that have been idle for ``older_than`` seconds, and of the others the
         longest idle, until at most ``keep_at_most`` idle ones are left.
         """
-        ...
 
+    @abstractmethod
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -104,7 +105,8 @@ class SemaphoreStats:
 
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
     have left: that is the truth, and nothing is granted meanwhile. ``closed`` is whether
-    it is closed everywhere, ``reason`` why.
+    it is closed everywhere, ``reason`` why. Of a path through tiers without limits
+    ``max_slots`` is 0.
     """
 
     acquired_slots: int
@@ -115,7 +117,8 @@ class SemaphoreStats:
     acquired_percent: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "acquired_percent", 100 * self.acquired_slots / self.max_slots)
+        percent = 100 * self.acquired_slots / self.max_slots if self.max_slots else 0.0
+        object.__setattr__(self, "acquired_percent", percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class Claimant:
     clock where there is a server. Clients that speak only the documented Redis
     protocol leave no host, pid, label or slot number behind, and as holders no time.
     Of one that is ``unreadable``, because somebody else wrote there, nothing but the id is
-    known, with what is no text in it escaped.
+    known, with what is no text in it escaped. ``keys`` has the keys of a path through tiers.
     """
 
     acquisition_id: str
@@ -137,6 +140,7 @@ class Claimant:
     label: str | None = None
     slot_number: int | None = None
     unreadable: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def acquisition_id_of(given: object) -> str:

@@ -10,11 +10,11 @@ import asyncio
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core import messages
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
 from slotwise._wait.wakers import Waker
-from slotwise.errors import ContextReused
 from slotwise.memory._acquisition import id_of, next_key
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class MemoryPathAcquisition(PathClaim, AcquisitionContext):
     """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
 
-    __slots__ = ("failure", "path", "paths", "since", "timeout", "waker")
+    __slots__ = ("failure", "label", "path", "paths", "since", "timeout", "waker")
 
     ttl: float | None = None
 
@@ -33,6 +33,7 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
     path: Path
     since: float  # when it began to wait, then when it was granted; not by the quick lane
     timeout: float | None  # the longest wait
+    label: str  # what the slots are for; not set if nobody said it
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 
@@ -49,8 +50,12 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
 
     def _entered(self) -> int:
         if self.key is None:
-            raise ContextReused("this block of tiers has no acquisition: it was not entered yet")
+            raise messages.context_not_yet_entered(self._title)
         return self.key
+
+    @property
+    def _title(self) -> str:
+        return self.paths._tracker.title
 
     def __eq__(self, other: object) -> bool:
         return self is other or (self.key is not None and super().__eq__(other))
@@ -59,7 +64,9 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
         return object.__hash__(self) if self.key is None else super().__hash__()
 
     def __repr__(self) -> str:
-        return "<a block of tiers, not entered yet>" if self.key is None else super().__repr__()
+        return (
+            f"<cm() of {self._title}, not entered yet>" if self.key is None else super().__repr__()
+        )
 
     # -------------------------------------------------------- the quick lane
 
@@ -114,7 +121,7 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
     async def __aenter__(self) -> MemoryPathAcquisition:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
-            raise _reused()
+            raise messages.context_reused(self._title)
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole.
         lane = self.paths._lane
@@ -144,7 +151,9 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
         # `give`, written out for the same reason.
         tracker = self.paths._tracker
         if tracker.holders.pop(self.key, None) is None:
-            tracker.keep_task(self._entered())
+            if self.key is None:
+                raise messages.context_not_entered(self._title)
+            tracker.keep_task(self.key)
         elif tracker.attention or self.ttl is not None:
             tracker.take_back(self)
         else:
@@ -160,15 +169,15 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
         refuse_to_block_a_loop("'with'")
         key = next_key()
         if self.key is not None:
-            raise _reused()
+            raise messages.context_reused(self._title)
         self.key = key
         if not self.take():
             self.paths._acquire_sync(self)
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        if not self.give():
-            self._entered()
+        if not self.give() and self.key is None:
+            raise messages.context_not_entered(self._title)
 
 
 class TimedMemoryPathAcquisition(MemoryPathAcquisition):
@@ -178,7 +187,3 @@ class TimedMemoryPathAcquisition(MemoryPathAcquisition):
 
     ttl: float | None
     task: asyncio.Task[Any] | None  # whom to cancel when the ttl ends; not set if nobody
-
-
-def _reused() -> ContextReused:
-    return ContextReused("this block of tiers was entered before; ask anew for every 'with' block")

@@ -7,13 +7,17 @@ tiers have: keys that come and go, work that is done piece by piece, and success
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from heapq import heappush
 from typing import cast
 
 from slotwise._core.closing import Closure
-from slotwise._core.messages import display
-from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.messages import display, no_slot, occupancy
+from slotwise._core.paths import KeyStats, NodeStats, Path, PathStats, TierSpec, TierStats
+from slotwise._core.results import Claimant
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
@@ -182,6 +186,45 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
                 keys[cast("str", key)] = KeyStats(node.in_use, node.waiting, tier.value_of(key))
         return keys
 
+    def stats_of(self, path: Path) -> PathStats:
+        """How full the tiers of one path are, *in the section*."""
+        if self.closed:
+            self._reopen_perhaps()
+        found = []
+        for tier, key in zip(self.tiers, path, strict=True):
+            node, value = tier.nodes.get(key), tier.value_of(key)
+            if node is None:
+                found.append(NodeStats(0, 0, value))
+            else:
+                kept = int(node.kept_for is not None)
+                found.append(NodeStats(node.in_use, node.waiting, value, kept))
+        return PathStats(tuple(found), self.closed, self.closure)
+
+    def show_holders(self) -> list[Claimant]:
+        """Who holds slots, in the order of the grants, *in the section*."""
+        return [self._show(lease, lease._slot_number) for lease in list(self.holders.values())]
+
+    def show_waiters(self) -> list[Claimant]:
+        """Who waits, in the order of arrival, *in the section*."""
+        return [self._show(lease, None) for lease in self.waiting.values()]
+
+    def _show(self, lease: MemoryPathAcquisition, slot_number: int | None) -> Claimant:
+        began: float | None = getattr(lease, "since", None)  # not known of the quick lane
+        since = (
+            None if began is None else datetime.now(UTC) - timedelta(seconds=clock.now() - began)
+        )
+        pairs = zip(self.specs, lease.path, strict=True)
+        return Claimant(
+            lease.acquisition_id,
+            1,
+            since,
+            socket.gethostname(),
+            os.getpid(),
+            getattr(lease, "label", None),
+            slot_number,
+            keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
+        )
+
     def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
         """Change the value of a tier or of one key, *in the section*: who is granted."""
         now = clock.now()
@@ -246,8 +289,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             node = tier.nodes.get(key)
             if node is not None and not node.has_slot_for(None):
                 which = f"{spec.name} {key!r}" if spec.keyed else spec.name
-                where = f"{which}: {node.in_use} of {node.limit} held, {node.waiting} waiting"
+                full = occupancy(value=node.limit, held=node.in_use, waiting=node.waiting)
+                where = f"{which}: {full}"
                 if node.in_use < node.limit:
                     where += ", the rest kept for an older request"
                 break
-        return AcquireTimeout(f"no slot of {self.title} in {claim.timeout or 0:g} s; {where}")
+        return no_slot(self.title, claim.timeout or 0, where)

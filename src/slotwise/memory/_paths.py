@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 from weakref import WeakValueDictionary
 
+from slotwise._core import messages
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.limit import refuse_to_block_a_loop
-from slotwise._core.paths import Path, TierSpec, TierStats
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker
@@ -35,7 +35,7 @@ _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
 _closures: dict[str, Closure] = {}
 
 
-class MemoryPaths(Waiting[MemoryPathAcquisition]):
+class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     """Tiers for the tasks and threads of this process; see `slotwise._core.paths.PathBackend`.
 
     Objects of one name share their slots, and must agree about the tiers.
@@ -82,7 +82,9 @@ class MemoryPaths(Waiting[MemoryPathAcquisition]):
 
     # ---------------------------------------------------------------- taking
 
-    def cm(self, path: Path, timeout: float | None = None) -> MemoryPathAcquisition:
+    def cm(
+        self, path: Path, timeout: float | None = None, label: str | None = None
+    ) -> MemoryPathAcquisition:
         """A context manager for one acquisition, whose result it gives."""
         lease: MemoryPathAcquisition
         if self._ttl is None:
@@ -94,30 +96,27 @@ class MemoryPaths(Waiting[MemoryPathAcquisition]):
         lease.paths = self
         lease.path = path
         lease.timeout = timeout
+        if label is not None:
+            lease.label = label
         return lease
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,  # noqa: ARG002 - nobody can see it here
+        self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
-        lease = self.cm(path, timeout)
+        lease = self.cm(path, timeout, label)
         lease.key = next_key()
         if not lease.take():
             await self._acquire(lease)
         return lease
 
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,  # noqa: ARG002 - nobody can see it here
+        self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
-        return self.cm(path, timeout).__enter__()
+        lease = self.cm(path, timeout, label)
+        lease.key = next_key()
+        if not lease.take():
+            self._acquire_sync(lease)
+        return lease
 
     async def _acquire(self, lease: MemoryPathAcquisition) -> None:
         """Get what was not simply free, waiting if need be."""
@@ -164,6 +163,34 @@ class MemoryPaths(Waiting[MemoryPathAcquisition]):
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._tracker.stats()
+
+    async def stats_of(self, path: Path) -> PathStats:
+        return self.stats_of_sync(path)
+
+    def stats_of_sync(self, path: Path) -> PathStats:
+        return exclusive(self._tracker.stats_of, path)
+
+    async def holders(self) -> list[Claimant]:
+        return self.holders_sync()
+
+    def holders_sync(self) -> list[Claimant]:
+        return exclusive(self._tracker.show_holders)
+
+    async def waiters(self) -> list[Claimant]:
+        return self.waiters_sync()
+
+    def waiters_sync(self) -> list[Claimant]:
+        return exclusive(self._tracker.show_waiters)
+
+    async def kick(self, acquisition_id: str) -> bool:
+        return self.kick_sync(acquisition_id)
+
+    def kick_sync(self, acquisition_id: str) -> bool:
+        lease = self._tracker.holders.get(key_of(acquisition_id))
+        if lease is None or not lease.give():
+            return False
+        lease.lost.set(messages.KICKED)
+        return True
 
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
         self.resize_sync(tier, value, key)

@@ -106,7 +106,7 @@ class PathDialect(Dialect):
         if node:
             occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
             why = f"{limit._node(*read_node(node))}: {occupancy}"
-        return AcquireTimeout(f"no slot of {limit._title} in {waited:g} s; {why}")
+        return messages.no_slot(limit._title, waited, why)
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002
         return ""  # each tier has its own value

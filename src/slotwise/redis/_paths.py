@@ -7,13 +7,13 @@ gets a path; they mirror `slotwise._ledger.paths`, where the rules are written d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 from slotwise._core.arguments import check_name
 from slotwise._core.closing import Closure, closed_error
-from slotwise._core.limit import refuse_to_block_a_loop
-from slotwise._core.paths import Path, TierSpec, TierStats
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
@@ -22,6 +22,7 @@ from slotwise.redis._config import RedisConfig
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS
 from slotwise.redis._path_idle import Idle
+from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import write_node, write_path
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
@@ -32,9 +33,11 @@ _REMEMBERED = 12 * 3600
 _RESIZE = load("tiers/resize")
 _CLOSE = load("tiers/close")
 _REOPEN = load("tiers/reopen")
+_INSPECT = load("tiers/inspect_path")
+_KICK = load("tiers/kick")
 
 
-class RedisPaths(RedisLimit):
+class RedisPaths(RedisLimit, PathBackend):
     """A `PathBackend` for all processes that use one Redis server.
 
     Objects of one name, namespace and server share their tiers, in any
@@ -131,7 +134,6 @@ class RedisPaths(RedisLimit):
     def acquire_sync(
         self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
         return self._acquire_blocking(lambda: self.acquire(path, timeout=timeout, label=label))
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
@@ -151,7 +153,43 @@ class RedisPaths(RedisLimit):
     def stats_sync(self) -> dict[str, TierStats]:
         return self._run_blocking(self.stats())
 
+    async def stats_of(self, path: Path) -> PathStats:
+        reply = await self._inspect("path", write_path(path))
+        closed_here = self._generation.closed
+        return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+
+    def stats_of_sync(self, path: Path) -> PathStats:
+        return self._run_blocking(self.stats_of(path))
+
+    async def holders(self) -> list[Claimant]:
+        return read_path_claimants(await self._inspect("holders"), self._tiers)
+
+    def holders_sync(self) -> list[Claimant]:
+        return self._run_blocking(self.holders())
+
+    async def waiters(self) -> list[Claimant]:
+        return read_path_claimants(await self._inspect("waiters"), self._tiers)
+
+    def waiters_sync(self) -> list[Claimant]:
+        return self._run_blocking(self.waiters())
+
+    async def _inspect(self, *what: str) -> list[Any]:
+        reply: list[Any] = await self._run_script(_INSPECT, [b"", *what])
+        if reply[2]:
+            shared, record = self._attached()
+            shared.continue_serving(record, shared.client())
+        return reply
+
     # ----------------------------------------------------------- controlling
+
+    async def kick(self, acquisition_id: str) -> bool:
+        client = self._attached()[0].client()
+        ended, *told = await self._run_script(_KICK, [b"", acquisition_id, client.token])
+        self._dispatch(told)
+        return bool(ended)
+
+    def kick_sync(self, acquisition_id: str) -> bool:
+        return self._run_blocking(self.kick(acquisition_id))
 
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there.

@@ -32,6 +32,8 @@ OURS = (
     "tiers/release",
     "tiers/heartbeat",
     "tiers/inspect",
+    "tiers/inspect_path",
+    "tiers/kick",
     "tiers/resize",
     "tiers/close",
     "tiers/reopen",

@@ -1,4 +1,4 @@
-"""Which backend serves a Tiers object. The Redis ones are imported when asked for."""
+"""choose_backend: what keeps the slots of a Tiers object. Drivers are imported when needed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.paths import PathBackend, TierSpec
-from slotwise._core.redaction import kind_of
 from slotwise._core.semaphore import Semaphore
+from slotwise._urls import folder_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory._paths import MemoryPaths
@@ -24,7 +24,7 @@ def choose_backend(
     specs: Sequence[TierSpec],
     *,
     atomic: bool,
-    backend: RedisConfig | None,
+    url: str | RedisConfig | None,
     name: str | None,
     ttl: float | None,
     cancel_task_after_ttl: bool,
@@ -36,7 +36,7 @@ def choose_backend(
 ) -> PathBackend:
     if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
         raise TypeError("cancel_task_after_ttl and cancel_task_on_loss need atomic tiers")
-    if backend is None:
+    if url is None or url == "memory://":
         if atomic:
             return MemoryPaths(
                 specs,
@@ -51,12 +51,14 @@ def choose_backend(
             return MemorySemaphore(value=value, name=full_name, ttl=ttl)
 
         return StagedPaths(specs, in_memory, name=name, scope=None)
-    from slotwise.redis import RedisConfig, RedisSemaphore
+    if isinstance(url, str):
+        if atomic:
+            raise ValueError("tiers in process:// need atomic=False; memory:// and redis:// don't")
+        return _in_a_folder(specs, url, name, ttl)
+    from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
 
-    if not isinstance(backend, RedisConfig):
-        raise TypeError(f"backend must be a RedisConfig or None, not {kind_of(backend)}")
-    options: dict[str, Any] = {"config": backend, "ttl": ttl}
+    options: dict[str, Any] = {"config": url, "ttl": ttl}
     if heartbeat_max_interval is not None:
         options["heartbeat_max_interval"] = heartbeat_max_interval
     if ping_interval is not None:
@@ -73,5 +75,18 @@ def choose_backend(
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)
 
-    scope = backend.endpoint, backend.namespace
+    scope = url.endpoint, url.namespace
     return StagedPaths(specs, on_redis, name=name or DEFAULT_NAME, scope=scope)
+
+
+def _in_a_folder(
+    specs: Sequence[TierSpec], url: str, name: str | None, ttl: float | None
+) -> PathBackend:
+    from slotwise.processes import ProcessSemaphore
+
+    folder = folder_of(url)
+
+    def in_folder(full_name: str | None, value: int) -> Semaphore:
+        return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=folder)
+
+    return StagedPaths(specs, in_folder, name=name, scope=url)

@@ -57,7 +57,7 @@ class SlotManager(SameWhenCopied):
             and holds it while waiting for the other.
         name: managers of one name share their slots; None makes private ones, and on
             Redis stands for ``slots``.
-        backend: None for this process, a RedisConfig for a fleet.
+        url: where the slots are kept; see `Tiers`.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         heartbeat_max_interval: how long a process may be silent before it is taken
             for dead (Redis).
@@ -77,8 +77,8 @@ class SlotManager(SameWhenCopied):
         max_idle_users: int = 10_000,
         atomic: bool = True,
         name: str | None = None,
-        backend: RedisConfig | None = None,
         *,
+        url: str | RedisConfig | None = None,
         ttl: float | None = None,
         heartbeat_max_interval: float | None = None,
         ping_interval: float | None = None,
@@ -94,18 +94,19 @@ class SlotManager(SameWhenCopied):
             max_idle_users=max_idle_users,
             atomic=atomic,
             name=name,
-            backend=backend,
+            url=url,
             ttl=ttl,
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_after_ttl=cancel_task_after_ttl,
             cancel_task_on_loss=cancel_task_on_loss,
         )
-        if name is None and backend is not None:
+        url = self.options.url
+        if name is None and url is not None and not isinstance(url, str):
             name = DEFAULT_NAME
         passed_on: dict[str, Any] = {
             "atomic": atomic,
-            "backend": backend,
+            "url": url,
             "ttl": ttl,
             "heartbeat_max_interval": heartbeat_max_interval,
             "ping_interval": ping_interval,
@@ -123,8 +124,8 @@ class SlotManager(SameWhenCopied):
             name=name and f"{name}:uploads",
             **passed_on,
         )
-        self._download_block = self._downloads.block
-        self._upload_block = self._uploads.block
+        self._download_context = self._downloads._context
+        self._upload_context = self._uploads._context
         self._belongings = Ownership()
         self._cleaner: Cleaner | None = None
         if cleanup_interval:
@@ -135,7 +136,7 @@ class SlotManager(SameWhenCopied):
         return cls(**{field.name: getattr(options, field.name) for field in fields(options)})
 
     def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        if self.options.name is None and self.options.backend is None:
+        if self._uploads._remake() is None:
             return None
         return type(self).from_options, (self.options,)
 
@@ -157,7 +158,7 @@ class SlotManager(SameWhenCopied):
         """
         if timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
-        return self._download_block(_NO_KEYS, timeout)
+        return self._download_context(_NO_KEYS, timeout, None)
 
     def upload(self, username: str, *, timeout: float | None = None) -> AcquisitionContext:
         """An upload slot, of the user and of all, for one ``async with`` or ``with`` block.
@@ -169,7 +170,7 @@ class SlotManager(SameWhenCopied):
             _check_username(username)
         if timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
-        return self._upload_block((username, None), timeout)
+        return self._upload_context((username, None), timeout, None)
 
     # ------------------------------------------------------ the documented verbs
 
@@ -182,12 +183,12 @@ class SlotManager(SameWhenCopied):
             AcquireTimeout: ``timeout`` seconds passed first.
             SlotManagerClosed: closed before or during the wait.
         """
-        acquired = await self._downloads.take(timeout=timeout)
+        acquired = await self._downloads.acquire(timeout=timeout)
         self._belongings.add(acquired, _DOWNLOAD)
         return acquired
 
     def acquire_download_slot_sync(self, *, timeout: float | None = None) -> AcquisitionResult:
-        acquired = self._downloads.take_sync(timeout=timeout)
+        acquired = self._downloads.acquire_sync(timeout=timeout)
         self._belongings.add(acquired, _DOWNLOAD)
         return acquired
 
@@ -216,14 +217,14 @@ class SlotManager(SameWhenCopied):
 
         ``timeout`` is for both together. Raises what `acquire_download_slot` raises.
         """
-        acquired = await self._uploads.take(user=_check_username(username), timeout=timeout)
+        acquired = await self._uploads.acquire(user=_check_username(username), timeout=timeout)
         self._belongings.add(acquired, ("upload", username))
         return acquired
 
     def acquire_upload_slot_sync(
         self, username: str, *, timeout: float | None = None
     ) -> AcquisitionResult:
-        acquired = self._uploads.take_sync(user=_check_username(username), timeout=timeout)
+        acquired = self._uploads.acquire_sync(user=_check_username(username), timeout=timeout)
         self._belongings.add(acquired, ("upload", username))
         return acquired
 
@@ -279,7 +280,7 @@ class SlotManager(SameWhenCopied):
 
     def _clean_up(self) -> None:
         self.cleanup_idle_user_slots_sync()
-        if self.options.ttl is not None or self.options.backend is not None:
+        if self.options.ttl is not None or not isinstance(self.options.url, str | None):
             self._belongings.forget_lost()
 
     async def close(self) -> None:

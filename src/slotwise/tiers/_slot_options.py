@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.redaction import redact, redacted_repr
+from slotwise._urls import parsed
 from slotwise.tiers._tier import check_limit
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SlotOptions:
     max_idle_users: int = 10_000
     atomic: bool = True
     name: str | None = None
-    backend: RedisConfig | None = None
+    url: str | RedisConfig | None = None
     ttl: float | None = None
     heartbeat_max_interval: float | None = None
     ping_interval: float | None = None
@@ -62,13 +63,15 @@ class SlotOptions:
         check_flag("cancel_task_after_ttl", self.cancel_task_after_ttl)
         check_flag("cancel_task_on_loss", self.cancel_task_on_loss)
         check_name(self.name)
+        # Of a server this is its RedisConfig, which shows no password.
+        object.__setattr__(self, "url", parsed(self.url))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> SlotOptions:
         """The options that the environment names, one variable for each field.
 
-        ``SLOTWISE_MAX_DOWNLOADS`` and so on; ``SLOTWISE_BACKEND`` is the URL of a Redis
-        server. What is not set, or empty, has its default.
+        ``SLOTWISE_MAX_DOWNLOADS`` and so on; ``SLOTWISE_URL`` says where the slots are
+        kept. What is not set, or empty, has its default.
 
         Raises:
             ValueError: a variable can't be understood; it is named.
@@ -85,7 +88,7 @@ class SlotOptions:
                 cls(**{field.name: value})  # checks it alone, so that the right one is named
             except (ValueError, TypeError) as wrong:
                 # A url that can't be read may be a password in every part.
-                shown = variable if field.name == "backend" else f"{variable}={redacted_repr(text)}"
+                shown = variable if field.name == "url" else f"{variable}={redacted_repr(text)}"
                 raise ValueError(f"{shown}: {redact(str(wrong))}") from None
             given[field.name] = value
         return cls(**given)
@@ -99,12 +102,6 @@ def _flag(text: str) -> bool:
     return words[text.lower()]
 
 
-def _redis(url: str) -> RedisConfig:
-    from slotwise.redis import RedisConfig
-
-    return RedisConfig(url)
-
-
 _READERS: dict[str, Callable[[str], Any]] = {
     "max_downloads": int,
     "max_uploads": int,
@@ -114,7 +111,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "max_idle_users": int,
     "atomic": _flag,
     "name": str,
-    "backend": _redis,
+    "url": str,
     "ttl": float,
     "heartbeat_max_interval": float,
     "ping_interval": float,

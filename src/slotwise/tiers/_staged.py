@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from slotwise._core.closing import Generations, closed_error
-from slotwise._core.limit import EXIT_LIMIT, refuse_to_block_a_loop
-from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.closing import Closure, Generations, closed_error
+from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.paths import (
+    KeyStats,
+    NodeStats,
+    Path,
+    PathBackend,
+    PathStats,
+    TierSpec,
+    TierStats,
+)
+from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
@@ -31,6 +43,7 @@ T = TypeVar("T")
 Make = Callable[[str | None, int], Semaphore]
 
 Held = list[tuple[Semaphore, AcquisitionResult]]
+Holding = tuple[Held, list[StageKey], Claimant]
 
 # How one stage is released.
 Release = Callable[[Semaphore, AcquisitionResult], Awaitable[bool]]
@@ -48,7 +61,7 @@ _LEAST = 0.001
 _TOO_LATE = 0.03
 
 
-class StagedPaths:
+class StagedPaths(PathBackend):
     """A `PathBackend` that takes its tiers one by one.
 
     ``make`` makes the semaphores; tiers without a limit have none, and their
@@ -65,7 +78,8 @@ class StagedPaths:
         self._stages = [Stage(spec, make, name) for spec in tiers]
         self._prefix = f"s{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
-        self._holding: dict[str, tuple[Held, list[StageKey]]] = {}
+        self._holding: dict[str, Holding] = {}
+        self._waiting: dict[object, Claimant] = {}  # what they will hold, in order of arrival
         self._waits: set[asyncio.Task[AcquisitionResult]] = set()
         # Threads wait in a loop of ours, where their waits can be ended by a close.
         self._loop_thread = LoopThread("slotwise-staged")
@@ -73,13 +87,11 @@ class StagedPaths:
     # ---------------------------------------------------------------- taking
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,  # noqa: ARG002
+        self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
         until = None if timeout is None else clock.now() + timeout
+        claimant = self._claimant(path, label)
+        self._waiting[claimant.acquisition_id] = claimant
         visited: list[StageKey] = []
         held: Held = []
         try:
@@ -91,13 +103,14 @@ class StagedPaths:
                     continue
                 left = _left(until, timeout)
                 try:
-                    held.append((semaphore, await self._wait(semaphore, left)))
+                    held.append((semaphore, await self._wait(semaphore, left, label)))
                 except BackendError:
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in all: {too_late}") from None
         except BaseException:
+            self._waiting.pop(claimant.acquisition_id, None)
             # Whoever waited for longer than it had to does not wait for a server now.
             patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
             try:
@@ -107,13 +120,15 @@ class StagedPaths:
             raise
         for visit in visited:
             visit.hold()
-        return self._result(held, visited)
+        return self._result(held, visited, claimant)
 
-    async def _wait(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
+    async def _wait(
+        self, semaphore: Semaphore, timeout: float | None, label: str | None
+    ) -> AcquisitionResult:
         """Acquire, if it has to wait in a task of its own, which a close can cancel."""
         self._refuse_if_closed()
         try:
-            return await self._wait_for(semaphore, timeout)
+            return await self._wait_for(semaphore, timeout, label)
         except SemaphoreClosed as closed:
             if self._generation.closed:
                 raise self._closed_error() from None
@@ -121,13 +136,15 @@ class StagedPaths:
                 f"{self._closed_error()}: {closed}", reason=closed.reason
             ) from None
 
-    async def _wait_for(self, semaphore: Semaphore, timeout: float | None) -> AcquisitionResult:
+    async def _wait_for(
+        self, semaphore: Semaphore, timeout: float | None, label: str | None
+    ) -> AcquisitionResult:
         # Where there is a server to ask, asking twice takes twice as long.
         if timeout != 0 and not semaphore._has_a_server:
-            acquired = await semaphore.try_acquire()
+            acquired = await semaphore.try_acquire(label=label)
             if acquired is not None:
                 return acquired
-        waiting = asyncio.ensure_future(semaphore.acquire(timeout=timeout))
+        waiting = asyncio.ensure_future(semaphore.acquire(timeout=timeout, label=label))
         self._waits.add(waiting)
         if self._generation.closed:  # by another thread, which may not have seen it
             waiting.cancel()
@@ -146,7 +163,6 @@ class StagedPaths:
     def acquire_sync(
         self, path: Path, *, timeout: float | None, label: str | None = None
     ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
         self._refuse_if_closed()
         taken: list[str] = []
         interrupted = False
@@ -172,14 +188,29 @@ class StagedPaths:
             self._loop_thread.run_soon(give_back())
             raise
 
-    def _result(self, held: Held, visited: list[StageKey]) -> AcquisitionResult:
-        acquisition_id = f"{self._prefix}{next(self._numbers)}"
+    def _claimant(self, path: Path, label: str | None) -> Claimant:
+        pairs = zip(self._stages, path, strict=True)
+        return Claimant(
+            f"{self._prefix}{next(self._numbers)}",
+            1,
+            datetime.now(UTC),
+            socket.gethostname(),
+            os.getpid(),
+            label,
+            keys={stage.spec.name: key for stage, key in pairs if key is not None},
+        )
+
+    def _result(self, held: Held, visited: list[StageKey], claimant: Claimant) -> AcquisitionResult:
+        acquisition_id = claimant.acquisition_id
         result = AcquisitionResult(acquisition_id, 1)
         if held:
             widest = held[-1][1]
             result = AcquisitionResult(acquisition_id, widest.slot_number, widest.fencing_token)
             result._lost = held[0][1].lost  # the first to be granted is the first to expire
-        self._holding[acquisition_id] = held, visited
+        number = result.slot_number
+        holder = replace(claimant, since=datetime.now(UTC), slot_number=number)
+        self._waiting.pop(acquisition_id, None)
+        self._holding[acquisition_id] = held, visited, holder
         return result
 
     # ---------------------------------------------------------------- giving
@@ -195,7 +226,7 @@ class StagedPaths:
         ended = self._holding.pop(acquisition_id, None)
         if ended is None:
             return False
-        held, visited = ended
+        held, visited, _ = ended
         try:
             return await _give(held, how) or not held
         finally:
@@ -217,7 +248,7 @@ class StagedPaths:
         ended = self._holding.pop(acquisition_id, None)
         if ended is None:
             return False
-        held, visited = ended
+        held, visited, _ = ended
         try:
             return _give_sync(held, how) or not held
         finally:
@@ -240,6 +271,53 @@ class StagedPaths:
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._in_loop(self.stats())
+
+    async def stats_of(self, path: Path) -> PathStats:
+        nodes = []
+        closed, closure = self._generation.closed, None
+        for stage, key in zip(self._stages, path, strict=True):
+            entry = stage.get(key)
+            if entry is None:
+                nodes.append(NodeStats(0, 0, stage.value_of(key)))
+            elif entry.semaphore is None:
+                nodes.append(NodeStats(entry.active, entry.users - entry.active, 0))
+            else:
+                stats = await entry.semaphore.stats()
+                nodes.append(NodeStats(stats.acquired_slots, stats.waiting, stats.max_slots))
+                if stats.closed:
+                    closure = Closure(stats.reason)
+        return PathStats(tuple(nodes), closed, closure)
+
+    def stats_of_sync(self, path: Path) -> PathStats:
+        return self._in_loop(self.stats_of(path))
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots that were acquired through this object."""
+        return self.holders_sync()
+
+    def holders_sync(self) -> list[Claimant]:
+        return [holder for _, _, holder in list(self._holding.values())]
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits for slots through this object."""
+        return self.waiters_sync()
+
+    def waiters_sync(self) -> list[Claimant]:
+        return list(self._waiting.values())
+
+    async def kick(self, acquisition_id: str) -> bool:
+        """End an acquisition that was made through this object."""
+
+        async def kick(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+            return await semaphore.kick(acquired)
+
+        return await self._release(acquisition_id, kick)
+
+    def kick_sync(self, acquisition_id: str) -> bool:
+        def kick(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
+            return semaphore.kick_sync(acquired)
+
+        return self._release_sync(acquisition_id, kick)
 
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
         for semaphore in self._stage(tier).resize(value, key):

@@ -84,6 +84,15 @@ class Stage:
             entry.users += 1
             return entry
 
+    def get(self, key: str | None) -> StageKey | None:
+        """The entry of a key, if there is one; for those who only look."""
+        with self.lock:
+            return self._keys.get(key)
+
+    def value_of(self, key: str | None) -> int:
+        with self.lock:
+            return self._own_values.get(key, self._value)
+
     def entries(self) -> list[tuple[str | None, StageKey]]:
         with self.lock:
             return [*self._keys.items()]

@@ -1,4 +1,4 @@
-"""Tier: one step on the way from narrow to wide."""
+"""Tier: one limit on a path from narrow to wide."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from slotwise._core.paths import TierSpec
 from slotwise._core.redaction import redacted_repr
 
-# Arguments of `Tiers.acquire` that are no keys.
-RESERVED = frozenset({"timeout", "label", "self"})
+# Parameters of `Tiers.acquire` that can't be keys too.
+RESERVED = frozenset({"self", "slots", "timeout", "label"})
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A limit of ``value`` slots; with ``keyed``, of so many for each key.
+    """A limit of ``value`` slots; with ``keyed``, of ``value`` slots for each key.
 
     A value of 0 is no limit: it never blocks, and what is held is counted all the
     same. The name of a keyed tier is also the name of its argument.
@@ -26,8 +26,12 @@ class Tier:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"the name of a tier must be a str, not {self.name!r}")
-        if not self.name.isidentifier() or self.name in RESERVED:
-            raise ValueError(f"a tier can't be called {self.name!r}: it names an argument")
+        if self.name in RESERVED:
+            raise ValueError(f"a tier can't be called {self.name!r}: acquire() has that parameter")
+        if not self.name.isidentifier():
+            raise ValueError(
+                f"a tier can't be called {self.name!r}: its name is that of a keyword argument"
+            )
         check_limit(f"the value of tier {self.name!r}", self.value)
         if not isinstance(self.keyed, bool):
             raise TypeError(f"keyed must be True or False, not {self.keyed!r}")

@@ -1,7 +1,7 @@
 """Tiers: several limits taken together, narrow to wide.
 
 It checks what callers pass in, and chooses the backend. Who gets what is
-decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`staged`).
+decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`_staged`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,26 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from slotwise._core.arguments import check_flag, check_name, check_reason, check_seconds
+from slotwise._core.arguments import (
+    UNSET,
+    Unset,
+    check_count,
+    check_flag,
+    check_label,
+    check_name,
+    check_reason,
+    check_seconds,
+)
 from slotwise._core.copying import SameWhenCopied, make
-from slotwise._core.limit import AcquisitionContext
-from slotwise._core.paths import KeyStats, Path, PathBackend, TierStats
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.paths import KeyStats, Path, TierStats
 from slotwise._core.redaction import redacted_repr
-from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
-from slotwise.tiers._blocks import Block
+from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier, check_limit
 
 if TYPE_CHECKING:
@@ -27,25 +37,33 @@ if TYPE_CHECKING:
 
 MAX_IDLE_KEYS = 10_000
 
+# Compared by identity, which is quick and tells it from True and 1.0.
+_ONE = 1
+
+_MakeContext = Callable[[Path, float | None, str | None], AcquisitionContext]
+
 
 class Tiers(SameWhenCopied):
     """Limits from narrow to wide, of each of which work takes one slot::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
-        async with tiers.acquire(tenant="acme") as acquired:
+        async with tiers.cm(tenant="acme") as acquired:
             ...
 
     Every coroutine has a twin with ``_sync`` behind its name, for plain threads;
-    ``acquire`` works with ``with`` as well. Copies and unpickled ones share their slots, by
-    name; private ones are their own copies, and can't be pickled.
+    ``cm`` works with ``with`` as well. `at` makes a `Limit` of one path. Copies and unpickled
+    ones share their slots, by name; private ones are their own copies, and can't be pickled.
 
     Args:
         tiers: narrow to wide.
         atomic: take all tiers at one instant, holding nothing while waiting; False
             takes them one after the other, narrow to wide, holding what it has.
-        backend: None for this process, a RedisConfig for a fleet.
+        url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
+            or a RedisConfig for a fleet; ``process://`` for this machine, not atomic.
         name: what Tiers objects share their slots by; None makes private ones, and
             on Redis stands for ``tiers``.
+        max_acquire_time: the longest wait in seconds, for all tiers together; None waits
+            forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took them (atomic only).
         heartbeat_max_interval: how long a process may be silent before it is taken
@@ -53,15 +71,16 @@ class Tiers(SameWhenCopied):
         ping_interval: how often it shows that it lives (Redis).
         cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
             only; in memory nothing is lost).
-        max_idle_keys: so many idle keys of each tier are remembered, those used last.
+        max_idle_keys: how many idle keys of each tier are kept, those used last.
     """
 
     def __init__(
         self,
         *tiers: Tier,
         atomic: bool = True,
-        backend: RedisConfig | None = None,
+        url: str | RedisConfig | None = None,
         name: str | None = None,
+        max_acquire_time: float | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         heartbeat_max_interval: float | None = None,
@@ -76,11 +95,13 @@ class Tiers(SameWhenCopied):
         if len({*names}) < len(names):
             raise ValueError(f"two tiers have the same name: {', '.join(names)}")
         self._tiers = {tier.name: tier for tier in tiers}
-        self._private = name is None and backend is None
+        self._url = parsed(url)
+        self._private = name is None and (self._url is None or isinstance(self._url, str))
         self._options: dict[str, Any] = {
             "atomic": atomic,
-            "backend": backend,
+            "url": self._url,
             "name": name,
+            "max_acquire_time": max_acquire_time,
             "ttl": ttl,
             "cancel_task_after_ttl": cancel_task_after_ttl,
             "heartbeat_max_interval": heartbeat_max_interval,
@@ -91,14 +112,16 @@ class Tiers(SameWhenCopied):
         }
         self._keyed = frozenset(tier.name for tier in tiers if tier.keyed)
         self._name = check_name(name)
+        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = check_seconds("ttl", ttl)
         self._closed_error = closed_error
         self._max_idle_keys = check_limit("max_idle_keys", max_idle_keys)
         self._backend = choose_backend(
             [tier.spec for tier in tiers],
             atomic=check_flag("atomic", atomic),
-            backend=backend,
+            url=self._url,
             name=self._name,
-            ttl=check_seconds("ttl", ttl),
+            ttl=self._ttl,
             cancel_task_after_ttl=check_flag("cancel_task_after_ttl", cancel_task_after_ttl),
             heartbeat_max_interval=check_seconds("heartbeat_max_interval", heartbeat_max_interval),
             ping_interval=check_seconds("ping_interval", ping_interval),
@@ -106,9 +129,12 @@ class Tiers(SameWhenCopied):
             max_idle_keys=self._max_idle_keys,
             closed_error=closed_error,
         )
-        self.block: Callable[[Path, float | None], AcquisitionContext] = self._block
+        # Makes the context manager of a path; its arguments have been checked.
+        self._context: _MakeContext = self._slow_context
+        self._does_io = True
         if isinstance(self._backend, MemoryPaths):
-            self.block = self._backend.cm
+            self._context = self._backend.cm
+            self._does_io = False
 
     def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
         if self._private:
@@ -120,60 +146,159 @@ class Tiers(SameWhenCopied):
         return self._name
 
     @property
-    def backend(self) -> PathBackend:
-        """What the slots are asked of."""
-        return self._backend
+    def url(self) -> str | RedisConfig | None:
+        """Where the slots are kept."""
+        return self._url
 
-    # ---------------------------------------------------------------- taking
+    @property
+    def atomic(self) -> bool:
+        """Whether all tiers are taken at one instant."""
+        return bool(self._options["atomic"])
 
-    def acquire(self, *, timeout: float | None = None, **keys: str) -> AcquisitionContext:
-        """A context manager for one slot of every tier, good for one ``with`` block.
+    @property
+    def max_acquire_time(self) -> float | None:
+        """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
+        return self._max_acquire_time
+
+    @property
+    def ttl(self) -> float | None:
+        """The longest hold in seconds; None is no limit."""
+        return self._ttl
+
+    # ------------------------------------------------------------- acquiring
+
+    def at(self, **keys: str) -> PathLimit:
+        """Return the path of these keys as a `Limit`, for what takes any limit.
+
+        Its statistics are those of the tier with the fewest free slots.
+        """
+        return PathLimit(self, self._path(keys))
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        **keys: str,
+    ) -> AcquisitionResult:
+        """Wait for a slot of every tier.
 
         A wait that is cancelled or times out takes nothing.
 
         Args:
+            slots: 1; tiers are acquired one slot at a time.
             timeout: the longest wait in seconds, for all tiers together; 0 does not
-                wait, None waits for ever.
+                wait, None waits forever. Left out, it is ``max_acquire_time``.
+            label: what the slots are for; `holders` and `waiters` show it.
             keys: the key of every keyed tier, by the tier's name.
 
         Raises:
-            AcquireTimeout: when entered: ``timeout`` seconds passed first.
-            SemaphoreClosed: when entered: closed before or during the wait.
-            TypeError: a key is missing, unknown or no str.
+            AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
+            SemaphoreClosed: closed before or during the wait.
+            TypeError: a key is missing, unknown or not a str.
         """
-        return self.block(self._path(keys), check_seconds("timeout", timeout, zero=True))
+        return await self._acquire(self._path(keys), slots, timeout, label)
 
-    async def take(self, *, timeout: float | None = None, **keys: str) -> AcquisitionResult:
-        """Like entering `acquire`; what it gives has to be released."""
-        path, timeout = self._path(keys), check_seconds("timeout", timeout, zero=True)
-        return await self.take_path(path, timeout)
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        **keys: str,
+    ) -> AcquisitionResult:
+        """Like `acquire`, blocking this thread."""
+        return self._acquire_sync(self._path(keys), slots, timeout, label)
 
-    def take_sync(self, *, timeout: float | None = None, **keys: str) -> AcquisitionResult:
-        """Like `take`, blocking this thread."""
-        path, timeout = self._path(keys), check_seconds("timeout", timeout, zero=True)
-        return self.take_path_sync(path, timeout)
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None, **keys: str
+    ) -> AcquisitionResult | None:
+        """Take a slot of every tier if that needs no wait; else return None."""
+        return await self._try_acquire(self._path(keys), slots, label)
 
-    async def take_path(self, path: Path, timeout: float | None) -> AcquisitionResult:
-        """`take` with arguments that have been checked."""
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None, **keys: str
+    ) -> AcquisitionResult | None:
+        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
+        return self._try_acquire_sync(self._path(keys), slots, label)
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        **keys: str,
+    ) -> AcquisitionContext:
+        """Return a context manager for one acquisition, good for one ``with`` block.
+
+        The arguments, and what entering it raises, are those of `acquire`.
+        """
+        return self._cm(self._path(keys), slots, timeout, label)
+
+    async def _acquire(
+        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+    ) -> AcquisitionResult:
+        _check_slots(slots)
+        seconds, label = self._timeout(timeout), check_label(label)
         try:
-            return await self._backend.acquire(path, timeout=timeout)
+            return await self._backend.acquire(path, timeout=seconds, label=label)
         except SemaphoreClosed as closed:
             self._reraise(closed)
 
-    def take_path_sync(self, path: Path, timeout: float | None) -> AcquisitionResult:
-        """`take_sync` with arguments that have been checked."""
+    def _acquire_sync(
+        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+    ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
+        _check_slots(slots)
+        seconds, label = self._timeout(timeout), check_label(label)
         try:
-            return self._backend.acquire_sync(path, timeout=timeout)
+            return self._backend.acquire_sync(path, timeout=seconds, label=label)
         except SemaphoreClosed as closed:
             self._reraise(closed)
+
+    async def _try_acquire(
+        self, path: Path, slots: int, label: str | None
+    ) -> AcquisitionResult | None:
+        _check_slots(slots)
+        try:
+            return await self._backend.try_acquire(path, check_label(label))
+        except SemaphoreClosed as closed:
+            self._reraise(closed)
+
+    def _try_acquire_sync(
+        self, path: Path, slots: int, label: str | None
+    ) -> AcquisitionResult | None:
+        _check_slots(slots)
+        try:
+            return self._backend.try_acquire_sync(path, check_label(label))
+        except SemaphoreClosed as closed:
+            self._reraise(closed)
+
+    def _cm(
+        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+    ) -> AcquisitionContext:
+        if slots is not _ONE:
+            _check_slots(slots)
+        if label is not None:
+            check_label(label)
+        return self._context(path, self._timeout(timeout), label)
+
+    def _slow_context(
+        self, path: Path, timeout: float | None, label: str | None = None
+    ) -> AcquisitionContext:
+        return AcquiringContext(PathLimit(self, path), 1, timeout, label)
+
+    def _timeout(self, timeout: float | Unset | None) -> float | None:
+        if timeout is UNSET:
+            return self._max_acquire_time
+        return check_seconds("timeout", timeout, zero=True)
 
     def _reraise(self, closed: SemaphoreClosed) -> NoReturn:
         if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
             raise closed
         raise self._closed_error(str(closed), reason=closed.reason) from closed
-
-    def _block(self, path: Path, timeout: float | None) -> AcquisitionContext:
-        return Block(self, path, timeout)
 
     def _path(self, keys: dict[str, str]) -> Path:
         if keys.keys() != self._keyed:
@@ -187,10 +312,20 @@ class Tiers(SameWhenCopied):
                 raise TypeError(f"the key of tier {name!r} must be a str, not {key!r}")
         return tuple(keys.get(name) for name in self._tiers)
 
-    # ---------------------------------------------------------------- giving
+    def _keys_of(self, path: Path) -> dict[str, str]:
+        pairs = zip(self._tiers, path, strict=True)
+        return {name: key for name, key in pairs if key is not None}
+
+    def _title_of(self, path: Path) -> str:
+        """How messages name a path."""
+        pairs = zip(self._tiers, path, strict=True)
+        tiers = ", ".join(name if key is None else f"{name} {key!r}" for name, key in pairs)
+        return f"the tiers {tiers}" + ("" if self._name is None else f" of {self._name!r}")
+
+    # ------------------------------------------------------------- releasing
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Give a slot of every tier back; False if the acquisition had ended before."""
+        """Release a slot of every tier; False if the acquisition had ended before."""
         freed = await self._backend.release(acquisition_id_of(acquisition_id))
         self._bound_idle()
         return freed
@@ -216,7 +351,7 @@ class Tiers(SameWhenCopied):
             for name in self._keyed:
                 self._backend.forget_idle_sync(name, float("inf"), self._max_idle_keys)
 
-    # ------------------------------------------------------ looking, steering
+    # ----------------------------------------------- inspecting, controlling
 
     async def stats(self) -> dict[str, TierStats]:
         """How full the tiers are, by name, narrow to wide."""
@@ -224,6 +359,34 @@ class Tiers(SameWhenCopied):
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._backend.stats_sync()
+
+    async def holders(self) -> list[Claimant]:
+        """Who holds slots now, the longest first."""
+        return await self._backend.holders()
+
+    def holders_sync(self) -> list[Claimant]:
+        """Like `holders`."""
+        return self._backend.holders_sync()
+
+    async def waiters(self) -> list[Claimant]:
+        """Who waits now, in the order of arrival."""
+        return await self._backend.waiters()
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._backend.waiters_sync()
+
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """End somebody's acquisition, of all its tiers; False if it had ended.
+
+        The next waiters get its slots at once, and its holder's ``lost`` is set. A
+        request that still waits is left alone.
+        """
+        return await self._backend.kick(acquisition_id_of(acquisition_id))
+
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `kick`."""
+        return self._backend.kick_sync(acquisition_id_of(acquisition_id))
 
     async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
         """The keys of a tier with the most slots held, then the most waiting."""
@@ -322,6 +485,11 @@ class Tiers(SameWhenCopied):
     def __repr__(self) -> str:
         tiers = ", ".join(f"{tier.name}={tier.value}" for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
+
+
+def _check_slots(slots: object) -> None:
+    if check_count("slots", slots) != 1:
+        raise ValueError(f"slots must be 1: tiers are acquired one slot at a time, not {slots}")
 
 
 def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:

@@ -75,7 +75,7 @@ def a_semaphore(url: str, name: str = "s", **options: Any) -> RedisSemaphore:
 def some_tiers(url: str, name: str = "t", *, atomic: bool = True, **options: Any) -> Tiers:
     config = RedisConfig(url, **{**PATIENT, **options})
     tiers = (Tier("user", 1, keyed=True), Tier("all", 1))
-    return Tiers(*tiers, name=name, backend=config, atomic=atomic, heartbeat_max_interval=40)
+    return Tiers(*tiers, name=name, url=config, atomic=atomic, heartbeat_max_interval=40)
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
@@ -90,8 +90,8 @@ def blocks_of(url: str) -> list[Any]:
     return [
         a_semaphore(url, "bare"),
         a_semaphore(url, "cm").cm(),
-        some_tiers(url, "atomic").acquire(user="u"),
-        some_tiers(url, "staged", atomic=False).acquire(user="u"),
+        some_tiers(url, "atomic").cm(user="u"),
+        some_tiers(url, "staged", atomic=False).cm(user="u"),
     ]
 
 
@@ -171,7 +171,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
 ) -> None:
     caplog.set_level(logging.WARNING, "slotwise.redis")
     one, other = a_semaphore(own_server.url), some_tiers(own_server.url, namespace="other")
-    async with one, other.acquire(user="u"):
+    async with one, other.cm(user="u"):
         trouble.begin(own_server)
     with pytest.raises(BackendError):
         await one.try_acquire()
@@ -180,7 +180,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     assert "releases continue in the background" in began
     trouble.end(own_server)
     await until(lambda: warnings_in(caplog, f"{server} is back after "), "it is back")
-    async with asyncio.timeout(20), one, other.acquire(user="u"):
+    async with asyncio.timeout(20), one, other.cm(user="u"):
         pass
     assert len(warnings_in(caplog, server)) == 2
 
@@ -194,7 +194,7 @@ async def test_release_raises_within_its_limit_and_goes_on(
     semaphores = [a_semaphore(own_server.url, name, cleanup_timeout=0.3) for name in "ab"]
     tiers = [some_tiers(own_server.url, name, cleanup_timeout=0.3) for name in "cd"]
     held = [await semaphore.acquire() for semaphore in semaphores]
-    paths = [await each.take(user="u") for each in tiers]
+    paths = [await each.acquire(user="u") for each in tiers]
     trouble.begin(own_server)
     with within(0.3):
         found = await asyncio.gather(
@@ -206,7 +206,7 @@ async def test_release_raises_within_its_limit_and_goes_on(
         )
     assert all(isinstance(each, BackendError) for each in found), found
     trouble.end(own_server)
-    for block in (*semaphores, *(each.acquire(user="u") for each in tiers)):
+    for block in (*semaphores, *(each.cm(user="u") for each in tiers)):
         async with asyncio.timeout(20), block:
             pass
 
@@ -304,11 +304,11 @@ async def test_timeouts_are_kept_whatever_the_server_does(
     with within(0.5):
         found = await asyncio.gather(
             semaphore.acquire(timeout=0.5),
-            tiers.take(user="u", timeout=0.5),
-            staged.take(user="u", timeout=0.5),
+            tiers.acquire(user="u", timeout=0.5),
+            staged.acquire(user="u", timeout=0.5),
             asyncio.to_thread(semaphore.acquire_sync, timeout=0.5),
-            asyncio.to_thread(tiers.take_sync, user="u", timeout=0.5),
-            asyncio.to_thread(staged.take_sync, user="u", timeout=0.5),
+            asyncio.to_thread(tiers.acquire_sync, user="u", timeout=0.5),
+            asyncio.to_thread(staged.acquire_sync, user="u", timeout=0.5),
             return_exceptions=True,
         )
     assert all(isinstance(each, BackendError) for each in found), found
@@ -318,8 +318,8 @@ async def test_the_timeout_of_the_second_stage_is_kept_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
     staged = some_tiers(own_server.url, atomic=False, cleanup_timeout=30)
-    held = await staged.take(user="one")
-    waiting = asyncio.create_task(staged.take(user="two", timeout=1))
+    held = await staged.acquire(user="one")
+    waiting = asyncio.create_task(staged.acquire(user="two", timeout=1))
     async with asyncio.timeout(20):
         while (await staged.stats())["user"].active < 2:
             await asyncio.sleep(0.01)
@@ -329,7 +329,7 @@ async def test_the_timeout_of_the_second_stage_is_kept_too(
     trouble.end(own_server)
     async with asyncio.timeout(20):
         await staged.release(held)
-        async with staged.acquire(user="two"):
+        async with staged.cm(user="two"):
             pass
 
 
@@ -343,10 +343,10 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
     trying = asyncio.gather(
         semaphore.try_acquire(),
         semaphore.acquire(timeout=0),
-        tiers.take(user="u", timeout=0),
-        staged.take(user="u", timeout=0),
+        tiers.acquire(user="u", timeout=0),
+        staged.acquire(user="u", timeout=0),
         asyncio.to_thread(semaphore.try_acquire_sync),
-        asyncio.to_thread(tiers.take_sync, user="u", timeout=0),
+        asyncio.to_thread(tiers.acquire_sync, user="u", timeout=0),
         return_exceptions=True,
     )
     looking = asyncio.gather(
@@ -423,12 +423,12 @@ async def test_a_server_that_takes_300_ms_is_used_and_not_complained_of(
         acquired = await semaphore.try_acquire()
         assert acquired is not None
         assert await semaphore.release(acquired) is True
-        async with semaphore, tiers.acquire(user="u", timeout=5):
+        async with semaphore, tiers.cm(user="u", timeout=5):
             assert (await semaphore.stats()).acquired_slots == 1
             assert (await tiers.stats())["all"].active == 1
             assert await semaphore.try_acquire() is None
             with pytest.raises(AcquireTimeout, match="1 of 1 held"):
-                await tiers.take(user="u", timeout=0)
+                await tiers.acquire(user="u", timeout=0)
         await until(lambda: _is_free(semaphore), "released")
         assert not warnings_in(caplog, "answer")
 
@@ -436,26 +436,26 @@ async def test_a_server_that_takes_300_ms_is_used_and_not_complained_of(
 async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) -> None:
     with IsSlow(server.port) as slow:
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
-        async with semaphore, tiers.acquire(user="u"):  # connected
+        async with semaphore, tiers.cm(user="u"):  # connected
             pass
         did_not = rf"in 0\.1 s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
         for _ in range(2):
             with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
                 await semaphore.acquire(timeout=0.1)
             with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of .*'t' {did_not}"):
-                await tiers.take(user="u", timeout=0.1)
+                await tiers.acquire(user="u", timeout=0.1)
         await until(lambda: _is_free(semaphore), "what came too late was given back")
 
 
 async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server) -> None:
     with IsSlow(server.port) as slow:
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
-        async with semaphore, tiers.acquire(user="u"):
+        async with semaphore, tiers.cm(user="u"):
             found = await asyncio.gather(
                 semaphore.acquire(timeout=2),
-                tiers.take(user="u", timeout=2),
+                tiers.acquire(user="u", timeout=2),
                 asyncio.to_thread(semaphore.acquire_sync, timeout=2),
-                asyncio.to_thread(tiers.take_sync, user="u", timeout=2),
+                asyncio.to_thread(tiers.acquire_sync, user="u", timeout=2),
                 return_exceptions=True,
             )
             command = [
@@ -489,7 +489,7 @@ async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
         found = await asyncio.gather(
             connected.acquire(timeout=seconds),
             fresh.acquire(timeout=seconds),
-            tiers.take(user="u", timeout=seconds),
+            tiers.acquire(user="u", timeout=seconds),
             return_exceptions=True,
         )
         for error in found:

@@ -1,0 +1,64 @@
+"""How full one path through tiers is, and who holds or waits: the replies of inspect_path.lua."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from slotwise._core.closing import Closure
+from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec
+from slotwise._core.results import Claimant
+from slotwise.redis._path_keys import read_node
+
+
+def read_path_stats(
+    reply: list[Any], tiers: Sequence[TierSpec], path: Path, *, closed_here: bool
+) -> PathStats:
+    """``closed_here``: whether this process has closed the name for itself."""
+    closed, reason, _, *numbers = reply
+    closure = Closure(reason.decode() if closed == 2 else None) if closed else None
+    if len(numbers) == 4 * len(path):
+        nodes = tuple(NodeStats(*numbers[at : at + 4]) for at in range(0, len(numbers), 4))
+    else:  # nobody is there
+        nodes = tuple(NodeStats(0, 0, tier.value) for tier in tiers)
+    return PathStats(nodes, closed_here, closure)
+
+
+def read_path_claimants(reply: list[Any], tiers: Sequence[TierSpec]) -> list[Claimant]:
+    """Holders in the order of their grants, waiters in that of their tickets."""
+    flat = reply[3:]
+    found = [_read(each, claim, tiers) for each, claim in zip(flat[::2], flat[1::2], strict=True)]
+    return [claimant for _, claimant in sorted(found, key=lambda pair: pair[0])]
+
+
+def _read(
+    raw_id: bytes, claim: bytes, tiers: Sequence[TierSpec]
+) -> tuple[tuple[float, int], Claimant]:
+    """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
+    try:
+        _, _, ticket, granted, number, _, path, owner = claim.decode().split(" ", 7)
+        # lua/base/proof.lua says what the secret in front is for; nobody is shown it.
+        host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
+        holds = granted != "0"
+        since = datetime.fromtimestamp(float(granted), UTC) if holds else None
+        claimant = Claimant(
+            raw_id.decode(),
+            1,
+            since,
+            host,
+            int(pid),
+            label or None,
+            int(number) if holds else None,
+            keys=_keys(path, tiers),
+        )
+        return (float(granted), int(ticket)), claimant
+    except (ValueError, OverflowError, OSError, IndexError):
+        name = raw_id.decode(errors="backslashreplace")
+        return (float("inf"), 0), Claimant(name, 1, None, unreadable=True)
+
+
+def _keys(path: str, tiers: Sequence[TierSpec]) -> dict[str, str]:
+    nodes = (read_node(node.encode()) for node in path.split(","))
+    return {tiers[index].name: key for index, key in nodes if tiers[index].keyed}

@@ -1,0 +1,129 @@
+"""PathLimit: one path through tiers, as a Limit.
+
+Nothing here waits or decides: the backend of the tiers does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from slotwise._core.arguments import UNSET, Unset
+from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
+from slotwise._core.results import AcquisitionResult, SemaphoreStats
+
+if TYPE_CHECKING:
+    from slotwise._core.paths import Path
+    from slotwise.tiers._tiers import Tiers
+
+
+class PathLimit(Limit):
+    """One slot of every tier, for fixed keys; made by `Tiers.at` alone."""
+
+    __slots__ = ("_does_io", "_path", "_tiers")
+
+    def __init__(self, tiers: Tiers, path: Path) -> None:
+        super().__init__()
+        self._tiers = tiers
+        self._path = path
+        self._does_io = tiers._does_io
+
+    @property
+    def tiers(self) -> Tiers:
+        """What it is a path through."""
+        return self._tiers
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The key of every keyed tier, by the tier's name."""
+        return self._tiers._keys_of(self._path)
+
+    @property
+    def _title(self) -> str:
+        return self._tiers._title_of(self._path)
+
+    def __repr__(self) -> str:
+        keys = ", ".join(f"{name}={key!r}" for name, key in self.keys.items())
+        return f"<{keys or 'no keys'} of {self._tiers!r}>"
+
+    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
+        if self._tiers._remake() is None:
+            return None
+        return type(self), (self._tiers, self._path)
+
+    # ------------------------------------------------------------- acquiring
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        return await self._tiers._acquire(self._path, slots, timeout, label)
+
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionResult:
+        return self._tiers._acquire_sync(self._path, slots, timeout, label)
+
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        return await self._tiers._try_acquire(self._path, slots, label)
+
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None
+    ) -> AcquisitionResult | None:
+        return self._tiers._try_acquire_sync(self._path, slots, label)
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+    ) -> AcquisitionContext:
+        return self._tiers._cm(self._path, slots, timeout, label)
+
+    # ------------------------------------------------------------- releasing
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return await self._tiers.release(acquisition_id)
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return self._tiers.release_sync(acquisition_id)
+
+    async def _release_on_exit(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - the backend has its own
+    ) -> None:
+        await self._tiers._release_on_exit(acquired)
+
+    def _release_on_exit_sync(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,  # noqa: ARG002
+    ) -> None:
+        self._tiers._release_on_exit_sync(acquired)
+
+    # ------------------------------------------------------------ inspecting
+
+    async def _locked(self) -> bool:
+        return (await self._tiers._backend.stats_of(self._path)).locked
+
+    def locked_sync(self) -> bool:
+        return self._tiers._backend.stats_of_sync(self._path).locked
+
+    async def stats(self) -> SemaphoreStats:
+        """How full the tier with the fewest free slots is."""
+        return (await self._tiers._backend.stats_of(self._path)).tightest()
+
+    def stats_sync(self) -> SemaphoreStats:
+        """Like `stats`."""
+        return self._tiers._backend.stats_of_sync(self._path).tightest()

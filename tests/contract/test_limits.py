@@ -1,0 +1,329 @@
+"""What every limit promises: semaphores of every driver, and paths through tiers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from slotwise import (
+    AcquireTimeout,
+    AcquisitionResult,
+    Limit,
+    SemaphoreStats,
+)
+from tests.contract.conftest import Speak
+
+Make = Callable[..., Limit]
+
+
+# ------------------------------------------------------------- taking, giving
+
+
+async def test_slots_are_granted_up_to_the_value_and_not_beyond(
+    make_limit: Make, speak: Speak
+) -> None:
+    limit = make_limit(2)
+    first = await speak.acquire(limit)
+    assert not await speak.locked(limit)
+    await speak.acquire(limit)
+    assert await speak.locked(limit)
+    assert await speak.try_acquire(limit) is None
+    assert await speak.release(limit, first) is True
+    assert not await speak.locked(limit)
+    assert await speak.try_acquire(limit) is not None
+
+
+async def test_instances_of_one_name_are_one_semaphore(make_limit: Make, speak: Speak) -> None:
+    one, other = make_limit(1), make_limit(1)
+    acquired = await speak.acquire(one)
+    assert await speak.locked(other)
+    assert await speak.release(other, acquired.acquisition_id) is True
+    assert not await speak.locked(one)
+
+
+async def test_slot_numbers_are_the_lowest_free_and_unique(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(3)
+    held = [await speak.acquire(limit) for _ in range(3)]
+    assert [acquired.slot_number for acquired in held] == [1, 2, 3]
+    await speak.release(limit, held[1])
+    await speak.release(limit, held[0])
+    assert (await speak.acquire(limit)).slot_number == 1
+    assert (await speak.acquire(limit)).slot_number == 2
+
+
+async def test_a_second_release_frees_nothing(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    acquired = await speak.acquire(limit)
+    assert await speak.release(limit, acquired) is True
+    successor = await speak.acquire(limit)
+    assert await speak.release(limit, acquired) is False
+    assert await speak.release(limit, acquired.acquisition_id) is False
+    assert await speak.locked(limit)
+    assert await speak.release(limit, successor) is True
+
+
+async def test_an_id_of_another_semaphore_frees_nothing(
+    make_limit: Make, speak: Speak, name: str
+) -> None:
+    limit, stranger = make_limit(1), make_limit(1, name=name + "-other")
+    mine, theirs = await speak.acquire(limit), await speak.acquire(stranger)
+    assert await speak.release(limit, theirs) is False
+    assert await speak.locked(limit)
+    assert await speak.locked(stranger)
+    assert await speak.release(limit, mine) is True
+    assert await speak.release(stranger, theirs) is True
+
+
+async def test_the_twins_may_be_mixed(make_limit: Make) -> None:
+    limit = make_limit(1)
+    acquired = await asyncio.to_thread(limit.acquire_sync)
+    assert await limit.release(acquired) is True
+    acquired = await limit.acquire()
+    assert limit.release_sync(acquired) is True
+
+
+# ------------------------------------------------------------------- the queue
+
+
+async def test_waiters_are_served_in_the_order_of_arrival(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    holder = await speak.acquire(limit)
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        acquired = await speak.acquire(limit)
+        order.append(number)
+        await speak.release(limit, acquired)
+
+    waiting = []
+    for number in range(5):
+        waiting.append(asyncio.create_task(wait(number)))
+        await speak.waiting(limit, number + 1)
+    await speak.release(limit, holder)
+    await asyncio.gather(*waiting)
+    assert order == [0, 1, 2, 3, 4]
+    assert await speak.stats(limit) == SemaphoreStats(0, 1)
+
+
+async def test_a_wait_ends_with_the_time_out_and_a_diagnosis(
+    make_limit: Make, speak: Speak
+) -> None:
+    limit = make_limit(1)
+    await speak.acquire(limit)
+    with pytest.raises(AcquireTimeout, match=r"in 0\.05 s.* 1 of 1 held, 0 .*waiting"):
+        await speak.acquire(limit, timeout=0.05)
+    assert await speak.stats(limit) == SemaphoreStats(1, 1)
+
+
+async def test_time_out_zero_does_not_wait(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    acquired = await speak.acquire(limit, timeout=0)
+    with pytest.raises(TimeoutError):
+        await speak.acquire(limit, timeout=0)
+    await speak.release(limit, acquired)
+    await speak.acquire(limit, timeout=0)
+
+
+async def test_max_acquire_time_is_the_time_out_of_who_gives_none(
+    make_limit: Make, speak: Speak
+) -> None:
+    limit = make_limit(1, max_acquire_time=0.05)
+    acquired = await speak.acquire(limit)
+    with pytest.raises(AcquireTimeout):
+        await speak.acquire(limit)
+    patient = asyncio.create_task(speak.acquire(limit, timeout=None))
+    await speak.waiting(limit, 1)
+    await speak.release(limit, acquired)
+    await patient
+
+
+async def test_who_timed_out_leaves_the_others_in_order(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    holder = await speak.acquire(limit)
+    impatient = asyncio.create_task(speak.acquire(limit, timeout=0.1))
+    await speak.waiting(limit, 1)
+    patient = asyncio.create_task(speak.acquire(limit))
+    await speak.waiting(limit, 2)
+    with pytest.raises(AcquireTimeout, match="1 others waiting"):
+        await impatient
+    await speak.release(limit, holder)
+    await patient
+
+
+async def test_a_cancelled_wait_takes_nothing(make_limit: Make) -> None:
+    limit = make_limit(1)
+    holder = await limit.acquire()
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(3)]
+    await Speak(sync=False).waiting(limit, 3)
+    waiting[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[0]
+    assert (await limit.stats()).waiting == 2
+    await limit.release(holder)
+    await limit.release(await waiting[1])
+    await limit.release(await waiting[2])
+    assert await limit.stats() == SemaphoreStats(0, 1)
+
+
+async def test_asyncio_timeout_works_around_any_wait(make_limit: Make) -> None:
+    limit = make_limit(1)
+    await limit.acquire()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await limit.acquire()
+    assert await limit.stats() == SemaphoreStats(1, 1)
+
+
+# ------------------------------------------------------------ context managers
+
+
+async def test_cm_gives_the_acquisition_and_frees_it_at_the_end(make_limit: Make) -> None:
+    limit = make_limit(1)
+    async with limit.cm() as acquired:
+        assert isinstance(acquired, AcquisitionResult)
+        assert acquired.slot_number == 1
+        assert await limit.locked()
+    assert not await limit.locked()
+
+
+async def test_cm_frees_its_slot_when_the_block_fails(make_limit: Make) -> None:
+    limit = make_limit(1)
+    with pytest.raises(LookupError):
+        async with limit.cm():
+            raise LookupError
+    assert not await limit.locked()
+
+
+async def test_cm_works_in_a_plain_thread(make_limit: Make) -> None:
+    limit = make_limit(1)
+
+    def work() -> int:
+        with limit.cm() as acquired:
+            assert limit.locked_sync()
+            return acquired.slot_number
+
+    assert await asyncio.to_thread(work) == 1
+    assert not await limit.locked()
+
+
+async def test_a_cm_can_be_entered_once(make_limit: Make) -> None:
+    limit = make_limit(2)
+    cm = limit.cm()
+    async with cm:
+        with pytest.raises(RuntimeError, match="entered before"):
+            async with cm:
+                pass
+        assert (await limit.stats()).acquired_slots == 1
+    with pytest.raises(RuntimeError, match="entered before"):
+        async with cm:
+            pass
+    assert await limit.stats() == SemaphoreStats(0, 2)
+
+
+async def test_a_cm_that_was_not_entered_cannot_be_left(make_limit: Make) -> None:
+    with pytest.raises(RuntimeError, match="without being entered"):
+        await make_limit(1).cm().__aexit__(None, None, None)
+
+
+async def test_blocks_nest_and_each_frees_its_own(make_limit: Make) -> None:
+    limit = make_limit(3)
+    async with limit as given:
+        assert given is None
+        async with limit:
+            assert (await limit.stats()).acquired_slots == 2
+        assert (await limit.stats()).acquired_slots == 1
+    assert await limit.stats() == SemaphoreStats(0, 3)
+
+
+async def test_blocks_of_many_tasks_share_one_instance(make_limit: Make) -> None:
+    limit = make_limit(3)
+    inside = most = 0
+    full = asyncio.Event()  # the first ones stay until all slots are taken
+
+    async def work() -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            async with limit:
+                inside += 1
+                most = max(most, inside)
+                if inside == 3:
+                    full.set()
+                await full.wait()
+                await asyncio.sleep(0)
+                inside -= 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*[work() for _ in range(10)])
+    assert most == 3
+    assert await limit.stats() == SemaphoreStats(0, 3)
+
+
+async def test_blocks_work_in_plain_threads(make_limit: Make) -> None:
+    limit = make_limit(1)
+    inside: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            with limit:
+                inside.append(1)
+                assert len(inside) == 1
+                inside.pop()
+
+    await asyncio.gather(*[asyncio.to_thread(work) for _ in range(4)])
+    assert await limit.stats() == SemaphoreStats(0, 1)
+
+
+async def test_a_blocking_call_in_a_running_loop_is_refused(make_limit: Make) -> None:
+    limit = make_limit(1)
+    with pytest.raises(RuntimeError, match="event loop"):
+        limit.acquire_sync()
+    with pytest.raises(RuntimeError, match="event loop"):
+        limit.__enter__()
+    with pytest.raises(RuntimeError, match="event loop"):
+        limit.cm().__enter__()
+    assert await limit.stats() == SemaphoreStats(0, 1)
+
+
+# ------------------------------------------------------------------------- ttl
+
+
+async def test_the_end_of_the_ttl_frees_the_slot_for_the_next(
+    make_limit: Make, speak: Speak
+) -> None:
+    limit = make_limit(1, ttl=0.2)
+    first = await speak.acquire(limit)
+    second = await speak.acquire(limit, timeout=30)
+    assert await speak.release(limit, first) is False
+    assert await speak.release(limit, second) is True
+
+
+async def test_cancel_task_after_ttl_cancels_the_holder(make_limit: Make) -> None:
+    limit = make_limit(1, ttl=0.05, cancel_task_after_ttl=True)
+
+    async def hang() -> None:
+        async with limit.cm():
+            await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(hang())
+    assert not await limit.locked()
+
+
+async def test_an_expired_acquisition_is_lost(make_limit: Make) -> None:
+    limit = make_limit(1, ttl=0.05)
+    acquired = await limit.acquire()
+    assert not acquired.lost.is_set()
+    async with asyncio.timeout(30):
+        await acquired.lost
+    assert acquired.lost.is_set()
+
+
+# --------------------------------------------------------------- value, resize
+
+
+# ----------------------------------------------------------------------- close
+
+
+# ------------------------------------------------------------------- arguments

@@ -1,0 +1,176 @@
+"""`Tiers.at`, and what Tiers shares with every limit; tests/contract has the promises."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import pickle
+
+import pytest
+
+from slotwise import Limit, SemaphoreClosed, SemaphoreStats, Tier, Tiers
+
+TENANT, ALL = Tier("tenant", 2, keyed=True), Tier("all", 3)
+
+
+async def test_at_is_a_limit_of_one_path(tiers):
+    limits = tiers(TENANT, ALL)
+    acme = limits.at(tenant="acme")
+    assert isinstance(acme, Limit)
+    assert (acme.tiers, acme.keys) == (limits, {"tenant": "acme"})
+    assert "tenant='acme'" in repr(acme)
+    held = [await acme.acquire() for _ in range(2)]
+    assert await acme.locked() is True
+    assert await limits.at(tenant="other").locked() is False
+    assert await acme.try_acquire() is None
+    assert await limits.release(held.pop()) is True
+    assert await limits.try_acquire(tenant="acme") is not None
+
+
+async def test_stats_are_those_of_the_tier_with_the_fewest_free_slots(tiers):
+    limits = tiers(TENANT, ALL)
+    acme, other = limits.at(tenant="acme"), limits.at(tenant="other")
+    assert await acme.stats() == SemaphoreStats(0, 2)
+    await acme.acquire()
+    assert await acme.stats() == SemaphoreStats(1, 2)
+    await other.acquire()
+    await other.acquire()
+    assert await acme.stats() == SemaphoreStats(3, 3), "all is full, acme has a slot left"
+    assert await other.stats() == SemaphoreStats(2, 2)
+
+
+async def test_a_path_without_limits_never_blocks_and_is_counted(tiers):
+    free = tiers(Tier("tenant", 0, keyed=True), Tier("all", 0)).at(tenant="acme")
+    await free.acquire()
+    assert await free.locked() is False
+    stats = await free.stats()
+    assert (stats.acquired_slots, stats.max_slots, stats.acquired_percent) == (1, 0, 0.0)
+
+
+async def test_a_path_tells_that_its_tiers_are_closed_everywhere_and_why(tiers):
+    limits = tiers(TENANT, ALL)
+    acme = limits.at(tenant="acme")
+    await limits.close_everywhere("maintenance")
+    assert await acme.locked() is True
+    assert (await acme.stats()).closed is True
+    assert (await acme.stats()).reason == "maintenance"
+    with pytest.raises(SemaphoreClosed, match="maintenance"):
+        await acme.try_acquire()
+    await limits.reopen()
+    assert (await acme.stats()).closed is False
+    await limits.close()
+    assert await acme.locked() is True
+    assert (await acme.stats()).closed is False, "that is for this process alone"
+
+
+async def test_slots_are_acquired_one_at_a_time(tiers):
+    limits = tiers(TENANT, ALL)
+    for call in (limits.acquire(2, tenant="a"), limits.try_acquire(2, tenant="a")):
+        with pytest.raises(ValueError, match="one slot at a time"):
+            await call
+    with pytest.raises(ValueError, match="one slot at a time"):
+        limits.cm(2, tenant="a")
+    with pytest.raises(TypeError, match="slots"):
+        await limits.acquire(True, tenant="a")
+
+
+async def test_max_acquire_time_is_the_timeout_of_those_who_give_none(tiers):
+    limits = tiers(Tier("all", 1), max_acquire_time=0.05)
+    assert limits.max_acquire_time == 0.05
+    held = await limits.acquire()
+    for wait in (limits.acquire(), limits.cm().__aenter__(), limits.at().acquire()):
+        with pytest.raises(TimeoutError, match=r"in 0\.05 s"):
+            await wait
+    waiting = asyncio.create_task(limits.acquire(timeout=None))
+    await limits.release(held)
+    await waiting
+
+
+@pytest.mark.parametrize("name", ["slots", "timeout", "label", "self", "not a name"])
+def test_a_tier_whose_name_collides_with_a_parameter_is_refused(name):
+    with pytest.raises(ValueError, match="can't be called"):
+        Tier(name, 1)
+
+
+async def test_try_acquire_sync_may_be_called_in_a_running_loop(tiers):
+    limits = tiers(Tier("all", 1))
+    held = limits.try_acquire_sync()
+    assert held is not None
+    assert limits.at().try_acquire_sync() is None
+    assert limits.release_sync(held) is True
+
+
+# ------------------------------------------------------ holders, waiters, kick
+
+
+async def test_holders_and_waiters_show_keys_and_labels(tiers, look):
+    limits = tiers(TENANT, Tier("all", 2))
+    first = await limits.acquire(tenant="acme", label="import")
+    second = await limits.at(tenant="other").acquire()
+    waiting = [
+        asyncio.create_task(limits.acquire(tenant="acme", label="late")),
+        asyncio.create_task(limits.acquire(tenant="third")),
+    ]
+    await look.waiting(limits, "all", 2)
+    holders, waiters = await limits.holders(), await limits.waiters()
+    assert [each.acquisition_id for each in holders] == [
+        first.acquisition_id,
+        second.acquisition_id,
+    ]
+    assert [each.label for each in holders] == ["import", None]
+    assert [each.keys for each in holders] == [{"tenant": "acme"}, {"tenant": "other"}]
+    assert [each.slot_number for each in holders] == [1, 2]
+    assert {each.pid for each in holders + waiters} == {os.getpid()}
+    assert [each.label for each in waiters] == ["late", None]
+    assert [each.keys for each in waiters] == [{"tenant": "acme"}, {"tenant": "third"}]
+    for twin, expected in ((limits.holders_sync, holders), (limits.waiters_sync, waiters)):
+        found = await asyncio.to_thread(twin)
+        assert [each.acquisition_id for each in found] == [each.acquisition_id for each in expected]
+    assert pickle.loads(pickle.dumps(holders)) == copy.deepcopy(holders) == holders
+    await limits.release(first)
+    await limits.release(second)
+    for one in waiting:
+        await limits.release(await one)
+    assert await limits.holders() == await limits.waiters() == []
+
+
+async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(tiers, look):
+    limits = tiers(Tier("tenant", 1, keyed=True), ALL)
+    held = await limits.acquire(tenant="acme")
+    waiting = asyncio.create_task(limits.acquire(tenant="acme"))
+    await look.waiting(limits, "all", 1)
+    [waiter] = await limits.waiters()
+    assert await limits.kick(waiter.acquisition_id) is False, "it still waits"
+    assert await limits.kick(held) is True
+    async with asyncio.timeout(30):
+        await held.lost
+        following = await waiting
+    assert "it was kicked" in held.lost.reason
+    assert await limits.kick(held.acquisition_id) is False
+    assert await limits.release(held) is False
+    assert await asyncio.to_thread(limits.kick_sync, following) is True
+    assert (await limits.stats())["all"].active == 0
+
+
+# ---------------------------------------------------------------- its scope
+
+
+async def test_tiers_that_are_not_atomic_are_kept_in_a_folder_too(tmp_path):
+    url = f"process://{tmp_path}/slots"
+    one, other = (Tiers(TENANT, ALL, name="t", url=url, atomic=False) for _ in range(2))
+    held = [await one.acquire(tenant="acme") for _ in range(2)]
+    assert await other.try_acquire(tenant="acme") is None
+    assert await other.at(tenant="acme").locked() is True
+    assert await one.release(held.pop()) is True
+    assert await other.try_acquire(tenant="acme") is not None
+    assert (one.url, one.atomic) == (url, False)
+
+
+def test_a_copy_of_a_path_is_the_same_path():
+    limits = Tiers(TENANT, ALL, name="copied path")
+    twin = pickle.loads(pickle.dumps(limits.at(tenant="acme")))
+    held = [limits.acquire_sync(tenant="acme") for _ in range(2)]
+    assert twin.locked_sync() is True
+    assert limits.release_sync(held.pop()) is True
+    assert twin.locked_sync() is False
