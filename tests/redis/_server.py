@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
 
@@ -74,7 +74,7 @@ class Server:
         while True:
             try:
                 # One that refuses to start is not worth the client's patience.
-                with self.client(retry=Retry(NoBackoff(), 0)) as client:
+                with self.client(retry=Retry(NoBackoff(), 0), retry_on_error=[]) as client:
                     client.ping()
                 return self
             except (redis.ConnectionError, redis.TimeoutError):
@@ -93,6 +93,12 @@ class Server:
         ]
 
     def client(self, **options: object) -> redis.Redis:
+        # A failover ends its connections; redis-py before 6 does not retry by default.
+        options = {
+            "retry": Retry(ExponentialBackoff(), 3),
+            "retry_on_error": [redis.ConnectionError],
+            **options,
+        }
         return redis.Redis(
             host="127.0.0.1", port=self.port, password=self.password, socket_timeout=10, **options
         )

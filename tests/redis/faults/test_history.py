@@ -71,7 +71,7 @@ def test_a_random_run_of_four_processes_keeps_its_promises(tmp_path: Path) -> No
     with Server(tmp_path) as server:
         records: list[str] = []
         monitor = server.client(decode_responses=True)
-        connection = monitor.connection_pool.get_connection()
+        connection = monitor.connection_pool.make_connection()
         connection.send_command("MONITOR")
         connection.read_response()
 
