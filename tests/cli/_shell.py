@@ -1,4 +1,4 @@
-"""A person at a shell: starts the real command, looks at what it prints, waits for states."""
+"""Type commands as a person at a shell does: start them, read what they print, wait for states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def interrupted(*_):
     got.append(1)
     print("interrupt", len(got), flush=True)
 def tell(*_):
-    print("interrupts in all:", len(got), flush=True)
+    print("interrupts in total:", len(got), flush=True)
 signal.signal(signal.SIGINT, interrupted)
 signal.signal(signal.SIGUSR1, tell)
 print("ready", os.getpid(), flush=True)
@@ -47,7 +47,7 @@ def command(*words: object) -> list[str]:
 
 
 class Shell:
-    """One user's environment, with the place that all commands use by default."""
+    """One user's environment, with the url that all commands use by default."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -82,7 +82,7 @@ class Shell:
         return ran
 
     def here(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-        """The same in this process, for what does not depend on having one: that is quicker."""
+        """Like `run` but in this process, which is quicker."""
         typed = [str(word) for word in words]
         out = io.TextIOWrapper(io.BytesIO(), "utf-8")
         err = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -128,7 +128,7 @@ class Shell:
         return started
 
     def hold(self, name: str = "api", *flags: object, limit: int = 1) -> subprocess.Popen[str]:
-        """Have somebody hold a slot until killed; returns when it is so."""
+        """Start a command that holds a slot until it is killed; return when it holds it."""
         words = ("sh", "-c", "echo holding; exec sleep 1000")
         holder = self.start("run", name, "--limit", limit, *flags, "--", *words)
         assert holder.stdout is not None
@@ -138,16 +138,16 @@ class Shell:
     def occupy(
         self, name: str = "api", *, limit: int = 1, slots: int = 1, label: str | None = None
     ) -> Callable[[], object]:
-        """Hold slots in this very process; gives what gives them back."""
+        """Hold slots in this very process; return a function that releases them."""
         semaphore: Any = slotwise.semaphore(name, limit, self.url)
         acquired = semaphore.acquire_sync(slots, timeout=HANG, label=label)
 
-        def give_back() -> None:
-            self._occupied.remove(give_back)
+        def release() -> None:
+            self._occupied.remove(release)
             semaphore.release_sync(acquired)
 
-        self._occupied.append(give_back)
-        return give_back
+        self._occupied.append(release)
+        return release
 
     def terminal(self, *words: object) -> pexpect.spawn:
         """Type a command into a terminal of its own."""
@@ -170,7 +170,7 @@ class Shell:
         return spawned
 
     def holders(self, name: str = "api") -> list[Claimant]:
-        """Who holds, asked without a process of its own: that is quicker."""
+        """Return the holders, asked in this process, which is quicker."""
         return self._ask(name, "holders_sync")
 
     def waiters(self, name: str = "api") -> list[Claimant]:
@@ -187,8 +187,8 @@ class Shell:
         until(lambda: len(self.waiters(name)) == count, f"{count} waiters")
 
     def clean_up(self) -> None:
-        for give_back in [*self._occupied]:
-            give_back()
+        for release in [*self._occupied]:
+            release()
         for each in self._started:
             if isinstance(each, pexpect.spawn):
                 each.close(force=True)
@@ -204,14 +204,14 @@ class Shell:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for a process to end: its exit code, and what it printed."""
+    """Wait for a process to end; return its exit code and what it printed."""
     out, err = process.communicate(timeout=HANG)
     assert "Traceback" not in err
     return process.returncode, out, err
 
 
 def ended(terminal: pexpect.spawn) -> int:
-    """Wait for what runs in a terminal to end; its exit code."""
+    """Wait for what runs in a terminal to end; return its exit code."""
     terminal.expect(pexpect.EOF)
     terminal.wait()
     assert terminal.signalstatus is None
@@ -226,7 +226,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def state_of(pid: int) -> str:
-    """The letter that the kernel tells a process's state by; X if there is none."""
+    """Return the kernel's letter for the state of a process; X if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -234,5 +234,5 @@ def state_of(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asks about does not."""
+    """Whether a process runs; a zombie does not."""
     return state_of(pid) not in "ZX"

@@ -24,7 +24,7 @@ def server(redis_server: Server) -> Server:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A shell whose semaphores are in a folder of their own."""
+    """A shell whose semaphores are in a directory of their own."""
     shell = Shell(f"process://{tmp_path}/slots", tmp_path)
     yield shell
     shell.clean_up()
@@ -40,13 +40,13 @@ def redis_shell(server: Server, tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.fixture(params=["process", "redis"])
 def any_shell(request: pytest.FixtureRequest) -> Shell:
-    """Once with a folder, once with a server: what a person sees is the same."""
+    """Once with a directory, once with a server: what a person sees is the same."""
     found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
     return found
 
 
 @pytest.fixture(params=["process", pytest.param("redis", marks=pytest.mark.soak)])
 def most_shells(request: pytest.FixtureRequest) -> Shell:
-    """The same; with a server only in the long run, as nothing there depends on the place."""
+    """Like `any_shell`; with a server only in the soak tests, as nothing there depends on it."""
     found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
     return found

@@ -1,4 +1,4 @@
-"""Completion in real shells: whatever a semaphore is called, its name is only ever a word."""
+"""Completion, in real shells too: whatever a semaphore is called, its name is only ever a word."""
 
 from __future__ import annotations
 
@@ -163,4 +163,4 @@ def test_flags_are_offered_with_what_they_do(shell: Shell):
 
 @pytest.mark.parametrize("words", [(), ("bash",), ("bash", "'", ""), ("other", "slotwise l")])
 def test_a_question_that_makes_no_sense_is_no_traceback(shell: Shell, words):
-    assert shell.here("__complete", *words).stderr.count("\n") <= 1
+    assert shell.here("__complete", *words).stderr == ""

@@ -217,12 +217,12 @@ def test_the_command_starts_with_the_signals_as_they_were(most_shells: Shell):
 
 
 def test_what_nohup_ignores_stays_ignored(shell: Shell):
-    give_back = shell.occupy()
+    release = shell.occupy()
     text = "kill -HUP $$; kill -HUP $PPID; echo survived"
     waiting = shell.start("run", "api", "--limit", 1, *sh(text), before="nohup")
     shell.until_waiting(1)
     waiting.send_signal(signal.SIGHUP)
-    give_back()
+    release()
     assert end(waiting)[:2] == (0, "survived\n")
 
 
@@ -283,7 +283,7 @@ def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: S
     assert running.stdout.readline().startswith("ready")
     assert running.stdout.readline() == "sent\n"
     running.send_signal(signal.SIGUSR1)  # behind the other one, as signals keep their order
-    assert running.stdout.readline() == "interrupts in all: 0\n"
+    assert running.stdout.readline() == "interrupts in total: 0\n"
 
 
 @pytest.mark.skipif(not LINUX, reason="needs PR_SET_PDEATHSIG")

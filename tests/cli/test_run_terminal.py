@@ -26,10 +26,10 @@ def test_the_status_line_tells_the_place_in_the_queue_and_who_holds(any_shell: S
 
 
 def test_the_status_line_never_reaches_a_file(shell: Shell):
-    give_back = shell.occupy()
+    release = shell.occupy()
     waiting = shell.start("run", "api", "--limit", 1, "--", "echo", "my turn")
     shell.until_waiting(1)
-    give_back()
+    release()
     assert waiting.communicate(timeout=30) == ("my turn\n", "")
 
 
@@ -50,7 +50,7 @@ def test_ctrl_c_reaches_the_command_once(shell: Shell):
     terminal.expect_exact("interrupt 1")
     # If slotwise had passed it on, it had done so before this: signals keep their order.
     os.kill(terminal.pid, signal.SIGUSR1)
-    terminal.expect_exact("interrupts in all: 1")
+    terminal.expect_exact("interrupts in total: 1")
     terminal.sendintr()
     terminal.expect_exact("interrupt 2")
     os.kill(terminal.pid, signal.SIGTERM)
@@ -63,7 +63,7 @@ def test_an_interrupt_by_kill_reaches_the_command_in_a_terminal_too(shell: Shell
     os.kill(terminal.pid, signal.SIGINT)
     terminal.expect_exact("interrupt 1")
     os.kill(terminal.pid, signal.SIGUSR1)
-    terminal.expect_exact("interrupts in all: 1")
+    terminal.expect_exact("interrupts in total: 1")
 
 
 def test_ctrl_c_that_ends_the_command_is_130(shell: Shell):
@@ -117,14 +117,14 @@ def test_ctrl_z_stops_the_job_and_fg_continues_it(shell: Shell, bash: pexpect.sp
 
 
 def test_ctrl_z_stops_the_wait_and_it_keeps_its_place(shell: Shell, bash: pexpect.spawn):
-    give_back = shell.occupy()
+    release = shell.occupy()
     bash.sendline(typed("run", "api", "--limit", 1, "--", "echo", "my", "turn"))
     bash.expect_exact("1st of 1 in line")
     bash.sendcontrol("z")
     bash.expect_exact("Stopped")
     bash.expect_exact("prompt> ")
     assert len(shell.waiters()) == 1
-    give_back()
+    release()
     bash.sendline("fg")
     bash.expect_exact("my turn\r\n")
 
@@ -132,11 +132,11 @@ def test_ctrl_z_stops_the_wait_and_it_keeps_its_place(shell: Shell, bash: pexpec
 def test_a_waiting_job_in_the_background_leaves_the_terminal_alone(
     shell: Shell, bash: pexpect.spawn
 ):
-    give_back = shell.occupy()
+    release = shell.occupy()
     bash.sendline(typed("run", "api", "--limit", 1, "--", "echo", "my", "turn") + " &")
     bash.expect_exact("prompt> ")
     shell.until_waiting(1)
-    give_back()
+    release()
     bash.expect_exact("my turn\r\n")
     assert "waiting for" not in bash.before
 
@@ -170,6 +170,6 @@ def test_where_the_kernel_does_not_tell_the_sender_the_foreground_is_a_good_gues
     terminal.sendintr()
     terminal.expect_exact("interrupt 1")
     os.kill(terminal.pid, signal.SIGUSR1)
-    terminal.expect_exact("interrupts in all: 1")
+    terminal.expect_exact("interrupts in total: 1")
     os.kill(terminal.pid, signal.SIGTERM)
     assert ended(terminal) == 128 + signal.SIGTERM

@@ -1,4 +1,4 @@
-"""``slotwise top``: live in a terminal, once elsewhere, and what looking can tell."""
+"""``slotwise top``: live in a terminal, once elsewhere, and what samples can tell."""
 
 from __future__ import annotations
 

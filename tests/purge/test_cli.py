@@ -231,7 +231,7 @@ def test_an_audit_file_that_is_neither_file_nor_pipe_is_refused(tmp_path, root, 
         listener.bind(str(tmp_path / "socket"))
         ran = run(root, "--yes", "--audit", tmp_path / "socket")
         assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
-        assert "the audit file can't be opened: " in ran.stderr
+        assert f"the audit file {tmp_path}/socket can't be opened: " in ran.stderr
     main_end, terminal = pty.openpty()
     ran = run(root, "--yes", "--audit", os.ttyname(terminal))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)

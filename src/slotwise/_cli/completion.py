@@ -97,11 +97,13 @@ def offer(arguments: Sequence[str]) -> int:
     The arguments are the shell, the line up to the cursor, and for bash what it takes for
     the word to complete: it begins a new one at each ``:`` and ``=``.
     """
+    if len(arguments) < 2:
+        return 0
     shell, line, *bash_word = arguments
     words, incomplete, opened = _split(line)
     found = [each for each in offers(words[1:], incomplete) if each.value.startswith(incomplete)]
     if shell == "bash":
-        lines = _for_bash(found, incomplete, bash_word[0], opened)
+        lines = _for_bash(found, incomplete, "".join(bash_word), opened)
     elif shell == "zsh":
         widest = max((len(each.value) for each in found), default=0)
         lines = [

@@ -66,6 +66,7 @@ class Parser(argparse.ArgumentParser):
             given, extra = self.parse_known_args(words)
         except argparse.ArgumentError as error:
             self.error(_sentence(error))
+        extra = [word for word in extra if word != "--"]
         if extra:
             self.refuse_extra(extra)
         return given
@@ -105,6 +106,8 @@ class Parser(argparse.ArgumentParser):
 def _sentence(error: argparse.ArgumentError) -> str:
     if error.message == "expected one argument":
         return f"{error.argument_name} needs a value"
+    if error.message.startswith("ignored explicit argument"):
+        return f"{error.argument_name} takes no value"
     if error.message.startswith("must "):  # it is one of ours, below
         return f"{error.argument_name} {error.message}"
     if error.message.startswith("not allowed "):

@@ -69,7 +69,9 @@ class Audit:
                 return cls(_open(path), path, is_stopping)
             except OSError as error:
                 if error.errno != errno.ENXIO or not Path(path).is_fifo():
-                    raise AuditRefused(f"the audit file can't be opened: {error}") from error
+                    raise AuditRefused(
+                        f"the audit file {path} can't be opened: {error.strerror}"
+                    ) from error
             if not told:
                 # An error, as nothing is deleted meanwhile: it must not be missed.
                 log.error("waiting: no process reads the audit from the pipe %s", path)
