@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import slotwise
-from slotwise import MemorySemaphore, ProcessSemaphore, RedisSemaphore
+from slotwise import MemorySemaphore, ProcessSemaphore, RedisConfig, RedisSemaphore
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,15 @@ def test_redis_urls_name_a_server_and_perhaps_a_namespace(scheme):
     given = slotwise.semaphore("door", 1, "redis://x?namespace=shop", namespace="lab")
     assert isinstance(given, RedisSemaphore)
     assert given._config.namespace == "lab"
+
+
+def test_a_redis_config_is_a_url_too():
+    config = RedisConfig("redis://example.org", namespace="shop")
+    semaphore = slotwise.semaphore("door", 1, config, ttl=5)
+    assert isinstance(semaphore, RedisSemaphore)
+    assert (semaphore.config, semaphore.ttl) == (config, 5)
+    with pytest.raises(TypeError, match="has no option attempts"):
+        slotwise.semaphore("door", 1, config, attempts=2)
 
 
 def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, monkeypatch):

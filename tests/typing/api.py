@@ -182,10 +182,11 @@ async def fleet() -> None:
 def door() -> None:
     assert_type(slotwise.semaphore("api", 3), Semaphore)
     assert_type(slotwise.semaphore("api", 3, "process://", ttl=5), Semaphore)
+    assert_type(slotwise.semaphore("api", 3, url=RedisConfig()), Semaphore)
 
 
 async def slots() -> None:
-    async with SlotManager(max_uploads=20, url=RedisConfig()) as manager:
+    async with SlotManager(max_uploads=20, url="redis://cache") as manager:
         async with manager.download() as acquired:
             assert_type(acquired, AcquisitionResult)
         with manager.upload("alice", timeout=5):
@@ -200,6 +201,16 @@ async def slots() -> None:
 
 async def tiers() -> None:
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
+    await any_limit(limits.at(tenant="acme"))
+    taken = await limits.acquire(tenant="acme", timeout=5, label="import")
+    assert_type(taken, AcquisitionResult)
+    assert_type(limits.acquire_sync(1, tenant="acme"), AcquisitionResult)
+    assert_type(await limits.try_acquire(tenant="acme"), AcquisitionResult | None)
+    assert_type(await limits.release(taken), bool)
+    assert_type(await limits.holders(), list[Claimant])
+    assert_type(limits.waiters_sync()[0].keys["tenant"], str)
+    assert_type(await limits.kick(taken), bool)
+    assert_type(Tiers(Tier("all", 1), url="redis://cache").max_acquire_time, float | None)
     async with limits.cm(tenant="acme", timeout=None) as acquired:
         assert_type(acquired, AcquisitionResult)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)

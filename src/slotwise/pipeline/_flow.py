@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any
 
 from slotwise._core.memory_guard import Pressure
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
 from slotwise.pipeline._lanes import Lanes
@@ -185,8 +186,11 @@ class Flow:
         weight: Any = self._weight(item)
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
             raise ValueError(f"the weight of an item must be an int of at least 1, not {weight!r}")
-        semaphore = self.settings.semaphore
-        most = self.limit if semaphore is None else semaphore.value
+        semaphore, most = self.settings.semaphore, self.limit
+        if isinstance(semaphore, Semaphore):
+            most = semaphore.value
+        elif semaphore is not None:
+            return weight  # the limit itself refuses what never fits it
         if weight > most:
             raise ValueError(f"a weight of {weight} never fits into a limit of {most}")
         return weight

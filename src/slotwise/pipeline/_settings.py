@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from slotwise._core.arguments import check_count, check_flag
+from slotwise._core.limit import Limit
 from slotwise._core.memory_guard import MemoryGuard
 from slotwise._core.semaphore import Semaphore
 from slotwise.pipeline._report import Report
@@ -22,7 +23,7 @@ OnCancel = Literal["cancel", "finish"]
 class MapSettings(TypedDict, Generic[T], total=False):
     """The keyword arguments of `bounded_map` and its variants; all optional."""
 
-    semaphore: Semaphore | None
+    semaphore: Limit | None
     """Each item also takes slots of this limit, which may be shared with others."""
     weight: int | Callable[[T], int]
     """How many slots an item takes, or a function that tells; 1."""
@@ -56,7 +57,7 @@ class Settings:
     """The same, checked, with what was left out filled in."""
 
     limit: int
-    semaphore: Semaphore | None = None
+    semaphore: Limit | None = None
     weight: int | Callable[[Any], int] = 1
     ordered: bool = False
     max_per_second: float | None = None
@@ -103,10 +104,10 @@ class Settings:
 def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
     """Return the checked settings; raise before anything starts if they are invalid."""
     semaphore: object = given.get("semaphore")
-    if semaphore is not None and not isinstance(semaphore, Semaphore):
-        raise TypeError(f"semaphore must be a slotwise Semaphore, not {semaphore!r}")
+    if semaphore is not None and not isinstance(semaphore, Limit):
+        raise TypeError(f"semaphore must be a slotwise Limit, not {semaphore!r}")
     if limit is None:
-        if semaphore is None:
+        if not isinstance(semaphore, Semaphore):
             raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
         limit = semaphore.value
     return Settings(limit=limit, **given)

@@ -24,10 +24,10 @@ from functools import partial
 from typing import Any
 
 from slotwise._core import fork
+from slotwise._wait.loop_thread import LoopThread
 from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow, Step
 from slotwise.pipeline._listeners import Listeners
-from slotwise.pipeline._on_loop import LoopCalls
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._work_item import WorkItem
 
@@ -74,7 +74,7 @@ class ThreadWorkers:
         self.opened = False
         self._semaphore = flow.settings.semaphore
         self._name = f"slotwise-pipeline-{next(_numbers)}"
-        self._calls = LoopCalls(loop, f"{self._name}-waits")
+        self._calls = LoopThread(f"{self._name}-waits", loop)
 
     # ------------------------------------------------------------ for the owner
 

@@ -12,6 +12,7 @@ from slotwise._core.arguments import check_count, check_flag
 
 if TYPE_CHECKING:
     from slotwise._core.semaphore import Semaphore
+    from slotwise.redis import RedisConfig
 
 AgeBy = Literal["mtime", "atime", "ctime"]
 AGES: dict[AgeBy, str] = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
@@ -39,7 +40,7 @@ class PurgeFlags(TypedDict, total=False):
     dry_run: bool
     audit: str | Path | None
     allow_dangerous_root: bool
-    url: str | None
+    url: str | RedisConfig | None
     semaphore: Semaphore | None
     name: str | None
 
@@ -64,7 +65,7 @@ class PurgeOptions:
     dry_run: bool = False
     audit: str | Path | None = None
     allow_dangerous_root: bool = False
-    url: str | None = None
+    url: str | RedisConfig | None = None
     semaphore: Semaphore | None = None
     name: str | None = None
 

@@ -12,8 +12,8 @@ import shlex
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 from slotwise._urls import semaphore as open_semaphore
+from slotwise._wait.loop_thread import LoopThread
 from slotwise.errors import SlotwiseError, ValueConflict
-from slotwise.pipeline._on_loop import LoopCalls
 from slotwise.purge._options import PurgeOptions
 
 
@@ -22,7 +22,7 @@ class SharedLimit:
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
-        self._waits = LoopCalls(None, "slotwise-purge-limit")
+        self._waits = LoopThread("slotwise-purge-limit")
         self._stopped = False
         self.error: BaseException | None = None
 

@@ -33,8 +33,8 @@ from slotwise._core.paths import (
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
+from slotwise._wait.loop_thread import LoopThread
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
-from slotwise.tiers._loop_thread import LoopThread
 from slotwise.tiers._stages import Stage, StageKey
 
 T = TypeVar("T")

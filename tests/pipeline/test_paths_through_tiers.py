@@ -1,0 +1,55 @@
+"""Bounded work whose slots are those of a path through tiers: any Limit will do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slotwise import MemorySemaphore, Tier, Tiers
+from slotwise.pipeline import run_bounded, run_bounded_sync
+
+
+def tiers() -> Tiers:
+    return Tiers(Tier("tenant", 2, keyed=True), Tier("all", 5))
+
+
+async def test_no_more_items_run_than_the_tightest_tier_has_slots() -> None:
+    limits = tiers()
+    acme = limits.at(tenant="acme")
+    running, most = 0, 0
+
+    async def work(_: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    report = await run_bounded(work, range(20), 4, semaphore=acme)
+    assert (report.done, most) == (20, 2)
+    assert (await limits.stats())["all"].active == 0
+
+
+def test_threads_take_their_slots_of_a_path_too() -> None:
+    limits = tiers()
+    with limits.cm(tenant="acme"):
+        seen = []
+
+        def work(_: int) -> None:
+            seen.append(limits.stats_sync()["tenant"].keys["acme"].active)
+
+        report = run_bounded_sync(work, range(10), 3, semaphore=limits.at(tenant="acme"))
+    assert report.done == 10
+    assert set(seen) == {2}, "one slot is held outside, so one item runs at a time"
+
+
+async def test_a_limit_without_a_value_needs_a_limit_for_the_run() -> None:
+    async def work(_: int) -> None: ...
+
+    with pytest.raises(TypeError, match="needs limit="):
+        await run_bounded(work, [1], semaphore=tiers().at(tenant="acme"))
+    with pytest.raises(TypeError, match="slotwise Limit"):
+        await run_bounded(work, [1], 1, semaphore=asyncio.Semaphore(1))  # type: ignore[arg-type]
+    report = await run_bounded(work, [1], semaphore=MemorySemaphore(2))
+    assert report.done == 1
