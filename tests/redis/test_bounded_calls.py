@@ -7,11 +7,13 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import redis
-from tests.redis._server import until
+from tests.redis._server import Server, until
+from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
 from slotwise.redis._heartbeats import _batches, _cost, _parts
 from slotwise.redis._keys import Keys
 from slotwise.redis._scripts import load
@@ -34,13 +36,13 @@ def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> No
     parties = {(room("many"), 1.0): (holders, waiters)}
     for n in range(500):
         parties[room(f"name{n}"), 1.0] = ([f"sw-n-{n}"], [])
-    batches = list(_batches(parties, apart=False))
+    batches = list(_batches(list(parties.items()), apart=False))
     assert max(len(batch) for batch in batches) <= 30
     assert max(members_of(batch) for batch in batches) <= 2_000
     assert sum(members_of(batch) for batch in batches) == 3_000 + 10_000 + 2_000 + 500
     sent = [entry for batch in batches for _, _, *both in batch for some in both for entry in some]
     assert sorted(sent) == sorted([*holders, *waiters, *(f"sw-n-{n}" for n in range(500))])
-    assert all(len(batch) == 1 for batch in _batches(parties, apart=True))
+    assert all(len(batch) == 1 for batch in _batches(list(parties.items()), apart=True))
 
 
 def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
@@ -120,3 +122,33 @@ async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(
     assert not any(acquired.lost.is_set() for _, acquired in held)
     for semaphore, acquired in held:
         await semaphore.release(acquired)
+
+
+async def test_many_names_do_not_cost_those_of_a_short_interval_their_slots(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every name needs a call of its own here, and all of them take longer than an interval."""
+    monkeypatch.setattr(_heartbeats, "_COST_PER_CALL", 1)
+    monkeypatch.setattr(IsSlow, "delay", 0.1)
+    with IsSlow(server.port) as slow:
+        config = RedisConfig(slow.url)
+        many = [
+            RedisSemaphore(
+                1, name=f"n{n}", heartbeat_max_interval=60, ping_interval=1, config=config
+            )
+            for n in range(40)
+        ]
+        others = await asyncio.gather(*(each.acquire() for each in many))
+        short = RedisSemaphore(1, name="short", heartbeat_max_interval=2, config=config)
+        held = await short.acquire()
+        names: list[NameRecord] = [each._record for each in many]
+        since = time.monotonic()
+
+        def all_were_heard() -> bool:
+            return held.lost.is_set() or all(each.heartbeat_at > since for each in names)
+
+        await until(all_were_heard, "all were heard", within=60)
+        assert not held.lost.is_set()
+        assert not any(each.lost.is_set() for each in others)
+        await asyncio.gather(*(each.release(one) for each, one in zip(many, others, strict=True)))
+        await short.release(held)

@@ -33,7 +33,12 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A server that is alive may take so long to answer.
 _LEAST_REPLY_TIMEOUT = 0.05
 
+# Names whose time is up within so many seconds of each other are equally urgent.
+_GRAIN = 0.25
+
 Batch = list[tuple["NameRecord", float, list[str], list[str]]]
+_Key = tuple["NameRecord", float]  # a name, and an interval
+_Entry = tuple[_Key, tuple[list[str], list[str]]]
 
 
 class HeartbeatSender:
@@ -60,38 +65,54 @@ class HeartbeatSender:
         self._warned: set[object] = set()  # troubles that were told, and last
 
     async def heartbeat(self) -> None:
-        """Show that all live who hold, wait or have asked, and pass on what became of them."""
+        """Show that all live who hold, wait or have asked, and pass on what became of them.
+
+        The most urgent go first, and are looked for anew when the calls take long: however many
+        there are, those of a short interval are not late because of the others.
+        """
         hurried = self.again
         while True:
             self.again = False
-            started = time.monotonic()
-            shared = self._shared
-            by_record: dict[tuple[NameRecord, float], tuple[list[str], list[str]]] = {}
-            for holder in list(shared.holders.values()):
-                entry = by_record.setdefault((holder.record, holder.interval), ([], []))
-                entry[0].extend(_parts(holder))
-            for waiter in list(shared.waiters.values()):
-                if waiter.needs_heartbeat:
-                    entry = by_record.setdefault((waiter.record, waiter.interval), ([], []))
-                    entry[1].append(waiter.acquisition_id)
-            apart = shared.cluster is not None
-            late = set(self._under_way)
-            pending_releases = list(_batches(by_record, apart=apart))
-            # A name is heard when all its calls have been answered.
-            self._unanswered = Counter(record for batch in pending_releases for record, *_ in batch)
-            spread = 0.0 if hurried else self._time_left(by_record)
-            for number, batch in enumerate(pending_releases):
-                await self._pause_until(started + spread * number / len(pending_releases))
-                if not apart:
-                    await self._deliver(batch, started)
-                # Each node of a cluster answers in its own time: one that is gone must
-                # not silence those who hold something of the others.
-                elif batch[0][0] not in late:
-                    self._under_way[batch[0][0]] += 1
-                    self._spawn(self._deliver_apart(batch, started))
-            if not self.again:
+            unfinished = await self._send_due(hurried=hurried)
+            if not (self.again or unfinished):
                 return
-            hurried = True
+            hurried = self.again
+
+    async def _send_due(self, *, hurried: bool) -> bool:
+        """Send the heartbeats that are due, or all if hurried; return whether some are left."""
+        started = time.monotonic()
+        shared, between = self._shared, self._shared.heartbeat_thread.interval
+        entries = _Entries()
+        for holder in list(shared.holders.values()):
+            entries.add(holder, 0, _parts(holder))
+        for waiter in list(shared.waiters.values()):
+            if waiter.needs_heartbeat:
+                entries.add(waiter, 1, [waiter.acquisition_id])
+        due = entries.sorted(-math.inf if hurried else started + between)
+        apart = shared.cluster is not None
+        late = set(self._under_way)
+        batches = list(_batches(due, apart=apart))
+        # A name is heard when all its calls have been answered.
+        self._unanswered = Counter(record for batch in batches for record, *_ in batch)
+        spread = 0.0 if hurried else self._time_left(key for key, _ in due)
+        last: NameRecord | None = None
+        sent_at = started
+        for number, batch in enumerate(batches):
+            first = batch[0][0]
+            if first is not last:
+                sent_at = time.monotonic()
+                if not apart and number and sent_at - started > between:
+                    return True  # some that were sent first may be due again by now
+            await self._pause_until(started + spread * number / len(batches))
+            if not apart:
+                await self._deliver(batch, min(sent_at, time.monotonic()))
+            # Each node of a cluster answers in its own time: one that is gone must
+            # not silence those who hold something of the others.
+            elif first not in late:
+                self._under_way[first] += 1
+                self._spawn(self._deliver_apart(batch, started))
+            last = batch[-1][0]
+        return False
 
     def _time_left(self, by_record: Iterable[tuple[NameRecord, float]]) -> float:
         """Over how many seconds to spread the calls of a heartbeat."""
@@ -238,14 +259,44 @@ def _cost(holder: str) -> int:
     return int(count or 1)
 
 
-def _batches(
-    by_record: dict[tuple[NameRecord, float], tuple[list[str], list[str]]], *, apart: bool
-) -> Iterator[Batch]:
+class _Entries:
+    """Who is to be named in heartbeats, by name and interval: holders, then waiters."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[_Key, tuple[list[str], list[str]]] = {}
+        self._ping_intervals: dict[NameRecord, float] = {}
+        self._ends: dict[NameRecord, float] = {}
+
+    def add(self, acquisition: RedisAcquisition, at: int, ids: list[str]) -> None:
+        record = acquisition.record
+        key = (record, acquisition.interval)
+        self._by_key.setdefault(key, ([], []))[at].extend(ids)
+        ping_interval = self._ping_intervals.get(record, math.inf)
+        self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
+        end = max(acquisition.alive_at, record.heartbeat_at) + acquisition.interval
+        self._ends[record] = min(self._ends.get(record, math.inf), end)
+
+    def sorted(self, before: float) -> list[_Entry]:
+        """Return those that are due before a time (all if -inf), the first to be given up first."""
+        due = [
+            (key, ids)
+            for key, ids in self._by_key.items()
+            if before == -math.inf or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
+        ]
+        return sorted(due, key=self._urgency)
+
+    def _urgency(self, entry: _Entry) -> tuple[float, str, bytes]:
+        """Return how urgent a name is, roughly: calls are of one script, and of whole names."""
+        record = entry[0][0]
+        return self._ends[record] // _GRAIN, record.dialect.heartbeat.name, record.keys.all[0]
+
+
+def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
     """Heartbeats in calls of bounded cost and of one script; on a cluster also of one name."""
     batch: Batch = []
     left = 0
 
-    for (record, interval), (holders, waiters) in sorted(by_record.items(), key=_by_script):
+    for (record, interval), (holders, waiters) in entries:
         waiting = [(each, 1) for each in waiters]
         acquisitions = [(each, _cost(each)) for each in holders] + waiting
         entry: tuple[list[str], list[str]] | None = None
@@ -267,7 +318,3 @@ def _batches(
             left -= cost
     if batch:
         yield batch
-
-
-def _by_script(entry: tuple[tuple[NameRecord, float], object]) -> str:
-    return entry[0][0].dialect.kind
