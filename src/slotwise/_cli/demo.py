@@ -179,7 +179,7 @@ def print_end(scenario: Scenario, stats: dict[str, SemaphoreStats]) -> None:
 
 
 async def play() -> None:
-    """The semaphores of one process."""
+    """Run the scenario with the semaphores of this process, and show it."""
     events: deque[tuple[float, str, str]] = deque(maxlen=_LINES_KEPT)
     drawn = sys.stdout.isatty() and have_rich()
 

@@ -219,19 +219,17 @@ def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
     else:
         report = _with_signals(Run(plan))
     try:
-        if report.stopped_by in SIGNALS and sys.stdout is not None and not is_writable(sys.stdout):
+        if report.stopped_by in SIGNALS and not is_writable(sys.stdout):
             raise OSError(errno.EAGAIN, "nobody reads it")  # one signal is enough to end
         if as_json:
             _line("summary", report.as_dict())
-        elif sys.stdout is None:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         else:
             show_summary(report, plan)
             sys.stdout.flush()
-    except (OSError, SystemExit, KeyboardInterrupt) as error:  # rich exits when nobody reads it
-        why = error.strerror if isinstance(error, OSError) else os.strerror(errno.EPIPE)
-        code = report.exit_code or 1
-        if isinstance(error, KeyboardInterrupt):  # Ctrl-C once more, or as the last file went
+    except (OSError, KeyboardInterrupt) as error:
+        if isinstance(error, OSError):
+            why, code = error.strerror, report.exit_code or 1
+        else:  # Ctrl-C once more, or as the last file went
             why, code = "interrupted", SIGNALS["SIGINT"]
         words = (
             f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
@@ -302,8 +300,6 @@ def _refuse(words: str, *, as_json: bool) -> int:
 
 
 def _line(event: str, fields: dict[str, Any]) -> None:
-    if sys.stdout is None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
