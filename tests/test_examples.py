@@ -82,7 +82,9 @@ def test_a_program_of_the_docs_runs_and_prints_what_the_page_says(
         cwd=tmp_path,
         env=environment | ours,
     )
-    assert (outcome.returncode, outcome.stderr) == (0, ""), program.name
+    # On a busy machine the server may be slow, and a warning says so.
+    said = [line for line in outcome.stderr.splitlines() if not line.startswith("Redis at ")]
+    assert (outcome.returncode, said) == (0, []), program.name
     if program.output is not None:
         same = doctest.OutputChecker().check_output(
             program.output, outcome.stdout, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
