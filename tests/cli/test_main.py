@@ -54,7 +54,7 @@ def test_every_command_explains_itself_with_examples(shell: Shell, name):
         (("ls", "--jso"), "there is no flag --jso; did you mean --json? 'slotwise ls --help'"),
         (("show",), "NAME is missing"),
         (("resize", "api"), "N is missing"),
-        (("resize",), "NAME, N are missing"),
+        (("resize",), "NAME and N are missing"),
         (("ls", "extra"), "there is one argument too many: 'extra'"),
         (("ls", "--", "extra"), "there is one argument too many: 'extra'"),
         (("ls", "--url"), "--url needs a value"),

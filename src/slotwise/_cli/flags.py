@@ -94,8 +94,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, required, names = message.partition("arguments are required: ")
         if required:
-            first, *more = names.split(", ")
-            message = f"{first} is missing" if not more else f"{names} are missing"
+            missing = names.split(", ")
+            message = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         raise UsageError(message)
 
     def print_help(self, file: Any = None) -> None:
@@ -104,6 +104,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
+    if error.argument_name is None:
+        return error.message
     if error.message == "expected one argument":
         return f"{error.argument_name} needs a value"
     if error.message.startswith("ignored explicit argument"):
