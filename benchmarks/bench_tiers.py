@@ -16,6 +16,7 @@ import time
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,7 +24,7 @@ import redis
 
 from benchmarks._race import Race, python, report
 from benchmarks.bench_redis import running_server
-from slotwise import MemorySemaphore, RedisConfig, SlotManager, Tier, Tiers
+from slotwise import MemorySemaphore, RedisConfig, RedisSemaphore, SlotManager, Tier, Tiers
 
 Result = tuple[str, bool]
 
@@ -241,6 +242,45 @@ def on_redis(quick: bool) -> list[Result]:
             print(f"\n{title}")
             # Heartbeats aside, which come by the clock and not by the pair.
             results.append((title, 1.9 <= commands <= 2.1))
+        with asyncio.Runner() as runner:
+            results += crowd_on_redis(runner, port, 3 if quick else 5)
+    return results
+
+
+def crowd_on_redis(runner: asyncio.Runner, port: int, repeats: int) -> list[Result]:
+    """The crowd of above on a server: throughput of tiers against the widest tier alone."""
+    config = RedisConfig(f"redis://127.0.0.1:{port}")
+    tasks = 10_000
+
+    async def semaphore() -> float:
+        alone = RedisSemaphore(name="crowd", value=UPLOADS, config=config)
+        return await crowd([alone.cm] * tasks)
+
+    async def tiers() -> float:
+        both = Tiers(
+            Tier("user", 1, keyed=True), Tier("all", UPLOADS), name="crowd", backend=config
+        )
+        users = [f"user-{n % USERS}" for n in range(tasks)]
+        return await crowd([partial(both.acquire, user=user) for user in users])
+
+    async def crowd(blocks: list[Callable[[], Any]]) -> float:
+        async def member(block: Callable[[], Any]) -> None:
+            async with block():
+                await asyncio.sleep(0)
+
+        await member(blocks[0])  # connects, and loads the scripts
+        started = time.perf_counter()
+        await asyncio.gather(*[member(block) for block in blocks])
+        return (time.perf_counter() - started) / tasks
+
+    title = f"Redis, {tasks:,} tasks over {USERS:,} keys (the semaphore alone = 1; bar 1/0.6)"
+    runs = {
+        "the semaphore alone": lambda: runner.run(semaphore()),
+        "tiers": lambda: runner.run(tiers()),
+    }
+    race = Race(title, runs, "the semaphore alone", "tiers", 1 / 0.6, repeats=repeats)
+    results = [(title, race.run())]
+    print(f"  throughput: {1 / race.ratios['tiers']:.2f} of the semaphore's")
     return results
 
 
