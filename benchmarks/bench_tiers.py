@@ -257,11 +257,9 @@ def crowd_on_redis(runner: asyncio.Runner, port: int, repeats: int) -> list[Resu
         return await crowd([alone.cm] * tasks)
 
     async def tiers() -> float:
-        both = Tiers(
-            Tier("user", 1, keyed=True), Tier("all", UPLOADS), name="crowd", backend=config
-        )
+        both = Tiers(Tier("user", 1, keyed=True), Tier("all", UPLOADS), name="crowd", url=config)
         users = [f"user-{n % USERS}" for n in range(tasks)]
-        return await crowd([partial(both.acquire, user=user) for user in users])
+        return await crowd([partial(both.cm, user=user) for user in users])
 
     async def crowd(blocks: list[Callable[[], Any]]) -> float:
         async def member(block: Callable[[], Any]) -> None:

@@ -15,7 +15,7 @@ from tests.redis._server import Server, until
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict
 from slotwise._core.paths import KeyStats, Path, PathBackend, TierSpec, TierStats
 from slotwise.redis import RedisConfig
-from slotwise.redis._path_idle import Idle
+from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._paths import RedisPaths
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
@@ -363,7 +363,7 @@ async def test_a_close_by_another_thread_that_does_not_see_a_newcomer_refuses_it
 ) -> None:
     paths, other = uploads(config), uploads(config)
 
-    class ClosedMeanwhile(Idle):
+    class ClosedMeanwhile(IdleKeys):
         """Between the newcomer's look whether it is closed, and its request."""
 
         def enter(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Driver 2: the semaphores of a fleet, kept by a Redis server."""
+"""Driver 3: the semaphores of a fleet, kept by a Redis server."""
 
 try:
     import hiredis as _hiredis  # noqa: F401  # before any module here needs them

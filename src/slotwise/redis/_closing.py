@@ -1,7 +1,7 @@
-"""Local closes on Redis: which instances this process has made, and failing their waiters.
+"""Close a name in this process: refuse newcomers, and fail the waiters.
 
-The fleet is not told. Closing a name for everybody is a script's business (semaphore/close.lua,
-tiers/close.lua), and so is refusing those who come then.
+The fleet is not told. Closing a name for everybody, and refusing whoever comes then, is
+done by the scripts (semaphore/close.lua, tiers/close.lua).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
     """Close all instances of a name that this process made so far.
 
     Returns when their waiters have left the queue, or after ``at_most`` seconds; then
-    it goes on in the background.
+    that continues in the background.
     """
     generations.close(key, [each.acquisition_id for each in _members(shared, record)])
     by_client: dict[LoopClient, list[RedisAcquisition]] = {}
@@ -71,7 +71,7 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
 
 
 def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]:
-    """Who of this process holds or waits for what the room is of."""
+    """The acquisitions of this process that hold or wait for a name."""
     everybody = [
         each
         for sibling in shared.siblings()
@@ -83,5 +83,5 @@ def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]
 async def _fail(record: NameRecord, client: LoopClient, waiters: list[RedisAcquisition]) -> None:
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
-    with contextlib.suppress(BackendError):  # the heartbeat's silence frees them then
+    with contextlib.suppress(BackendError):  # silence frees them then
         await release_all(waiters[0].shared, record, client, ids, waiters[0].interval)

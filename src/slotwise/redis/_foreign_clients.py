@@ -1,11 +1,11 @@
-"""Being woken as clients of the documented protocol wake: by a push to the waiter's list.
+"""Wake our waiters as clients of the documented protocol do: by a push to the waiter's list.
 
 Such a client grants slots to our waiters too, and knows no channels. While one holds slots of
 a semaphore that is waited for here, this pops from the lists of all our waiters there, in one
 blocking call over a connection of its own. What a push means is found out by asking the server.
 
-The keeper looks at such semaphores often enough by itself. This makes it faster, so that it gives
-up quietly: on Cluster, where the lists are on several nodes, and for users who may not BLPOP.
+The heartbeat thread checks such semaphores often enough by itself. This is only faster, so it
+gives up quietly: on Cluster, where the lists are on several nodes, and for users who may not BLPOP.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 _PUSH = load("semaphore/end_blocking_call")
 
-# For how long after the last sign of a foreign holder the lists are waited on.
+# How long after the last sign of a foreign holder the lists are waited on.
 _REMEMBERED = 10.0
 # The longest blocking call; shorter if the server has to answer sooner.
 _BLOCKED = 2.0
 
 
 class NotificationLists:
-    """The blocking call of one process. Everything but `seen` is for the keeper's loop."""
+    """The blocking call of one process. Methods but `seen` are for the heartbeat thread."""
 
     def __init__(
         self, shared: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
         self._shared = shared
         self._spawn = spawn
-        self._until: dict[NameRecord, float] = {}  # rooms where foreigners hold something
+        self._until: dict[NameRecord, float] = {}  # where foreign clients hold something
         self._listening: set[bytes] = set()  # the lists that the call under way waits on
         self._own_list = b""  # a push to it ends that call
         self._running = False
-        self._refused = False  # this user may not do that
+        self._refused = False  # this user is not allowed to
 
     def seen(self, record: NameRecord) -> None:
-        """Note, in any thread, that foreigners hold something."""
+        """Note, in any thread, that foreign clients hold something."""
         self._until[record] = time.monotonic() + _REMEMBERED
 
     def refresh(self) -> None:
-        """Wait on the lists of all who wait beside foreigners, from now on."""
+        """Wait on the lists of all waiters beside foreign clients, from now on."""
         if not self._until or self._refused or self._shared.cluster is not None:
             return
         if not self._running:
@@ -71,7 +71,7 @@ class NotificationLists:
         }
 
     async def _run(self) -> None:
-        """Pop from the lists for as long as foreigners were seen lately."""
+        """Pop from the lists for as long as foreign clients were seen lately."""
         client = self._shared.client()
         seconds = min(_BLOCKED, self._shared.config.reply_timeout / 2)
         try:
@@ -88,7 +88,7 @@ class NotificationLists:
         except Refused:
             self._refused = True
         except BackendError:
-            pass  # the keeper's looks bring us back
+            pass  # the next check brings us back
         finally:
             self._running = False
             self._listening = set()

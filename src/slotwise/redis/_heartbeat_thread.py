@@ -1,11 +1,11 @@
-"""Keeper: the daemon thread that shows the server that this process lives.
+"""HeartbeatThread: the daemon thread that keeps the acquisitions of a process alive.
 
-It has an event loop of its own, so that a blocked loop of the user's does not
-cost its holders their slots. It has the heart beat, comes back when somebody's
-time is up on a semaphore that is waited for, ends holds whose ttl is over, and
-runs the calls of plain threads.
+It has its own event loop, so that a blocked loop of the user's doesn't cost its holders
+their slots. It decides when heartbeats are sent, checks semaphores that are waited for when
+somebody's time is up there, ends holds whose ttl is over, and runs the calls of plain threads.
+What a heartbeat consists of is in `_heartbeats`.
 
-It rests while this process holds nothing and waits for nothing.
+It sleeps while this process holds nothing and waits for nothing, and ends when that lasts.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ T = TypeVar("T")
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
-# For how long a server may be without holder, waiter or call before thread and connections go.
+# How long a server may be without holder, waiter or call before thread and connections are closed.
 IDLE = 10.0
 # For how long releases that nobody waits for are still tried after the last close.
 _ABANDON_AFTER = 0.4
-_SOON = 0.05  # when to look again whether a connection is still in use
+_SOON = 0.05  # how soon to check again whether a connection is still in use
 
-# How close together looks at due ttls and at due semaphores may be.
+# The shortest time between two checks of ttls, or of one semaphore.
 _GRAIN = 0.02
 
 # What a script says when a client holds something that wakes nobody when it releases; and how
-# often those who wait look for themselves then.
+# often waiters check for themselves then.
 _FOREIGN_HOLDERS = -2
 _FOREIGN_CHECK_INTERVAL = 0.25
 
-# How many who ask for several slots are named in a look: the first ones are served first.
+# How many requests for several slots are named in a check: the first ones are served first.
 _WIDE_PER_CHECK = 100
 
 
 class HeartbeatThread:
-    """The thread, its loop, and its timetable."""
+    """The thread, its loop, and its schedule."""
 
     def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
@@ -70,7 +70,7 @@ class HeartbeatThread:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._sender = HeartbeatSender(shared, self._on_outcome, self.schedule_check, self._spawn)
-        self.interval = math.inf  # between heartbeats; inf while resting
+        self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
         self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
@@ -80,16 +80,16 @@ class HeartbeatThread:
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
-        self._checks: dict[NameRecord, float] = {}  # when to look at a semaphore that is waited for
+        self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the keeper's loop, blocking the calling thread."""
+        """Run a coroutine in this thread's loop, blocking the calling thread."""
         future: Future[T] | None = None
         caller = object()
         try:
-            self._callers.add(caller)  # before the look at the loop, so that it does not leave
+            self._callers.add(caller)  # first, so that the loop is not stopped meanwhile
             future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
             return future.result()
         except BaseException:
@@ -105,7 +105,7 @@ class HeartbeatThread:
     def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Like `run`, for what has to happen even if the calling thread is interrupted.
 
-        It may be cut short before its first step, so it is started anew then: it must
+        It may be interrupted before its first step, and is then started again: it must
         be something that does no harm when it is done twice.
         """
         try:
@@ -117,19 +117,19 @@ class HeartbeatThread:
             raise
 
     def heartbeat_every(self, interval: float) -> None:
-        """Beat at least every ``interval`` seconds from now on."""
+        """Send heartbeats at least every ``interval`` seconds from now on."""
         self.interval = min(self.interval, interval)
         self._next_heartbeat = min(self._next_heartbeat, time.monotonic() + interval)
         self._wake()
 
     def schedule_ttl(self, when: float) -> None:
-        """Look at ttls at ``when`` or earlier."""
+        """Check the ttls at ``when`` or earlier."""
         if when < self.next_ttl:
             self.next_ttl = when
             self._wake()
 
     def schedule_check(self, record: NameRecord, ms: int) -> None:
-        """Look at a semaphore that is waited for when somebody's time is up there.
+        """Check a name that is waited for when somebody's time is up there.
 
         Negative times are those of next_end in lua/semaphore/rules.lua.
         """
@@ -147,7 +147,7 @@ class HeartbeatThread:
             self._wake()
 
     def has_check(self, record: NameRecord) -> bool:
-        """Whether the time of the next look at a semaphore is set."""
+        """Whether the next check of a name is scheduled."""
         return record in self._checks
 
     def heartbeat_soon(self) -> None:
@@ -157,11 +157,11 @@ class HeartbeatThread:
         self._wake()
 
     def release_later(self, waiter: RedisAcquisition) -> None:
-        """Give back what somebody waited for in a loop that is closed."""
+        """Release what somebody waited for in a loop that is closed."""
         self._run_soon(waiter.release_quietly)
 
     def release_soon(self, acquired: list[RedisAcquisition]) -> None:
-        """Give back what a thread took that was interrupted, whatever it is by then."""
+        """Release what was granted to a thread that was interrupted."""
 
         def release_quietly() -> None:
             for each in acquired:
@@ -172,7 +172,7 @@ class HeartbeatThread:
         self._post(release_quietly)
 
     def finish_release(self, send: Send, seconds: float) -> None:
-        """Go on with a release that was not confirmed, from any thread, at most so long.
+        """Continue a release that was not confirmed, from any thread, for at most ``seconds``.
 
         By then this process's silence has freed the slots.
         """
@@ -212,16 +212,16 @@ class HeartbeatThread:
             self._thread.join(1)
 
     def close_sockets(self) -> None:
-        """Close the sockets that are not a seat's, in a forked child."""
+        """Close the sockets that don't belong to a loop client, in a forked child."""
         self._primary.close_sockets()
 
     def ensure_running(self) -> None:
-        """See to it that the thread runs: somebody makes a call."""
+        """Make sure that the thread runs: somebody makes a call."""
         if self._loop is None:
             self._wake()
 
     def stop_when_idle(self) -> None:
-        """Leave as soon as nobody holds or waits, if there are no open instances then."""
+        """Stop as soon as nobody holds or waits, if there are no open instances then."""
         self._stops_when_idle = True
         if self._loop is not None:
             self._wake()
@@ -235,7 +235,7 @@ class HeartbeatThread:
         self._woken.set()
 
     def _post(self, callback: Callable[[], object]) -> None:
-        """Have something done by the thread, which does not leave before."""
+        """Have the thread do something, which does not stop before."""
 
         def run() -> None:
             self._done += 1
@@ -267,7 +267,7 @@ class HeartbeatThread:
         try:
             loop.run_forever()
         finally:
-            # Another thread may have begun meanwhile, with a loop and tasks of its own.
+            # Another thread may have been started meanwhile, with its own loop and tasks.
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
@@ -295,7 +295,7 @@ class HeartbeatThread:
                 pass
 
     def _run_due(self, now: float) -> float | None:
-        """Do what is due; for how long there is nothing to do then."""
+        """Do what is due, and return for how long there is nothing to do then."""
         self._shared.forget_closed_loops()
         self._expire_ttls(now)
         silence_ends = self._lose_silent(now)
@@ -315,14 +315,14 @@ class HeartbeatThread:
         return max(soonest - now, 0.0) if soonest < math.inf else None
 
     def _stop_if_idle(self, now: float) -> float:
-        """End the thread, and close the connections, when nobody has had a use for them for long.
+        """Stop the thread, and close the connections, when nobody has used them for long.
 
-        Gives the time to look at it again. The next call begins anew.
+        Returns when to check that again. The next call starts another thread.
         """
         idle_since = self._shared.idle_since()
         if idle_since == math.inf:
             self._unawaited_since = math.inf
-            # The last to leave does not wake this thread, which would cost every release.
+            # The last release does not wake this thread: that would cost every release.
             return now + (10 * _SOON if self._stops_when_idle else IDLE / 4)
         endpoint = self._shared.config.endpoint
         wanted = not self._stops_when_idle or has_open_instances(endpoint)
@@ -368,7 +368,7 @@ class HeartbeatThread:
         return task
 
     def _schedule_next(self, now: float) -> None:
-        """Set the time of the next heartbeat, or rest."""
+        """Set the time of the next heartbeat, or none."""
         acquisitions = self._acquisitions()
         if acquisitions:
             self.interval = min(each.ping_interval for each in acquisitions)
@@ -414,13 +414,13 @@ class HeartbeatThread:
             self.lose(holder, "the server does not know it any more, or it was kicked")
 
     async def _check(self, record: NameRecord) -> None:
-        """End what is over on a semaphore that we wait for; its next ones are told."""
+        """Have what is over on a name ended, and the next waiters served."""
         waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
         if not waiters:
             return
         interval = waiters[0].interval
-        # A foreign client may have granted one of several slots: those who ask for several are
-        # named, so that they get back into line before anybody behind them is served.
+        # A foreign client may have granted one of several slots: requests for several are named,
+        # so that they get back into the queue before anybody behind them is served.
         wide = [each for each in waiters if each.slots > 1 and each.queued]
         ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
         args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
@@ -430,9 +430,9 @@ class HeartbeatThread:
                 record.dialect.heartbeat, record.keys.all, args, record.keys.slot
             )
         except BackendError:
-            return  # the next heartbeat looks again
+            return  # the next heartbeat asks again
         for outcome in outcomes:
-            if not outcome.startswith((b"failed ", b"full")):  # what heartbeats tell anyway
+            if not outcome.startswith((b"failed ", b"full")):  # heartbeats report that anyway
                 self._on_outcome(outcome)
         self.schedule_check(record, due)
 
@@ -453,10 +453,10 @@ class HeartbeatThread:
             self.schedule_ttl(max(soonest, now + _GRAIN))
 
     def _lose_silent(self, now: float) -> float:
-        """Give up what the server must think is dead: no heartbeat got through for too long.
+        """Lose what the server must think is dead: no heartbeat got through for too long.
 
-        Counted from when it stood in line and not from the grant, which is no sign of life.
-        Gives the time when the next one has to be given up if it stays silent.
+        Counted from the wait and not from the grant, which is not a sign of life. Returns when
+        the next one is lost if it stays silent.
         """
         soonest = math.inf
         for holder in list(self._shared.holders.values()):

@@ -1,6 +1,6 @@
-"""Heart: the signs of life of a process, in calls of bounded cost that are spread over time.
+"""HeartbeatSender: send the heartbeats of a process, in bounded calls that are spread over time.
 
-When it beats is the keeper's business, and so is what follows from the answers.
+`_heartbeat_thread` decides when they are sent, and acts on the answers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-# What one call may cost, in members renewed: the server does nothing else meanwhile, and this is
-# some 5 ms of it. A name costs as much as so many members.
+# What one call may cost, in members renewed: the server does nothing else meanwhile, for about
+# 5 ms. A name costs as much as this many members.
 _COST_PER_CALL = 2_000
 _COST_OF_A_NAME = 80
-# Over which part of the time between two heartbeats the calls of one are spread.
+# The part of the time between two heartbeats over which the calls of one are spread.
 _SPREAD = 0.5
-# Pauses shorter than this are not worth it; and how often to look whether there is a hurry.
+# Pauses shorter than this are not worth it; and how often to check whether it became urgent.
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
-# A server that is alive may take so long to answer.
+# A live server may take this long to answer.
 _LEAST_REPLY_TIMEOUT = 0.05
 
-# Names whose time is up within so many seconds of each other are equally urgent.
+# Names whose time is up within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
 
 Batch = list[tuple["NameRecord", float, list[str], list[str]]]
@@ -42,7 +42,7 @@ _Entry = tuple[_Key, tuple[list[str], list[str]]]
 
 
 class HeartbeatSender:
-    """Beats for all acquisitions of a process, in the keeper's loop."""
+    """Sends heartbeats for all acquisitions of a process, in the loop of the heartbeat thread."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class HeartbeatSender:
         self._spawn = spawn
         # On a cluster: how many heartbeats of a name are not answered yet.
         self._under_way: Counter[NameRecord] = Counter()
-        self.again = False  # asked, while it beats, to beat once more
+        self.again = False  # asked, while it sends, to send once more
         # Of the heartbeat that is under way: calls without an answer, by name.
         self._unanswered: Counter[NameRecord] = Counter()
         # When the first one's time is up if nothing is heard, and when that was found out.
         self._first_end, self._looked_at = math.inf, -math.inf
-        self._warned: set[object] = set()  # troubles that were told, and last
+        self._warned: set[object] = set()  # troubles that were logged, and last
 
     async def heartbeat(self) -> None:
-        """Show that all live who hold, wait or have asked, and pass on what became of them.
+        """Send heartbeats for everything of this process, and pass on what became of it.
 
-        The most urgent go first, and are looked for anew when the calls take long: however many
-        there are, those of a short interval are not late because of the others.
+        The most urgent go first, and are determined again when the calls take long: however
+        many there are, those of a short interval are not late because of the others.
         """
         hurried = self.again
         while True:
@@ -115,14 +115,14 @@ class HeartbeatSender:
         return False
 
     def _time_left(self, by_record: Iterable[tuple[NameRecord, float]]) -> float:
-        """Over how many seconds to spread the calls of a heartbeat."""
+        """Return the seconds over which to spread the calls of a heartbeat."""
         between = self._shared.heartbeat_thread.interval
         spare = min((interval for _, interval in by_record), default=0.0) - between
         return max(min(between, spare) * _SPREAD, 0.0) if spare > -math.inf else 0.0
 
     async def _pause_until(self, when: float) -> None:
-        """Let the server serve others, unless there is a hurry."""
-        # Other threads are in a hurry, and have no business with an event of this loop.
+        """Let the server serve others, unless it is urgent."""
+        # Set by other threads, which must not touch an event of this loop.
         while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
             await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
@@ -184,7 +184,7 @@ class HeartbeatSender:
         )
 
     def _failed(self, record: NameRecord, why: bytes, waiters: list[str]) -> None:
-        """Bear with the trouble of one name: its holders are lost when their interval is over."""
+        """Tolerate the trouble of one name: its holders are lost when their interval is over."""
         error = refused(self._shared.config.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         now = time.monotonic()
@@ -192,12 +192,12 @@ class HeartbeatSender:
             waiter = self._shared.waiters.get(acquisition_id)
             if waiter is None or now - max(waiter.alive_at, record.heartbeat_at) < waiter.interval:
                 continue
-            # It has lost its place by now, and is told what a newcomer would be.
+            # It has lost its place by now, and gets the error that a newcomer would get.
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 waiter.client.loop.call_soon_threadsafe(waiter.fail, error)
 
     def _warn_once(self, trouble: object, message: str, *args: object) -> None:
-        """Log a trouble once while it lasts."""
+        """Log a problem once while it lasts."""
         if trouble not in self._warned:
             self._warned.add(trouble)
             logger.warning(message, *args)
@@ -229,7 +229,7 @@ class HeartbeatSender:
         return max(patience, _LEAST_REPLY_TIMEOUT)
 
     def _affected(self, batch: Batch) -> list[RedisAcquisition]:
-        """Whose time runs while this is not answered: everyone's, or on a cluster just its own."""
+        """Whose time runs while this is not answered: everyone's, or on a cluster only its own."""
         holders, waiters = self._shared.holders, self._shared.waiters
         if self._shared.cluster is None:
             return [*list(holders.values()), *list(waiters.values())]

@@ -1,4 +1,4 @@
-"""Who holds and who waits, for people who ask: read from the server's keys."""
+"""Read who holds and who waits from what the server lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The names of keys. Nothing here talks to a server."""
+"""The names of the keys of a semaphore, and their hash slots.
+
+Nothing here talks to a server.
+"""
 
 from __future__ import annotations
 

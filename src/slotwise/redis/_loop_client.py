@@ -1,7 +1,7 @@
-"""Seat: the place of one event loop in the fleet. Its calls go out here, its messages come in.
+"""LoopClient: the calls of one event loop to one server, and the messages for it.
 
-A plain server needs one line; a cluster one for each node that is talked to.
-Which waiter a message is for is the process's business.
+A plain server needs one connection; a cluster one for each node that is called. Which waiter
+a message is for, `_shared_client` knows.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class LoopClient:
         self._listens = listens
         self._reconnectors: dict[Address | None, Reconnector] = {}
         self._cluster = cluster
-        # How many stand in line from here, by room; see `RedisAcquisition.ask`.
+        # How many waiters this loop has, by name record; see `_request_batching`.
         self.queued_by_name: Counter[Any] = Counter()
-        # Who was granted slots here and has not ended, by room: a hint, see there too.
+        # The ids that hold slots here, by name record: a hint, for the same.
         self.holding: dict[Any, set[str]] = {}
-        # Requests that wait a moment for company; see `RedisAcquisition.ask`.
+        # Requests that wait a moment to be sent with others, by name record.
         self.pending_requests: dict[Any, list[Any]] = {}
-        # Releases that wait for the end of this tick; see `giving`.
+        # Releases that wait for the end of this tick; see `_release_batching`.
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
-        self.closing_idle = False  # whether its loop was asked to do that
+        self.closing_idle = False  # whether its loop was asked to close them
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots
@@ -89,7 +89,7 @@ class LoopClient:
     def run(
         self, script: Script, keys: Sequence[bytes], args: list[Any], slot: int | None
     ) -> asyncio.Future[Any]:
-        """Submit a call whose reply is awaited. Who stops waiting does not stop the call."""
+        """Submit a call; the future has its reply. To stop waiting doesn't stop the call."""
         future: asyncio.Future[Any] = self.loop.create_future()
         self.submit(Call(script, keys, args, IntoFuture(future), slot))
         return future
@@ -150,7 +150,7 @@ class LoopClient:
         address = None if self._cluster is None else self._cluster.address_of(slot or 0)
         return self.config.endpoint.server(address)
 
-    # ----------------------------------------------------------------- lines
+    # ----------------------------------------------------------- connections
 
     def reconnector_to(self, address: Address | None) -> Reconnector:
         reconnector = self._reconnectors.get(address)
@@ -172,7 +172,7 @@ class LoopClient:
         return reconnector
 
     def blocking_reconnector(self) -> Reconnector:
-        """A line of its own to the one server, for calls that would hold others up."""
+        """A separate connection to the one server, for calls that would hold others up."""
         if self._blocking is None:
             self._blocking = Reconnector(
                 self.config,
@@ -266,7 +266,7 @@ class LoopClient:
 
     def _learned(self, error: BackendError | None) -> None:
         assert self._cluster is not None
-        self.closing_idle = False  # whether its loop was asked to do that
+        self.closing_idle = False  # whether its loop was asked to close them
         self._learning = False
         parked, self._parked = self._parked, []
         for reconnector in self._reconnectors.values():

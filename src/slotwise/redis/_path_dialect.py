@@ -1,4 +1,4 @@
-"""How requests for a path through tiers are written, and how the replies of its scripts are read.
+"""PathDialect: how requests for a path through tiers are written, and how replies are read.
 
 The scripts are in lua/tiers. Nothing here sends anything.
 """

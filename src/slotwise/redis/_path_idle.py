@@ -1,7 +1,7 @@
-"""Idle: which keys a Tiers object has used and nobody uses here now.
+"""IdleKeys: which keys of keyed tiers a Tiers object has used, and nobody uses here now.
 
-The server forgets a key as soon as nobody holds or waits for it, so this is all
-that is remembered of idle ones; it is only counted and shown.
+The server forgets a key as soon as nobody holds or waits for it, so this is all that is
+remembered of idle ones; it is only counted and shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slotwise._core import fork
 from slotwise._core.paths import Path, TierSpec
 
 
-class Idle:
+class IdleKeys:
     """The keys of keyed tiers that this object has used: busy ones counted, idle ones dated."""
 
     # Between any two calls a key is in at most one of the two tables of its tier.

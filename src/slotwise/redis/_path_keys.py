@@ -1,9 +1,8 @@
-"""The names of a Tiers object's keys, and how its paths are written in them.
+"""The names of the keys of a Tiers object, and how its paths are written in them.
 
-A node is written ``tier:key``, the tier as its number and the key
-percent-encoded; a path is its nodes with commas between. So whatever a key is, it
-holds none of the characters that the scripts take records apart by, and can
-change no hash tag. Nothing here talks to a server.
+A node is written ``tier:key``, the tier as its number and the key percent-encoded; a path is
+its nodes with commas between. So no key, whatever it is, contains a character that the scripts
+split records at, or changes a hash tag. Nothing here talks to a server.
 """
 
 from __future__ import annotations

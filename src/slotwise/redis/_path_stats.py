@@ -1,4 +1,4 @@
-"""How full tiers are: what tiers/inspect.lua tells, put together with what is remembered here."""
+"""Collect the statistics of tiers: what the server counts, and the idle keys of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
-from slotwise.redis._path_idle import Idle
+from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._path_keys import read_node
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
@@ -18,7 +18,7 @@ _INSPECT = load("tiers/inspect")
 
 
 async def collect(
-    shared: SharedClient, record: NameRecord, tiers: tuple[TierSpec, ...], idle: Idle
+    shared: SharedClient, record: NameRecord, tiers: tuple[TierSpec, ...], idle: IdleKeys
 ) -> dict[str, TierStats]:
     """Statistics by tier, in one look, or in several if there are thousands of keys."""
     client = shared.client()
@@ -45,7 +45,7 @@ async def collect(
 
 
 def _by_key(
-    tiers: tuple[TierSpec, ...], values: list[int], records: dict[bytes, bytes], idle: Idle
+    tiers: tuple[TierSpec, ...], values: list[int], records: dict[bytes, bytes], idle: IdleKeys
 ) -> list[dict[str, KeyStats]]:
     """For each tier what is remembered here of keys, and over it what the server knows."""
     keys: list[dict[str, KeyStats]] = [{} for _ in tiers]

@@ -21,7 +21,7 @@ from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS
-from slotwise.redis._path_idle import Idle
+from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import write_node, write_path
 from slotwise.redis._scripts import load
@@ -97,7 +97,7 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def _attach(self) -> None:
         super()._attach()
-        self._idle = Idle(self._tiers)
+        self._idle = IdleKeys(self._tiers)
 
     def __repr__(self) -> str:
         return f"<RedisPaths {self._name!r} of {self._shape}, {self._config.endpoint}>"

@@ -1,8 +1,7 @@
-"""How long a caller waits for the server's reply, and what follows when it does not come.
+"""How long a caller waits for the server's reply, and what follows when it doesn't come.
 
-A caller that stops waiting does not stop its call: it stays on its way. A release is
-besides handed to the heartbeat thread, which goes on trying after the caller's event
-loop is gone.
+A caller that stops waiting doesn't stop its call. A release is also handed to the heartbeat
+thread, which keeps trying after the caller's event loop is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # In seconds. What is promised to callers is a little longer, so that it holds on a
-# machine that is busy.
+# busy machine.
 TRY = 0.9  # try_acquire: within a second
 INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
 LEAVE_QUEUE = 0.15  # after a timeout, which is kept to within 0.2 s
@@ -36,13 +35,13 @@ _GRACE = 0.02
 
 
 class _NoReply(Exception):
-    """Inside only: the caller's time is up."""
+    """Internal: the caller's time is up."""
 
 
 async def reply_within(
     seconds: float, reply: asyncio.Future[T], client: LoopClient, slot: int | None
 ) -> T:
-    """Wait for a reply, at most so long.
+    """Wait for a reply, for at most ``seconds``.
 
     Raises:
         Unreachable: it did not come in time. The call may still be carried out.
@@ -82,7 +81,7 @@ def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendErr
 
 # ----------------------------------------------------------------------- releases
 
-# Sends a release through a seat; the future has the reply.
+# Sends a release through a loop client; the future has what became of it.
 Send = Callable[["LoopClient"], "asyncio.Future[Any]"]
 
 # How a release is awaited: one of the next two.

@@ -1,4 +1,4 @@
-"""How requests for slots of a semaphore are written, and how the replies of its scripts are read.
+"""SemaphoreDialect: how requests for slots of a semaphore are written, and how replies are read.
 
 The scripts are in lua/semaphore. Nothing here sends anything.
 """

@@ -1,9 +1,8 @@
-"""What one process shares with one server: its seats, and who holds or waits in it.
+"""SharedClient: what one process shares with one server: loop clients, holders and waiters.
 
 Configurations of one server share a `SharedClient`, whatever their namespaces: those are
-only a prefix of the keys. A forked child starts with none: it
-closes the sockets that it inherited, and holds none of its parent's
-acquisitions.
+only a prefix of the keys. A forked child starts with none: it closes the sockets that it
+inherited, and holds none of its parent's acquisitions.
 """
 
 from __future__ import annotations
@@ -85,10 +84,10 @@ class NameRecord:
 
 
 class SharedClient:
-    """The seats, holders and waiters of this process on one server."""
+    """The loop clients, holders and waiters of this process on one server."""
 
     # The tables are changed by single dict operations, from the threads of all
-    # loops; the keeper goes over copies.
+    # loops; the heartbeat thread iterates over copies.
     #   P1  an acquisition is in waiters from before it is asked for until its wait has ended
     #   P2  it is in holders from when its grant was delivered until its release, loss or ttl
 
@@ -131,10 +130,10 @@ class SharedClient:
         endpoint = self.config.endpoint
         return [each for each in list(_shared_clients.values()) if each.config.endpoint == endpoint]
 
-    # ----------------------------------------------------------------- seats
+    # ---------------------------------------------------------- loop clients
 
     def client(self) -> LoopClient:
-        """The seat of the running loop."""
+        """The client of the running loop."""
         loop = asyncio.get_running_loop()
         self.heartbeat_thread.ensure_running()
         return self._clients.get(loop) or self._new_client(loop)
@@ -161,7 +160,7 @@ class SharedClient:
         return client
 
     def forget_closed_loops(self) -> None:
-        """Close what closed loops left open, and give back what was waited for there."""
+        """Close what closed loops left open, and release what was waited for there."""
         for loop, client in list(self._clients.items()):
             if loop.is_closed() and self._clients.pop(loop, None) is not None:
                 client.close_sockets()
@@ -231,7 +230,7 @@ class SharedClient:
         client.submit(Call(record.dialect.heartbeat, keys.all, args, answered, keys.slot))
 
     def dispatch(self, message: bytes) -> None:
-        """Pass on what a script told a waiter or holder of ours, in whatever loop it is."""
+        """Pass on what a script told a waiter or holder of this process, in any loop."""
         try:
             word, acquisition_id, *more = message.decode().split(" ")
         except ValueError:
@@ -243,7 +242,7 @@ class SharedClient:
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
-            # Delivered before, or given up: who gave it up also gives it back.
+            # Delivered before, or withdrawn: then the waiter releases it.
             return
         if word == "more":  # one call was not enough to serve all who fit
             self.heartbeat_thread.schedule_check(waiter.record, 0)
@@ -280,7 +279,7 @@ class SharedClient:
         if sent is not None:
             sent.send()
 
-    # ---------------------------------------------------------------- resting
+    # -------------------------------------------------------------- idleness
 
     def idle_since(self) -> float:
         """When the last call was made; inf while somebody holds or waits."""
@@ -319,7 +318,7 @@ class SharedClient:
         return ClosedByUs(f"the connection to {self.config.endpoint} was closed by us")
 
     def forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Forget the seat of a loop that ends, and has hung up."""
+        """Forget the client of a loop that ends, and has closed its connections."""
         self._clients.pop(loop, None)
 
     # ---------------------------------------------------------------- ending
@@ -344,12 +343,12 @@ class SharedClient:
 
 _lock = fork.new_lock()
 _shared_clients: dict[RedisConfig, SharedClient] = {}
-# What the parent of a forked process held: not ours to release.
+# What the parent of a forked process holds: not ours to release.
 inherited: set[str] = set()
 
 
 class ForkEpoch:
-    """The time between two forks; what was cached in an earlier one is void."""
+    """The time between two forks; what was cached in an earlier one is invalid."""
 
 
 fork_epoch = ForkEpoch()

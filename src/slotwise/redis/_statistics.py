@@ -1,4 +1,4 @@
-"""How full the semaphores of a server are: found by SCAN, counted in one pipeline at a time."""
+"""Collect the statistics of the semaphores of a server, found by SCAN and counted in batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Seeing a request to its end: granted, in vain, or cancelled, and cleaned up after.
+"""Wait until a request is granted, and clean up after one that timed out or was cancelled.
 
-What is asked and what is answered is the acquisition's business. This is what
-awaiting the answer is like, the same for semaphores and for paths.
+The same for every kind of limit. What is requested, and what replies mean, the acquisition
+and its dialect know.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
 
 
-# A wait that is about to be in vain asks, so many seconds before its end, whether the server still
+# A wait that is about to time out asks, this many seconds before its end, whether the server still
 # answers: what is left after the end is too short to tell a distant server from a silent one.
 _PROBE = 0.5
 
 
 class TimedOut(Exception):
-    """Inside only: the wait is over, and why has yet to be found out."""
+    """Internal: the wait timed out; the reason is found out afterwards."""
 
 
 class NotReached(AcquireTimeout, Unreachable):
@@ -74,7 +74,7 @@ class _Deadline:
 async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -> None:
     """Wait until a request is granted, or clean up after it.
 
-    ``timeout`` 0 waits for nobody but the server, which has a second to answer.
+    ``timeout`` 0 waits only for the server, which has a second to answer.
     """
     future = acquisition.future
     deadline = None if timeout is None else _Deadline(acquisition, timeout or TRY)
@@ -91,7 +91,7 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
             future.exception()  # it was looked at, and came too late
         try:
             await acquisition.withdraw(acquisition.limit._config.cleanup_timeout)
-        except Exception:  # noqa: S110 - the heartbeat's silence frees what this could not
+        except Exception:  # noqa: S110 - silence frees what this could not
             pass
         raise
     except GeneratorExit:  # collected together with its event loop
@@ -107,7 +107,7 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
 async def _time_out(
     acquisition: RedisAcquisition, deadline: _Deadline, waited: float, patience: float
 ) -> None:
-    """Say why a wait was in vain: full, or out of reach."""
+    """Raise the reason of a timeout: full, or unreachable."""
     client, slot = acquisition.client, acquisition.record.keys.slot
     trouble = client.trouble(slot)
     queued = acquisition.queued

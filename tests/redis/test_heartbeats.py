@@ -75,8 +75,9 @@ async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
             await asyncio.sleep(60)
 
     task = asyncio.create_task(work())
-    await until(lambda: client.zcard("adv-sem:semaphore_main:s"), "a holder")
-    [holder] = [each for each in semaphore._shared.holders.values() if each.record.name == "s"]
+    holders = semaphore._shared.holders
+    await until(lambda: any(each.record.name == "s" for each in holders.values()), "a holder")
+    [holder] = [each for each in holders.values() if each.record.name == "s"]
     thread = asyncio.create_task(asyncio.to_thread(holder.lost.wait, 20))
     client.delete("adv-sem:semaphore_main:s")
     with pytest.raises(asyncio.CancelledError, match="lost"):

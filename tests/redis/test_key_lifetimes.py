@@ -1,0 +1,61 @@
+"""How long keys live when instances of one name have different heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+from tests.redis._server import until
+
+from slotwise.errors import AcquireTimeout
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
+
+
+def patient_and_hasty(config: RedisConfig, **options: Any) -> tuple[RedisSemaphore, RedisSemaphore]:
+    """One semaphore, as two processes with very different heartbeats would use it."""
+    other = config.with_options(attempts=config.attempts + 1)
+    return (
+        RedisSemaphore(name="x", value=2, heartbeat_max_interval=60, config=config),
+        RedisSemaphore(name="x", value=2, heartbeat_max_interval=1, config=other, **options),
+    )
+
+
+async def test_a_short_heartbeat_does_not_shorten_the_life_of_others(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    patient, hasty = patient_and_hasty(config)
+    held = await patient.acquire()
+    await hasty.release(await hasty.acquire())
+    assert client.pttl(MAIN) > 50_000
+    await patient.release(held)
+
+
+async def test_a_key_that_was_made_anew_lives_for_its_new_holders(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    patient, hasty = patient_and_hasty(config, ttl=5)
+    for _ in range(2):
+        await patient.release(await patient.acquire())  # the key came, and went
+    brief = await hasty.acquire()
+    held = await patient.acquire()
+    await hasty.release(brief)
+    assert client.pttl(MAIN) > 50_000
+    await patient.release(held)
+
+
+async def test_a_short_heartbeat_does_not_shorten_the_queue(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    patient, hasty = patient_and_hasty(config)
+    held = await patient.acquire(2)
+    waiting = asyncio.create_task(patient.acquire(2))
+    await until(lambda: client.zcard(WAITING) == 1, "the waiter")
+    with pytest.raises(AcquireTimeout):
+        await hasty.acquire(timeout=0.05)
+    assert client.pttl(WAITING) > 50_000
+    await patient.release(held)
+    await patient.release(await waiting)

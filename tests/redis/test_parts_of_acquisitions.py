@@ -1,0 +1,59 @@
+"""Ids of several slots, and the members that stand for them: made up, in part, or left behind."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._scripts import load
+
+
+def test_dropping_one_of_many_slots_does_not_stop_the_server(client: redis.Redis) -> None:
+    slots, script = 1000, load("semaphore/inspect")
+    keys = [f"k{number}" for number in range(7)]
+    name = f"sw-dead-1*{slots}"
+    client.zadd("k0", {name: 1, **{f"{name}#{number}": 1 for number in range(2, slots + 1)}})
+    started = time.perf_counter()
+    reply = client.eval(script.source.decode(), 7, *keys, "", "counts", "", 15)
+    assert reply[1] == 0
+    assert time.perf_counter() - started < 0.1  # each member once, not each for each
+
+
+async def test_a_made_up_id_of_very_many_slots_does_not_stop_the_server(
+    config: RedisConfig,
+) -> None:
+    semaphore = RedisSemaphore(value=1, config=config.with_options(reply_timeout=2))
+    held = await semaphore.acquire()
+    assert not await semaphore.release("sw-made-up*2000000000")  # or no reply in time
+    assert await semaphore.release(held)
+
+
+async def test_a_part_of_an_acquisition_is_not_released_by_itself(config: RedisConfig) -> None:
+    semaphore = RedisSemaphore(value=3, config=config)
+    held = await semaphore.acquire(3)
+    assert await semaphore.release(f"{held.acquisition_id}#2") is False
+    assert (await semaphore.stats()).acquired_slots == 3
+    assert await semaphore.release(held) is True
+
+
+async def test_what_foreign_clients_left_of_a_dead_holder_is_dropped(client: redis.Redis) -> None:
+    members = [f"sw-dead-1*30#{n}" for n in range(12, 31)]  # they removed the others
+    client.zadd("k0", dict.fromkeys(members, 1))
+    keys = [f"k{number}" for number in range(7)]
+    reply = client.eval(load("semaphore/inspect").source.decode(), 7, *keys, "", "counts", "", 15)
+    assert reply[1] == 0
+
+
+async def test_releasing_an_id_of_another_name_leaves_its_holder_alone(
+    config: RedisConfig,
+) -> None:
+    """A process that forgot it would stop its heartbeats, and lose the slot by silence."""
+    one = RedisSemaphore(name="one", value=1, config=config)
+    other = RedisSemaphore(name="other", value=1, config=config)
+    held = await one.acquire()
+    assert await other.release(held) is False
+    assert held.acquisition_id in one._shared.holders
+    assert (await one.stats()).acquired_slots == 1
+    assert await one.release(held) is True

@@ -1,0 +1,84 @@
+"""Requests and releases of one loop keep their order, sent together or refused for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import redis
+from tests.redis._client import Worker
+from tests.redis._server import Server, until
+from tests.redis.test_semaphore import in_line
+
+from slotwise.redis import RedisConfig, RedisSemaphore
+
+MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
+
+
+async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_meanwhile(
+    config: RedisConfig, server: Server
+) -> None:
+    """They travel as one call, find free slots against expectation, and a later one is behind."""
+    semaphore = RedisSemaphore(name="x", value=3, config=config)
+    order: list[tuple[int | None, str]] = []
+
+    async def work(name: str, label: str | None = None) -> None:
+        async with semaphore.cm(label=label) as acquired:
+            order.append((acquired.fencing_token, name))
+
+    with Worker(name="x", value=3, config={"url": server.url}) as worker:
+        for _ in range(2):
+            worker.tell("acquire")
+            assert worker.hears().startswith("acquired")
+        held = await semaphore.acquire()
+        tasks = [asyncio.create_task(work("in line"))]
+        await in_line(semaphore, 1)
+
+        async def slots_come_free() -> None:
+            """While this loop is in the middle of a tick, and two requests linger."""
+            assert len(semaphore._shared.client().pending_requests[semaphore._record]) == 2
+            for _ in range(2):
+                worker.tell("release")
+                assert worker.hears() == "released True"
+
+        tasks += [asyncio.create_task(work(name)) for name in ("first", "second")]
+        tasks += [asyncio.create_task(slots_come_free())]
+        tasks += [asyncio.create_task(work("third", label="asks alone"))]
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        await semaphore.release(held)
+    assert [name for _, name in sorted(order)] == ["in line", "first", "second", "third"]
+
+
+async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="x", value=1, config=config)
+    held = await semaphore.acquire()
+    client.config_set("min-replicas-to-write", 1)  # NOREPLICAS for all that write
+    try:
+        first = [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(3)]
+        await asyncio.sleep(0.12)
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    later = [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(3, 6)]
+    await until(lambda: client.zcard(WAITING) == 6, "the line")
+    assert [each.label for each in await semaphore.waiters()] == list("012345")
+    await semaphore.release(held)
+    for each in first + later:
+        await semaphore.release(await each)
+
+
+async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(name="x", value=2, config=config)
+    held, ended = await semaphore.acquire(), await semaphore.acquire()
+    assert await semaphore.release(ended)
+    client.config_set("min-replicas-to-write", 1)  # NOREPLICAS for all that write
+    try:
+        calls = [semaphore.release(held), semaphore.release(ended), semaphore.kick(ended)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        line = semaphore._shared.client().reconnector_to(None)
+        await until(lambda: line._pausing is not None, "a refusal")
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    assert await asyncio.gather(*tasks) == [True, False, False]
