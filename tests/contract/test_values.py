@@ -85,6 +85,30 @@ def test_neither_could_tiers_nor_a_namespace() -> None:
         RedisConfig(namespace="\udc80")
 
 
+async def test_an_id_that_is_not_text_is_a_value_error(
+    make: Callable[..., Semaphore], speak: Speak
+) -> None:
+    semaphore = make(value=1)
+    with pytest.raises(ValueError, match="acquisition_id must be text"):
+        await speak.release(semaphore, "\ud800")
+    if hasattr(semaphore, "kick"):
+        with pytest.raises(ValueError, match="acquisition_id must be text"):
+            await semaphore.kick("\ud800")
+
+
+@pytest.mark.parametrize("backend", ["memory", "redis"])
+async def test_a_key_of_tiers_that_is_not_text_is_a_value_error(
+    server: Server, backend: str
+) -> None:
+    config = RedisConfig(server.url) if backend == "redis" else None
+    tiers = Tiers(Tier("user", 1, keyed=True), url=config, name="p")
+    for given in (lambda: tiers.acquire(user="\ud800"), lambda: tiers.resize("user", 2, "\ud800")):
+        with pytest.raises(ValueError, match="the key of tier 'user' must be text"):
+            await given()
+    with pytest.raises(ValueError, match="acquisition_id must be text"):
+        await tiers.release("\ud800")
+
+
 async def test_a_timeout_that_no_clock_could_keep_is_a_value_error(
     make: Callable[..., Semaphore], speak: Speak
 ) -> None:

@@ -167,7 +167,7 @@ async def test_several_uploads_of_one_user_if_so_wanted(manager):
 
 
 @pytest.mark.parametrize(
-    "username", ["", " ", "a:b", "{}", "}{", "{alice}", "naïve ☃", "\x00\n", "\ud800", "x" * 5000]
+    "username", ["", " ", "a:b", "{}", "}{", "{alice}", "naïve ☃", "\x00\n", "x" * 5000]
 )
 async def test_a_username_may_be_anything(manager, username):
     slots = manager()

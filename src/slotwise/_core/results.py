@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from slotwise._core import fork
+from slotwise._core.arguments import check_text
 from slotwise._core.lost import Lost
 from slotwise._core.redaction import redacted_repr
 
@@ -148,7 +149,7 @@ def acquisition_id_of(given: object) -> str:
     if isinstance(given, AcquisitionResult):
         return given.acquisition_id
     if isinstance(given, str):
-        return given
+        return check_text("acquisition_id", given)
     raise TypeError(
         f"release takes an acquisition_id or an AcquisitionResult, not {redacted_repr(given)}"
     )

@@ -19,6 +19,7 @@ from slotwise._core.arguments import (
     check_name,
     check_reason,
     check_seconds,
+    check_text,
 )
 from slotwise._core.copying import SameWhenCopied, make
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
@@ -308,8 +309,7 @@ class Tiers(SameWhenCopied):
             known = ", ".join(name for name in self._tiers if name in self._keyed) or "no"
             raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
         for name, key in keys.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the key of tier {name!r} must be a str, not {key!r}")
+            _check_key(name, key)
         return tuple(keys.get(name) for name in self._tiers)
 
     def _keys_of(self, path: Path) -> dict[str, str]:
@@ -473,8 +473,8 @@ class Tiers(SameWhenCopied):
     def _check_resize(self, tier: str, value: int, key: str | None) -> None:
         self._check_tier(tier, keyed=key is not None)
         check_limit("value", value)
-        if key is not None and not isinstance(key, str):
-            raise TypeError(f"the key of tier {tier!r} must be a str, not {key!r}")
+        if key is not None:
+            _check_key(tier, key)
 
     def _check_tier(self, tier: str, *, keyed: bool) -> None:
         if tier not in self._tiers:
@@ -485,6 +485,12 @@ class Tiers(SameWhenCopied):
     def __repr__(self) -> str:
         tiers = ", ".join(f"{tier.name}={tier.value}" for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
+
+
+def _check_key(tier: str, key: object) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"the key of tier {tier!r} must be a str, not {redacted_repr(key)}")
+    check_text(f"the key of tier {tier!r}", key)
 
 
 def _check_slots(slots: object) -> None:
