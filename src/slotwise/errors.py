@@ -1,8 +1,8 @@
 """Every exception that slotwise raises on purpose.
 
 Each one is a SlotwiseError and also the builtin a careful caller would expect,
-so that ``except TimeoutError`` works for people who never heard of slotwise.
-Wrong arguments are plain TypeError and ValueError: they are bugs, not weather.
+so that ``except TimeoutError`` works in code that knows nothing of slotwise.
+Wrong arguments raise plain TypeError and ValueError: they are bugs of the caller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class SlotwiseError(Exception):
 
 
 class AcquireTimeout(SlotwiseError, TimeoutError):
-    """No slot came free in time; the message tells who was in the way."""
+    """No slot came free in time; the message says how full the limit was."""
 
 
 class SemaphoreClosed(SlotwiseError, RuntimeError):

@@ -312,6 +312,6 @@ async def test_what_expired_is_nobodys_any_more_after_a_clean_up(clock):
     slots = SlotManager(ttl=10, cleanup_interval=60)
     await slots.acquire_upload_slot("a")
     clock.advance(61)
-    assert slots._belongings._stacks == {}
+    assert slots._ownership._stacks == {}
     assert await slots.release_upload_slot("a") is False
     await slots.close()

@@ -340,10 +340,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     # ---------------------------------------------------------------- errors
 
     def _timeout_error(self, claim: MemoryClaim) -> AcquireTimeout:
-        return AcquireTimeout(
-            f"no slot of {display(self.name)} in {claim.timeout or 0:g} s: {self.in_use} of"
-            f" {self.value} held, {self._about_waiting()} others waiting"
-        )
+        waiting = self._about_waiting()
+        full = messages.occupancy(value=self.value, held=self.in_use, waiting=waiting)
+        return messages.no_slot(display(self.name), claim.timeout or 0, full)
 
     def _about_waiting(self) -> int:
         """How many wait, counted without walking the line: there may be many time-outs."""
@@ -356,10 +355,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """Why ``claim`` will never be granted."""
         if self.closed:
             return self.closed_error()
-        return ValueError(
-            f"{claim.slots} slots asked of {display(self.name)}, which has"
-            f" {self.value}: that can never be granted"
-        )
+        return messages.too_many_slots(display(self.name), claim.slots, self.value)
 
 
 def _line_grant(future: asyncio.Future[int], number: int) -> MemoryClaim:

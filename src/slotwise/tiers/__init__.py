@@ -1,4 +1,4 @@
-"""Limits in tiers, from narrow to wide: per user and then for all, on one machine or on a fleet."""
+"""Limits in tiers, from narrow to wide: per user and in total, in one process or for a fleet."""
 
 from slotwise._core.paths import KeyStats, TierStats
 from slotwise.tiers._slot_manager import SlotManager

@@ -1,7 +1,6 @@
 """Cleaner: work in the background at an interval, stopped and waited for by its owner.
 
-It is a timer and no task: it runs whether or not there is an event loop, and
-FakeClock moves it.
+It is a timer, not a task: it needs no event loop, and FakeClock moves it.
 """
 
 from __future__ import annotations

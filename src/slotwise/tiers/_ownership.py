@@ -1,4 +1,4 @@
-"""Belongings: which acquisitions a task or thread has, for those who release without an id."""
+"""Ownership: which acquisitions a task or thread has, so that it can release without an id."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from slotwise._core import fork
 from slotwise._core.limit import caller
 from slotwise._core.results import AcquisitionResult
 
-# What was taken: ("download",) or ("upload", username).
+# What was acquired: ("download",) or ("upload", username).
 What = tuple[Hashable, ...]
 
 
 class Ownership:
-    """The acquisitions of each task and thread, by what was taken, the latest last."""
+    """The acquisitions of each task and thread, by what was acquired, the latest last."""
 
     def __init__(self) -> None:
         self._lock = fork.new_lock()
         self._stacks: dict[tuple[object, What], list[str]] = {}
-        self._places: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
+        self._owners: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
 
     def add(self, acquired: AcquisitionResult, what: What) -> None:
         """The calling task or thread has it from now on."""
-        place = caller(), what
+        owner = caller(), what
         acquisition_id = acquired.acquisition_id
         with self._lock:
-            self._stacks.setdefault(place, []).append(acquisition_id)
-            self._places[acquisition_id] = acquired, place
+            self._stacks.setdefault(owner, []).append(acquisition_id)
+            self._owners[acquisition_id] = acquired, owner
 
     def latest(self, what: What) -> str | None:
         """The id of the latest that the calling task or thread has."""
@@ -35,21 +35,21 @@ class Ownership:
             return stack[-1] if stack else None
 
     def remove(self, acquisition_id: str, kind: Hashable) -> None:
-        """It was released, by whomever; left alone if it is of another kind."""
+        """Forget it, since it was released; leave it alone if it is of another kind."""
         with self._lock:
-            found = self._places.get(acquisition_id)
+            found = self._owners.get(acquisition_id)
             if found is not None and found[1][1][0] == kind:
                 self._remove(acquisition_id)
 
     def forget_lost(self) -> None:
-        """Forget what was lost, or expired, and will perhaps never be released."""
+        """Forget what was lost or has expired, and may never be released."""
         with self._lock:
-            for acquisition_id, (acquired, _) in list(self._places.items()):
+            for acquisition_id, (acquired, _) in list(self._owners.items()):
                 if acquired.lost.is_set():
                     self._remove(acquisition_id)
 
     def _remove(self, acquisition_id: str) -> None:
-        found = self._places.pop(acquisition_id, None)
+        found = self._owners.pop(acquisition_id, None)
         if found is None:
             return
         _, place = found

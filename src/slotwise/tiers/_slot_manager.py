@@ -1,4 +1,4 @@
-"""SlotManager: slots for downloads, and for uploads per user and in all.
+"""SlotManager: slots for downloads, and for uploads per user and in total.
 
 A use of Tiers: one object for downloads and one for uploads, and with them the
 documented verbs, and the clean-up of users that have not been seen for long.
@@ -36,7 +36,7 @@ _NO_KEYS = (None,)
 
 
 class SlotManager(SameWhenCopied):
-    """Limits concurrent transfers: downloads in all, uploads for each user and in all.
+    """Limits concurrent transfers: downloads in total, uploads per user and in total.
 
         async with SlotManager(max_downloads=4) as slots:
             async with slots.upload("alice"):
@@ -50,9 +50,9 @@ class SlotManager(SameWhenCopied):
         max_downloads: at once, of all users together.
         max_uploads: at once, of all users together.
         max_uploads_per_user: at once, of each user.
-        cleanup_interval: seconds between two looks for idle users; 0 never looks.
+        cleanup_interval: seconds between two searches for idle users; 0 never searches.
         idle_threshold: for how many seconds a user must have been idle to be forgotten.
-        max_idle_users: beyond so many the longest idle are forgotten at once.
+        max_idle_users: beyond this many, the longest idle are forgotten at once.
         atomic: take both upload slots at one instant; False takes the user's first
             and holds it while waiting for the other.
         name: managers of one name share their slots; None makes private ones, and on
@@ -126,7 +126,7 @@ class SlotManager(SameWhenCopied):
         )
         self._download_context = self._downloads._context
         self._upload_context = self._uploads._context
-        self._belongings = Ownership()
+        self._ownership = Ownership()
         self._cleaner: Cleaner | None = None
         if cleanup_interval:
             self._cleaner = Cleaner(cleanup_interval, self._clean_up)
@@ -175,7 +175,7 @@ class SlotManager(SameWhenCopied):
     # ------------------------------------------------------ the documented verbs
 
     async def acquire_download_slot(self, *, timeout: float | None = None) -> AcquisitionResult:
-        """Wait for a download slot; what it gives is what `release_download_slot` takes.
+        """Wait for a download slot; `release_download_slot` takes its result.
 
         A wait that is cancelled or times out takes nothing.
 
@@ -184,18 +184,18 @@ class SlotManager(SameWhenCopied):
             SlotManagerClosed: closed before or during the wait.
         """
         acquired = await self._downloads.acquire(timeout=timeout)
-        self._belongings.add(acquired, _DOWNLOAD)
+        self._ownership.add(acquired, _DOWNLOAD)
         return acquired
 
     def acquire_download_slot_sync(self, *, timeout: float | None = None) -> AcquisitionResult:
         acquired = self._downloads.acquire_sync(timeout=timeout)
-        self._belongings.add(acquired, _DOWNLOAD)
+        self._ownership.add(acquired, _DOWNLOAD)
         return acquired
 
     async def release_download_slot(
         self, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
-        """Give a download slot back; False if there was nothing to give.
+        """Release a download slot; False if there was nothing to release.
 
         Without an id it is the latest that the calling task or thread got
         from `acquire_download_slot`; if there is none, nothing is freed, with a warning.
@@ -218,20 +218,20 @@ class SlotManager(SameWhenCopied):
         ``timeout`` is for both together. Raises what `acquire_download_slot` raises.
         """
         acquired = await self._uploads.acquire(user=_check_username(username), timeout=timeout)
-        self._belongings.add(acquired, ("upload", username))
+        self._ownership.add(acquired, ("upload", username))
         return acquired
 
     def acquire_upload_slot_sync(
         self, username: str, *, timeout: float | None = None
     ) -> AcquisitionResult:
         acquired = self._uploads.acquire_sync(user=_check_username(username), timeout=timeout)
-        self._belongings.add(acquired, ("upload", username))
+        self._ownership.add(acquired, ("upload", username))
         return acquired
 
     async def release_upload_slot(
         self, username: str, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
-        """Give an upload slot back, of the user and of all; see `release_download_slot`."""
+        """Release an upload slot, of the user and of all; see `release_download_slot`."""
         found = self._which(acquisition_id, ("upload", _check_username(username)))
         return found is not None and await self._uploads.release(found)
 
@@ -242,9 +242,9 @@ class SlotManager(SameWhenCopied):
         return found is not None and self._uploads.release_sync(found)
 
     def _which(self, acquisition_id: str | AcquisitionResult | None, what: What) -> str | None:
-        """The id of what is to be released, no longer among anybody's belongings."""
+        """The id of what is to be released, no longer owned by anybody."""
         if acquisition_id is None:
-            found = self._belongings.latest(what)
+            found = self._ownership.latest(what)
         else:
             found = acquisition_id_of(acquisition_id)
         if found is None:
@@ -254,7 +254,7 @@ class SlotManager(SameWhenCopied):
                 f" of {what[1]!r}" if len(what) > 1 else "",
             )
         else:
-            self._belongings.remove(found, what[0])
+            self._ownership.remove(found, what[0])
         return found
 
     # ------------------------------------------------------ looking, steering
@@ -267,9 +267,9 @@ class SlotManager(SameWhenCopied):
         return _stats(self._downloads.stats_sync(), self._uploads.stats_sync())
 
     async def cleanup_idle_user_slots(self, threshold: float | None = None) -> int:
-        """Forget users who have been idle for ``threshold`` seconds; how many were.
+        """Forget users who have been idle for ``threshold`` seconds; return how many.
 
-        Left out, it is the ``idle_threshold``. Who holds or waits is never forgotten.
+        Left out, it is the ``idle_threshold``. A user who holds or waits is never forgotten.
         """
         return self.cleanup_idle_user_slots_sync(threshold)
 
@@ -281,12 +281,12 @@ class SlotManager(SameWhenCopied):
     def _clean_up(self) -> None:
         self.cleanup_idle_user_slots_sync()
         if self.options.ttl is not None or not isinstance(self.options.url, str | None):
-            self._belongings.forget_lost()
+            self._ownership.forget_lost()
 
     async def close(self) -> None:
         """Close every manager of the name that this process has made so far.
 
-        Those who wait, and who come later, fail with SlotManagerClosed; holders may still
+        Waiters and newcomers fail with SlotManagerClosed; holders may still
         release. A manager made afterwards works once the earlier holders of this process
         have left. The clean-up in the background of this one has ended when this returns.
         Closing again does no harm.

@@ -1,4 +1,4 @@
-"""SlotOptions: what a SlotManager is made with; SlotStats: what it tells of itself."""
+"""SlotOptions: the arguments of a SlotManager; SlotStats: its statistics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SlotStats:
 
 @dataclass(frozen=True, slots=True)
 class SlotOptions:
-    """The arguments of a SlotManager; see there what they mean."""
+    """The arguments of a SlotManager, which documents them."""
 
     max_downloads: int = 10
     max_uploads: int = 10

@@ -1,9 +1,9 @@
 """StagedPaths: one tier after the other, narrow to wide, each a Semaphore.
 
-The order of the document: who waits for a wide tier holds its slots of the
-narrower ones meanwhile. Failing or cancelled at one stage it gives the earlier
-ones back; slots are released in the order in which they were acquired. Who gets
-a slot of a tier is the business of its semaphore.
+The order of the document: a request that waits for a wide tier holds its slots of the
+narrower ones meanwhile. If it fails or is cancelled at one stage, the earlier ones are
+released; slots are released in the order in which they were acquired. The semaphore of
+a tier decides who gets a slot of it.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class StagedPaths(PathBackend):
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
-                    raise AcquireTimeout(f"{words}, {timeout:g} s in all: {too_late}") from None
+                    raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
         except BaseException:
             self._waiting.pop(claimant.acquisition_id, None)
-            # Whoever waited for longer than it had to does not wait for a server now.
+            # After a timeout there is no time left to wait for a server.
             patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
             try:
                 await _give(held, _exit(patience))
@@ -422,7 +422,7 @@ def _left(until: float | None, timeout: float | None) -> float | None:
 
 
 def _exit(seconds: float) -> Release:
-    """Releases that raise nothing for want of a server, and take so long all together."""
+    """Releases that don't raise if the server is away, and take ``seconds`` in total."""
     until = clock.now() + seconds
 
     async def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:

@@ -19,7 +19,7 @@ Make = Callable[[str | None, int], Semaphore]
 
 
 class StageKey:
-    """One key of a stage: its semaphore, None if it has no limit, and who is there."""
+    """One key of a stage: its semaphore, None if it has no limit, and how many use it."""
 
     __slots__ = ("active", "key", "semaphore", "stage", "users", "value")
 
@@ -73,7 +73,7 @@ class Stage:
         return f"no slot of {self.spec.name}" + ("" if key is None else f" {key!r}")
 
     def visit(self, key: str | None) -> StageKey:
-        """Look a key up, for somebody who says `leave` in the end."""
+        """Return the entry of a key, in use until its `leave`."""
         with self.lock:
             entry = self._keys.get(key)
             if entry is None:
@@ -106,10 +106,10 @@ class Stage:
         )
 
     def resize(self, value: int, key: str | None) -> list[Semaphore]:
-        """Note another value: the semaphores that have to get it.
+        """Note another value; return the semaphores that have to get it.
 
         Raises:
-            ValueError: it would have to change between some and no limit.
+            ValueError: it would change between a limit and none.
         """
         with self.lock:
             if key is None:
@@ -119,7 +119,7 @@ class Stage:
                 entries = [self._keys[key]] if key in self._keys else []
                 old = self._own_values.get(key, self._value)
             if bool(old) != bool(value):
-                raise ValueError("a staged tier can't change between some and no limit")
+                raise ValueError("a staged tier can't change between a limit and none")
             if key is None:
                 self._value = value
             else:

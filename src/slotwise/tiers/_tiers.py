@@ -284,7 +284,8 @@ class Tiers(SameWhenCopied):
             _check_slots(slots)
         if label is not None:
             check_label(label)
-        return self._context(path, self._timeout(timeout), label)
+        seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
+        return self._context(path, seconds, label)
 
     def _slow_context(
         self, path: Path, timeout: float | None, label: str | None = None

@@ -1,4 +1,4 @@
-"""Attacks on tiers that once succeeded: interrupts, forks, forgotten managers, wrong kinds."""
+"""Tiers and slot managers amid interrupts, forks and garbage collection; leaks; wrong arguments."""
 
 from __future__ import annotations
 
