@@ -7,6 +7,18 @@ Wrong arguments raise plain TypeError and ValueError: they are bugs of the calle
 
 from __future__ import annotations
 
+__all__ = [
+    "AcquireTimeout",
+    "BackendError",
+    "ContextReused",
+    "SemaphoreClosed",
+    "SlotManagerClosed",
+    "SlotwiseError",
+    "UnknownSemaphore",
+    "ValueConflict",
+    "WouldBlockLoop",
+]
+
 
 class SlotwiseError(Exception):
     """The base of all of slotwise's own exceptions."""

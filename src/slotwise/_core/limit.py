@@ -71,7 +71,7 @@ class Limit(SameWhenCopied, ABC):
             slots: how many; all are granted together or none is.
             timeout: the longest wait in seconds; 0 does not wait, None waits
                 forever. Left out, it is the limit's ``max_acquire_time``.
-            label: what the slots are for; `holders` and `waiters` show it.
+            label: what the slots are for; ``holders()`` and ``waiters()`` show it.
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first.

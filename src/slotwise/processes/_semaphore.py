@@ -167,7 +167,7 @@ class ProcessSemaphore(Semaphore):
 
     @property
     def resized(self) -> bool:
-        """Whether `resize` changed the value it was created with, as this process last saw it."""
+        """Whether ``resize()`` has changed the value since it was created, as last seen here."""
         state = self._attachment.state
         return state is not None and state.is_resized
 

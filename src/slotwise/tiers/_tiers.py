@@ -191,7 +191,7 @@ class Tiers(SameWhenCopied):
             slots: 1; tiers are acquired one slot at a time.
             timeout: the longest wait in seconds, for all tiers together; 0 does not
                 wait, None waits forever. Left out, it is ``max_acquire_time``.
-            label: what the slots are for; `holders` and `waiters` show it.
+            label: what the slots are for; ``holders()`` and ``waiters()`` show it.
             keys: the key of every keyed tier, by the tier's name.
 
         Raises:
