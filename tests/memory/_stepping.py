@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import linecache
 import os
 import re
@@ -21,10 +22,11 @@ import sys
 import threading
 from asyncio import events
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import inf
-from types import CodeType, CoroutineType, FrameType, MethodType
+from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import slotwise
@@ -79,6 +81,10 @@ _TABLE = re.compile(r"holders\[|young_deadlines\[|young\[|self\.nodes\[")
 _NODE = re.compile(r"\bnodes\[(?:key|part)\]")
 
 
+# Since 3.13 settrace() leaves out instructions while it is set up in several threads.
+_MONITORED = sys.version_info >= (3, 13)
+
+
 class TooManySchedules(AssertionError):
     """The search was not exhausted."""
 
@@ -118,7 +124,10 @@ def _steps_of(code: CodeType, shared: frozenset[str]) -> dict[int, _Step]:
         elif name.startswith("CALL"):
             is_step = _ATOMIC.search(text) is not None
         elif name.startswith("LOAD_FAST"):
-            is_step = instruction.argval == "line" and _LOOK_AT_LINE.search(text) is not None
+            # 3.13 fuses two loads into one instruction, with a tuple of names.
+            loaded = instruction.argval
+            names = loaded if isinstance(loaded, tuple) else (loaded,)
+            is_step = "line" in names and _LOOK_AT_LINE.search(text) is not None
         elif name == "BINARY_SUBSCR":
             is_step = _NODE.search(text) is not None
         else:
@@ -276,7 +285,11 @@ class Run:
     def _act(self, me: int, act: Callable[[], None]) -> None:
         self._me[threading.get_ident()] = me
         self._gates[me].acquire()
-        sys.settrace(self._trace_call)
+        if _MONITORED:
+            _monitor()
+            _runs[threading.get_ident()] = self
+        else:
+            sys.settrace(self._trace_call)
         try:
             if not self.stuck:
                 act()
@@ -286,6 +299,7 @@ class Run:
             self._failure = self._failure or failure
         finally:
             sys.settrace(None)
+            _runs.pop(threading.get_ident(), None)
         self._finished[me] = True
         self._where[me] = None
         if all(self._finished):
@@ -308,6 +322,14 @@ class Run:
         elif event == "return":
             self._trails.pop(id(frame), None)
         return self._trace_step
+
+    def take_monitored_step(self, frame: FrameType, offset: int) -> None:
+        step = self._steps[frame.f_code].get(offset)
+        if step is not None and not self._known:
+            self._take_step(frame, step)
+
+    def begin_frame(self, frame: FrameType) -> None:
+        self._trails.pop(id(frame), None)
 
     def _take_step(self, frame: FrameType, step: _Step) -> None:
         me = self._me[threading.get_ident()]
@@ -382,6 +404,43 @@ class Run:
                     places.append((where, canon.of(dict(frame.f_locals))))
                 frame = frame.f_back
         return (*places, *[canon.of(thing) for thing in self._story.shared])
+
+
+_runs: dict[int, Run] = {}  # by the threads that play in them
+
+
+def _on_instruction(_: CodeType, offset: int) -> None:
+    run = _runs.get(threading.get_ident())
+    if run is not None:
+        run.take_monitored_step(sys._getframe(1), offset)
+
+
+def _on_start(_: CodeType, _offset: int) -> None:
+    run = _runs.get(threading.get_ident())
+    if run is not None:
+        run.begin_frame(sys._getframe(1))
+
+
+@cache
+def _monitor() -> None:
+    """Have every instruction of the modules reported that are stepped through."""
+    monitoring = sys.monitoring
+    events = monitoring.events
+    tool = monitoring.OPTIMIZER_ID - 1
+    monitoring.use_tool_id(tool, "stepping")
+    monitoring.register_callback(tool, events.INSTRUCTION, _on_instruction)
+    monitoring.register_callback(tool, events.PY_START, _on_start)
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename in _STEPPED:
+            for code in _with_inner(thing.__code__):
+                monitoring.set_local_events(tool, code, events.INSTRUCTION | events.PY_START)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
 
 
 @dataclass

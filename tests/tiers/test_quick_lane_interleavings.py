@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
@@ -30,11 +29,7 @@ from slotwise.memory import _acquisition, _base_tracker, _path_acquisition, _pat
 from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
 
-pytestmark = [
-    pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here"),
-    # The same code is stepped on 3.11 and 3.12; 3.13 fuses opcodes that are steps there.
-    pytest.mark.skipif(sys.version_info >= (3, 13), reason="the steps of 3.13 are not known"),
-]
+pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 
 # Scenes of many steps are played with few interruptions only, unless somebody has
 # some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
