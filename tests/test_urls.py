@@ -1,4 +1,4 @@
-"""``slotwise.semaphore()``: one door to all scopes, by url."""
+"""``slotwise.semaphore()``: one function for every scope, by url."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_without_a_url_it_is_of_this_process():
-    semaphore = slotwise.semaphore("door", 2)
+    semaphore = slotwise.semaphore("api", 2)
     assert isinstance(semaphore, MemorySemaphore)
-    assert (semaphore.name, semaphore.value) == ("door", 2)
+    assert (semaphore.name, semaphore.value) == ("api", 2)
     async with semaphore.cm():
-        assert (await slotwise.semaphore("door", 2, "memory://").stats()).acquired_slots == 1
+        assert (await slotwise.semaphore("api", 2, "memory://").stats()).acquired_slots == 1
 
 
 def test_process_urls_name_a_folder(tmp_path: Path):
     url = f"process://{tmp_path}/with%20space"
-    semaphore = slotwise.semaphore("door", 1, url, ttl=5)
+    semaphore = slotwise.semaphore("api", 1, url, ttl=5)
     assert isinstance(semaphore, ProcessSemaphore)
-    same = ProcessSemaphore(name="door", value=1, directory=tmp_path / "with space")
+    same = ProcessSemaphore(name="api", value=1, directory=tmp_path / "with space")
     with semaphore.cm():
         assert same.locked_sync() is True
     assert same.locked_sync() is False
@@ -37,39 +37,39 @@ def test_process_urls_name_a_folder(tmp_path: Path):
 
 def test_process_without_a_folder_is_the_usual_one(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("SLOTWISE_DIR", str(tmp_path / "usual"))
-    with slotwise.semaphore("door", 1, "process://").cm():
-        assert ProcessSemaphore.names(tmp_path / "usual") == ["door"]
+    with slotwise.semaphore("api", 1, "process://").cm():
+        assert ProcessSemaphore.names(tmp_path / "usual") == ["api"]
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
 def test_redis_urls_name_a_server_and_perhaps_a_namespace(scheme):
     semaphore = slotwise.semaphore(
-        "door", 1, f"{scheme}://:secret@example.org:7000?namespace=shop", ttl=5, attempts=2
+        "api", 1, f"{scheme}://:secret@example.org:7000?namespace=shop", ttl=5, attempts=2
     )
     assert isinstance(semaphore, RedisSemaphore)
     assert "example.org:7000" in repr(semaphore)
     assert semaphore._config.namespace == "shop"
     assert semaphore._config.attempts == 2
-    given = slotwise.semaphore("door", 1, "redis://x?namespace=shop", namespace="lab")
+    given = slotwise.semaphore("api", 1, "redis://x?namespace=shop", namespace="lab")
     assert isinstance(given, RedisSemaphore)
     assert given._config.namespace == "lab"
 
 
 def test_a_redis_config_is_a_url_too():
     config = RedisConfig("redis://example.org", namespace="shop")
-    semaphore = slotwise.semaphore("door", 1, config, ttl=5)
+    semaphore = slotwise.semaphore("api", 1, config, ttl=5)
     assert isinstance(semaphore, RedisSemaphore)
     assert (semaphore.config, semaphore.ttl) == (config, 5)
     with pytest.raises(TypeError, match="has no option attempts"):
-        slotwise.semaphore("door", 1, config, attempts=2)
+        slotwise.semaphore("api", 1, config, attempts=2)
 
 
 def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("SLOTWISE_URL", f"process://{tmp_path}/slots")
-    assert isinstance(slotwise.semaphore("door", 1), ProcessSemaphore)
-    assert isinstance(slotwise.semaphore("door", 1, "memory://"), MemorySemaphore)
+    assert isinstance(slotwise.semaphore("api", 1), ProcessSemaphore)
+    assert isinstance(slotwise.semaphore("api", 1, "memory://"), MemorySemaphore)
     monkeypatch.setenv("SLOTWISE_URL", "")
-    assert isinstance(slotwise.semaphore("door", 1), MemorySemaphore)
+    assert isinstance(slotwise.semaphore("api", 1), MemorySemaphore)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, m
 )
 def test_a_url_that_names_no_scope_says_what_there_is(url, words):
     with pytest.raises(ValueError, match=words):
-        slotwise.semaphore("door", 1, url)
+        slotwise.semaphore("api", 1, url)
 
 
 @pytest.mark.parametrize("scheme", ["reddis", "process", "memory", "redis"])
 def test_no_message_shows_a_password(scheme):
     with pytest.raises(ValueError, match="url") as caught:
-        slotwise.semaphore("door", 1, f"{scheme}://user:secret@host:0x/")
+        slotwise.semaphore("api", 1, f"{scheme}://user:secret@host:0x/")
     assert "secret" not in str(caught.value)
 
 
 def test_a_url_that_is_no_text_is_a_type_error():
     with pytest.raises(TypeError, match="url must be a str or a RedisConfig, not int"):
-        slotwise.semaphore("door", 1, 7)  # type: ignore[arg-type]
+        slotwise.semaphore("api", 1, 7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_url_that_is_no_text_is_a_type_error():
 )
 def test_an_option_that_a_scope_does_not_have_says_which_it_has(url, option, known):
     with pytest.raises(TypeError, match=f"{url} has no option {option}; it has .*{known}"):
-        slotwise.semaphore("door", 1, url, **{option: None})
+        slotwise.semaphore("api", 1, url, **{option: None})
 
 
 @pytest.mark.parametrize("url", ["memory://", "process:///tmp", "redis://"])
@@ -126,7 +126,7 @@ def in_a_new_python(text: str) -> str:
 
 def test_drivers_are_imported_when_their_url_is_used():
     text = (
-        "import sys, slotwise; slotwise.semaphore('door', 1);"
+        "import sys, slotwise; slotwise.semaphore('api', 1);"
         "print([m for m in ('slotwise.redis', 'slotwise.processes', 'redis') if m in sys.modules])"
     )
     assert in_a_new_python(text) == "[]\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import os
 import pickle
 
@@ -165,6 +166,14 @@ async def test_tiers_that_are_not_atomic_are_kept_in_a_folder_too(tmp_path):
     assert await one.release(held.pop()) is True
     assert await other.try_acquire(tenant="acme") is not None
     assert (one.url, one.atomic) == (url, False)
+
+
+def test_every_constructor_argument_of_tiers_is_an_attribute():
+    parameters = {*inspect.signature(Tiers).parameters} - {"closed_error"}
+    assert {each for each in parameters if not isinstance(getattr(Tiers, each), property)} == set()
+    limits = Tiers(TENANT, ALL, ttl=5, max_idle_keys=7)
+    assert (limits.tiers, limits.ttl, limits.max_idle_keys) == ((TENANT, ALL), 5, 7)
+    assert (limits.url, limits.atomic, limits.ping_interval) == (None, True, None)
 
 
 def test_a_copy_of_a_path_is_the_same_path():

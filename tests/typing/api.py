@@ -179,7 +179,7 @@ async def fleet() -> None:
     assert_type(semaphore.kick_sync("id"), bool)
 
 
-def door() -> None:
+def every_scope() -> None:
     assert_type(slotwise.semaphore("api", 3), Semaphore)
     assert_type(slotwise.semaphore("api", 3, "process://", ttl=5), Semaphore)
     assert_type(slotwise.semaphore("api", 3, url=RedisConfig()), Semaphore)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
-from slotwise.errors import SemaphoreClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +19,6 @@ class Closure:
     """That a name is closed everywhere, and why."""
 
     reason: str | None
-
-
-def closed_error(
-    subject: str,
-    closure: Closure | None = None,
-    make: Callable[..., SemaphoreClosed] = SemaphoreClosed,
-) -> SemaphoreClosed:
-    """The error of those who are refused. ``subject`` is like ``'api' is``."""
-    if closure is None:
-        return make(f"{subject} closed")
-    why = "" if closure.reason is None else f": {closure.reason}"
-    return make(f"{subject} closed everywhere{why}", reason=closure.reason)
 
 
 class Generation:
@@ -58,7 +45,7 @@ class Generation:
 class Generations:
     """The current generation of each name.
 
-    A generation lives as long as somebody refers to it, so that names that come and go
+    A generation lives as long as something refers to it, so that names that come and go
     leave nothing behind. Holders refer to theirs, and that to the one that waits for them.
     """
 

@@ -1,6 +1,6 @@
 """Lost: how a holder learns that it holds nothing any more.
 
-A flag that is raised at most once, and that threads and tasks of any event
+A flag that is set at most once, and that threads and tasks of any event
 loop can wait for. Nothing here decides when: drivers do.
 """
 
@@ -24,13 +24,13 @@ class Lost:
     ``await acquired.lost`` waits for it in an event loop, ``wait`` in a thread.
     """
 
-    __slots__ = ("_doors", "_futures", "_reason")
+    __slots__ = ("_futures", "_reason", "_sleepers")
 
     def __init__(self) -> None:
         self._reason: str | None = None
-        # One for each thread that waits. Not an Event for all of them: its inner lock
+        # A lock for each thread that waits. Not an Event for all of them: its inner lock
         # may be held by a thread that a forked child does not have.
-        self._doors: list[_thread.LockType] = []
+        self._sleepers: list[_thread.LockType] = []
         self._futures: list[asyncio.Future[None]] = []
 
     def is_set(self) -> bool:
@@ -38,26 +38,26 @@ class Lost:
 
     @property
     def reason(self) -> str | None:
-        """What happened, in words; None while it has not."""
+        """Why it was set; None while it is not."""
         return self._reason
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the acquisition is lost; False after ``timeout`` seconds."""
-        door = _thread.allocate_lock()
-        door.acquire()
+        sleeper = _thread.allocate_lock()
+        sleeper.acquire()
         with _lock:
             if self._reason is not None:
                 return True
-            self._doors.append(door)
+            self._sleepers.append(sleeper)
         try:
             if timeout is None:
-                door.acquire()
+                sleeper.acquire()
             else:
-                door.acquire(timeout=max(timeout, 0.0))
+                sleeper.acquire(timeout=max(timeout, 0.0))
         finally:
             with _lock:
-                if door in self._doors:
-                    self._doors.remove(door)
+                if sleeper in self._sleepers:
+                    self._sleepers.remove(sleeper)
         return self._reason is not None
 
     def __await__(self) -> Generator[object, None, None]:
@@ -80,15 +80,15 @@ class Lost:
         return f"<Lost: {'not set' if self._reason is None else self._reason}>"
 
     def set(self, reason: str) -> bool:
-        """Raise the flag, for drivers; False if it was up."""
+        """Set the flag, for drivers; False if it was set."""
         with _lock:
             if self._reason is not None:
                 return False
             self._reason = reason
-            doors, futures = self._doors, self._futures
-            self._doors, self._futures = [], []
-        for door in doors:
-            door.release()
+            sleepers, futures = self._sleepers, self._futures
+            self._sleepers, self._futures = [], []
+        for sleeper in sleepers:
+            sleeper.release()
         for future in futures:
             try:
                 future.get_loop().call_soon_threadsafe(_open, future)

@@ -5,7 +5,16 @@ Nothing here raises. What only one driver can say stands in that driver's own me
 
 from __future__ import annotations
 
-from slotwise.errors import AcquireTimeout, ContextReused, ValueConflict, WouldBlockLoop
+from collections.abc import Callable
+
+from slotwise._core.closing import Closure
+from slotwise.errors import (
+    AcquireTimeout,
+    ContextReused,
+    SemaphoreClosed,
+    ValueConflict,
+    WouldBlockLoop,
+)
 
 
 def display(name: str | None) -> str:
@@ -58,6 +67,21 @@ def ttl_ended(ttl: float | None) -> str:
 def cancelled_after_ttl(acquisition_id: str, ttl: float | None) -> str:
     """What the CancelledError of a task says whose ttl has ended."""
     return f"the ttl of {acquisition_id} ended after {ttl:g} s"
+
+
+# --------------------------------------------------------------------- closing
+
+
+def closed_error(
+    subject: str,
+    closure: Closure | None = None,
+    make: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+) -> SemaphoreClosed:
+    """The error of those who are refused. ``subject`` is like ``'api' is``."""
+    if closure is None:
+        return make(f"{subject} closed")
+    why = "" if closure.reason is None else f": {closure.reason}"
+    return make(f"{subject} closed everywhere{why}", reason=closure.reason)
 
 
 # ------------------------------------------------------------ context managers

@@ -10,7 +10,8 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import messages
-from slotwise._core.closing import Closure, closed_error
+from slotwise._core.closing import Closure
+from slotwise._core.messages import closed_error
 from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._wait import clock

@@ -14,8 +14,8 @@ from heapq import heappush
 from typing import TYPE_CHECKING, cast
 
 from slotwise._core import messages
-from slotwise._core.closing import Closure, Generation, closed_error
-from slotwise._core.messages import display
+from slotwise._core.closing import Closure, Generation
+from slotwise._core.messages import closed_error, display
 from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock

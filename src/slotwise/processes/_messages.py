@@ -6,8 +6,15 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise._core.closing import Closure, closed_error
-from slotwise._core.messages import KICKED, no_slot, occupancy, ttl_ended, value_conflict
+from slotwise._core.closing import Closure
+from slotwise._core.messages import (
+    KICKED,
+    closed_error,
+    no_slot,
+    occupancy,
+    ttl_ended,
+    value_conflict,
+)
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,

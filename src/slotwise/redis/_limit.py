@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core.arguments import check_flag, check_label, check_seconds
-from slotwise._core.closing import Closure, Generation, closed_error
+from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import SemaphoreClosed

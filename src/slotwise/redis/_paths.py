@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from slotwise._core.arguments import check_name
-from slotwise._core.closing import Closure, closed_error
+from slotwise._core.closing import Closure
+from slotwise._core.messages import closed_error
 from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict

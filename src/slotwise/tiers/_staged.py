@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from slotwise._core.closing import Closure, Generations, closed_error
+from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
     KeyStats,
     NodeStats,

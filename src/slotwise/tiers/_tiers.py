@@ -166,6 +166,36 @@ class Tiers(SameWhenCopied):
         """The longest hold in seconds; None is no limit."""
         return self._ttl
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers, narrow to wide, as they were given."""
+        return tuple(self._tiers.values())
+
+    @property
+    def cancel_task_after_ttl(self) -> bool:
+        """Whether the task that took slots is cancelled when their ttl ends."""
+        return bool(self._options["cancel_task_after_ttl"])
+
+    @property
+    def cancel_task_on_loss(self) -> bool:
+        """Whether the task whose slots were lost by silence is cancelled."""
+        return bool(self._options["cancel_task_on_loss"])
+
+    @property
+    def heartbeat_max_interval(self) -> float | None:
+        """How long a process may be silent, in seconds; None for the driver's default."""
+        return check_seconds("heartbeat_max_interval", self._options["heartbeat_max_interval"])
+
+    @property
+    def ping_interval(self) -> float | None:
+        """How often a heartbeat is sent, in seconds; None for the driver's default."""
+        return check_seconds("ping_interval", self._options["ping_interval"])
+
+    @property
+    def max_idle_keys(self) -> int:
+        """How many idle keys of each tier are kept."""
+        return self._max_idle_keys
+
     # ------------------------------------------------------------- acquiring
 
     def at(self, **keys: str) -> PathLimit:
