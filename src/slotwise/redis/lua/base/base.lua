@@ -25,6 +25,15 @@ local function set_clock(given)
   now_text = seconds(now)
 end
 
+-- Call a command with as many arguments as there are, in calls of bounded size. Pairs stay together.
+local function call_in_chunks(arguments, ...)
+  for from = 1, #arguments, CHUNK do
+    local words = {...}
+    for i = from, math.min(from + CHUNK - 1, #arguments) do words[#words + 1] = arguments[i] end
+    redis.call(unpack(words))
+  end
+end
+
 -- The loop client that an id of slotwise's own client belongs to; its channel is slotwise:CLIENT.
 local function client_of(id) return string.match(id, '^sw%-([^-]+)%-') end
 

@@ -1,5 +1,20 @@
 -- base/renewal.lua: deadlines of a whole process, renewed in few calls. Not a script.
 
+-- The heartbeats of several names, each with so many keys: what `renew_name` replies for each. It is
+-- called with the numbers of the first key and the first argument of a name. A name that is spoilt
+-- costs the others nothing. The first key of a script's first write is `first_written`.
+local function renew_names(renew_name, keys_each, first_written)
+  local full = begin_though_full(first_written)
+  local replies, at = {}, 3
+  for first = 1, #KEYS, keys_each do
+    local reply, why = guarded(renew_name, first, at)
+    replies[#replies + 1] = reply or {-1, 'failed ' .. why}
+    at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
+  end
+  if full then table.insert(replies[1], 'full') end
+  return replies
+end
+
 -- Those of ids[first] .. ids[last] that are in a sorted set, as a set.
 local function present(key, ids, first, last)
   local found = {}
@@ -15,14 +30,9 @@ end
 
 -- Give all members the same deadline.
 local function renew(key, members, deadline)
-  for from = 1, #members, CHUNK / 2 do
-    local arguments = {}
-    for i = from, math.min(from + CHUNK / 2 - 1, #members) do
-      arguments[#arguments + 1] = deadline
-      arguments[#arguments + 1] = members[i]
-    end
-    redis.call('ZADD', key, unpack(arguments))
-  end
+  local arguments = {}
+  for i, member in ipairs(members) do arguments[2 * i - 1], arguments[2 * i] = deadline, member end
+  call_in_chunks(arguments, 'ZADD', key)
 end
 
 -- After the clock stepped back, the dead have deadlines that no living one could have.

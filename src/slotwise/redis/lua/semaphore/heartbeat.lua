@@ -141,13 +141,4 @@ local function renew_name(first, at)
   return outcome
 end
 
-local full = begin_though_full(KEYS[2])
-local replies = {}
-local at = 3
-for first = 1, #KEYS, 7 do
-  local reply, why = guarded(renew_name, first, at)
-  replies[#replies + 1] = reply or {-1, 'failed ' .. why}
-  at = at + 4 + ARGV[at + 2] + ARGV[at + 3]
-end
-if full then table.insert(replies[1], 'full') end
-return replies
+return renew_names(renew_name, 7, KEYS[2])

@@ -20,6 +20,7 @@
 -- that should be there, the second half looks.
 -- include base/base.lua
 -- include base/claim.lua
+-- include semaphore/queued_reply.lua
 do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
@@ -80,17 +81,7 @@ do
       end
       local ttl = ARGV[5] == '' and '-' or ARGV[5]
       redis.call('HSET', state, id, waiting_claim_text(ARGV[4], ttl, ticket, ARGV[8]))
-      -- All slots are held, but not all numbers: a client that knows none holds something.
-      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
-      local taken = (tonumber(lowest[2]) or 1) - (lowest[1] == 'top' and 0 or 1)
-      if held > taken then return {'queued', value, -2} end
-      if ARGV[10] == '' then return {'queued', value, -1} end
-      local soonest = now + interval
-      for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
-        local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-        if score and score < soonest then soonest = score end
-      end
-      return {'queued', value, math.max(math.ceil((soonest - now) * 1000), 0)}
+      return queued_reply(value, held, now, interval, ARGV[10] ~= '')
     end
   end
 end

@@ -11,6 +11,7 @@
 -- Mirrors Ledger.request for each. The first half is for a ledger that is full.
 -- include base/base.lua
 -- include base/claim.lua
+-- include semaphore/queued_reply.lua
 do
   local main, waiting, waiting_heartbeat, state = KEYS[1], KEYS[4], KEYS[5], KEYS[6]
   local interval, now_us = tonumber(ARGV[3]), microseconds(ARGV[1])
@@ -41,17 +42,7 @@ do
       redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))
     end
     redis.call('HSET', state, unpack(filed))
-    -- All slots are held, but not all numbers: a client that knows none holds something.
-    local lowest = redis.call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')
-    local taken = (tonumber(lowest[2]) or 1) - (lowest[1] == 'top' and 0 or 1)
-    if held > taken then return {'queued', value, -2} end
-    if ARGV[7] == '' then return {'queued', value, -1} end
-    local soonest = now + interval
-    for _, key in ipairs({main, KEYS[2], waiting_heartbeat}) do
-      local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-      if score and score < soonest then soonest = score end
-    end
-    return {'queued', value, math.max(math.ceil((soonest - now) * 1000), 0)}
+    return queued_reply(value, held, now, interval, ARGV[7] ~= '')
   end
 end
 -- include semaphore/request_rule.lua

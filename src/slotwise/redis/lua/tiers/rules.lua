@@ -354,13 +354,9 @@ local function store_work()
       added[#added + 1] = name
     end
   end
-  for from = 1, #taken, CHUNK do
-    redis.call('ZREM', unfinished, unpack(taken, from, math.min(from + CHUNK - 1, #taken)))
-  end
-  for from = 1, #added, CHUNK do
-    redis.call('ZADD', unfinished, 'LT', unpack(added, from, math.min(from + CHUNK - 1, #added)))
-    fresh[unfinished] = true
-  end
+  call_in_chunks(taken, 'ZREM', unfinished)
+  call_in_chunks(added, 'ZADD', unfinished, 'LT')
+  if #added > 0 then fresh[unfinished] = true end
   is_finished = #work == 0 and work.bound == math.huge
   work = nil
 end

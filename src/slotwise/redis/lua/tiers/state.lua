@@ -53,12 +53,8 @@ local function flush(key)
       removals[#removals + 1] = member
     end
   end
-  for from = 1, #additions, CHUNK do
-    redis.call('ZADD', key, unpack(additions, from, math.min(from + CHUNK - 1, #additions)))
-  end
-  for from = 1, #removals, CHUNK do
-    redis.call('ZREM', key, unpack(removals, from, math.min(from + CHUNK - 1, #removals)))
-  end
+  call_in_chunks(additions, 'ZADD', key)
+  call_in_chunks(removals, 'ZREM', key)
   pending[key] = nil
 end
 
@@ -230,9 +226,8 @@ local function save()
     if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)
     else
-      put(name, whole(node.held) .. ' ' .. whole(node.waiting) .. ' '
-        .. (node.value and whole(node.value) or '-') .. ' ' .. (node.kept and whole(node.kept) or '-')
-        .. ' ' .. whole(node.top))
+      put(name, string.format('%d %d %s %s %d', node.held, node.waiting, node.value and whole(node.value) or '-',
+                              node.kept and whole(node.kept) or '-', node.top))
     end
   end
   local written, gone = {}, {}
@@ -245,12 +240,8 @@ local function save()
       gone[#gone + 1] = field
     end
   end
-  for from = 1, #written, CHUNK do
-    redis.call('HSET', state, unpack(written, from, math.min(from + CHUNK - 1, #written)))
-  end
-  for from = 1, #gone, CHUNK do
-    redis.call('HDEL', state, unpack(gone, from, math.min(from + CHUNK - 1, #gone)))
-  end
+  call_in_chunks(written, 'HSET', state)
+  call_in_chunks(gone, 'HDEL', state)
   for key in pairs(fresh) do
     if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
   end
