@@ -302,7 +302,9 @@ async def test_a_failure_in_a_thread_calls_off_those_who_wait(source: str) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("more", [{"priority": int}, {"group_key": lambda item: 0}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{"priority": int}, {"group_key": lambda item: 0}], ids=["priority", "group_key"]
+)
 def test_items_pulled_ahead_are_run_before_the_error_of_the_source_is_raised(way, more) -> None:
     def source():
         yield from range(3)
