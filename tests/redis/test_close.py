@@ -134,9 +134,9 @@ async def test_after_a_reopen_it_is_kept_as_long_as_if_it_had_not_been_closed(
 ) -> None:
     limit: Any = RedisSemaphore(3, name="s", config=config)
     if kind == "tiers":
-        limit = Tiers(Tier("all", 3), name="s", backend=config)
+        limit = Tiers(Tier("all", 3), name="s", url=config)
     if used:
-        async with limit.cm() if kind == "semaphore" else limit.acquire():
+        async with limit.cm():
             pass
     await limit.close_everywhere("holidays")
     await limit.stats()
@@ -155,7 +155,7 @@ async def test_a_resize_of_before_is_remembered_after_a_reopen(
 ) -> None:
     limit: Any = RedisSemaphore(3, name="s", config=config)
     if kind == "tiers":
-        limit = Tiers(Tier("all", 3), name="s", backend=config)
+        limit = Tiers(Tier("all", 3), name="s", url=config)
     await (limit.resize(5) if kind == "semaphore" else limit.resize("all", 5))
     [state] = client.keys("*state*")
     before = client.ttl(state)
