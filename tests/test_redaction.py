@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import pickle
@@ -109,6 +110,8 @@ CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": P
         lambda given: Tiers(Tier("t", 1), url=[given]),
         Tiers,
         lambda given: Tier("t", given),
+        lambda given: Tier(given, 1),
+        lambda given: ProcessSemaphore(1, name="s", directory=given),
         lambda given: SlotManager(url=[given]),
         SlotManager,
         MemorySemaphore,
@@ -172,6 +175,19 @@ def test_a_misspelt_url_is_refused_without_its_password(
     assert PART not in str(caught.value)
     said = "".join(capsys.readouterr())
     assert PART not in said
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_a_url_for_a_directory_is_refused_without_its_password(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWISE_DIR", URL)
+    for words in (["doctor"], ["ls"], ["show", "x"], ["run", "x", "--limit", "1", "--", "true"]):
+        assert command_line(words) != 0
+        said = capfd.readouterr()
+        assert "SLOTWISE_DIR must be a path, not a url: redis://..." in said.out + said.err
+        assert PART not in said.out + said.err
+        assert "bug" not in said.err
 
 
 def test_reprs_show_no_credentials() -> None:
@@ -243,6 +259,15 @@ ECHOES: dict[str, Callable[[bytes], bytes]] = {
         + b"\r\n"
     ),
     "a proxy": lambda heard: b"-ERR can't do '" + words_of(heard) + b"'\r\n",
+    "in other forms": lambda heard: (
+        b"-ERR %b %b %b %b\r\n"
+        % (
+            words_of(heard).upper(),
+            words_of(heard)[::-1],
+            words_of(heard).hex().encode(),
+            base64.b64encode(words_of(heard)),
+        )
+    ),
     "cuts off": lambda heard: b"-ERR syntax: " + words_of(heard)[:25] + b"\r\n",
     "not ready": lambda heard: b"-LOADING " + words_of(heard) + b"\r\n",
     "greets, then complains": lambda heard: (
@@ -273,9 +298,16 @@ def urls_of(echo: Echoes) -> list[str]:
     ]
 
 
+# What is shown of a longer quotation has the user before the password.
+OTHER_FORMS = (
+    *(PART.upper(), PART[::-1], PART.encode().hex()),
+    *("BOB", b"bob".hex(), base64.b64encode(b"HELLO 3 AUTH bob").decode()[:16]),
+)
+
+
 def assert_nothing_leaks(*texts: object) -> None:
     for text in texts:
-        for form in (PART, SECRET, WRITTEN, "Gr\u00fc", "hunt"):
+        for form in (PART, SECRET, WRITTEN, "Gr\u00fc", "hunt", *OTHER_FORMS):
             assert form not in str(text), text
 
 

@@ -10,6 +10,8 @@ import os
 import string
 from pathlib import Path
 
+from slotwise._core.redaction import redacted_repr, scheme_of_unreadable
+
 SUFFIX = ".slots"
 PRIVATE_SUFFIX = ".private"  # for semaphores without a name, which are not listed
 # A subdirectory for the FIFOs of processes, so that listing them doesn't list all files.
@@ -28,7 +30,10 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
     given = directory if directory is not None else os.environ.get("SLOTWISE_DIR") or None
     if given is not None:
         if not isinstance(given, str | os.PathLike):
-            raise TypeError(f"directory must be a path or None, not {directory!r}")
+            raise TypeError(f"directory must be a path or None, not {redacted_repr(given)}")
+        if isinstance(given, str) and "://" in given:  # with a password in it, perhaps
+            what = "SLOTWISE_DIR" if directory is None else "directory"
+            raise ValueError(f"{what} must be a path, not a url: {scheme_of_unreadable(given)}")
         return Path(os.path.abspath(os.fspath(given)))  # noqa: PTH100 - resolve() would hide a symlink
     base = next((each for each in ("/tmp", "/var/tmp") if os.path.isdir(each)), "/tmp")  # noqa: S108, PTH112
     return Path(base, f"slotwise-{os.getuid()}")

@@ -65,16 +65,33 @@ def unusable(server: object, error: BaseException) -> BackendError:
     return Unusable(f"{server} can't be used: {type(error).__name__}: {said}")
 
 
+# What an error reply may begin with. Of one to a greeting with a password nothing else is quoted:
+# it may repeat the password, in whatever form.
+_CODES = frozenset(
+    {
+        *("ERR", "WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO", "DENIED", "MISCONF", "BUSY"),
+        *("LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "OOM"),
+    }
+)
+
+
 def said_by(server: object, words: object) -> str:
     """Return what a server said, or what is said about it, as a message may quote it."""
+    if getattr(words, "may_repeat_password", False):
+        code = str(words).partition(" ")[0]
+        return code if code in _CODES else "an error"
     return quoted(words, getattr(server, "secrets", ()))
 
 
 def not_redis(server: object, where: str, answer: object) -> BackendError:
-    """Return the error for a port where something other than Redis listens."""
+    """Return the error for a port where something other than Redis listens.
+
+    ``answer`` None is not quoted.
+    """
     if isinstance(answer, bytes):
         answer = answer.partition(b"\n")[0].strip()[:60].decode(errors="backslashreplace")
-    return Unusable(f"{where} does not speak Redis: it answered {said_by(server, answer)!r}")
+    said = "" if answer is None else f": it answered {said_by(server, answer)!r}"
+    return Unusable(f"{where} does not speak Redis{said}")
 
 
 _GRANT_MORE = (
@@ -114,8 +131,8 @@ def refused(server: object, reply: BaseException, kind: type[Refused] = Refused)
     text = str(reply)
     for word, diagnosis in _DIAGNOSES:
         if word in text:
-            return kind(f"{server} {diagnosis} (it said: {said_by(server, text)})")
-    return kind(f"{server} refused a command: {said_by(server, text)}")
+            return kind(f"{server} {diagnosis} (it said: {said_by(server, reply)})")
+    return kind(f"{server} refused a command: {said_by(server, reply)}")
 
 
 def denies_eval(reply: BaseException) -> bool:

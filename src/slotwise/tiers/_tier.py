@@ -25,16 +25,17 @@ class Tier:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise TypeError(f"the name of a tier must be a str, not {self.name!r}")
+            raise TypeError(f"the name of a tier must be a str, not {redacted_repr(self.name)}")
         if self.name in RESERVED:
             raise ValueError(f"a tier can't be called {self.name!r}: acquire() has that parameter")
         if not self.name.isidentifier():
             raise ValueError(
-                f"a tier can't be called {self.name!r}: its name is that of a keyword argument"
+                f"a tier can't be called {redacted_repr(self.name)}: its name is that of a keyword"
+                f" argument"
             )
         check_limit(f"the value of tier {self.name!r}", self.value)
         if not isinstance(self.keyed, bool):
-            raise TypeError(f"keyed must be True or False, not {self.keyed!r}")
+            raise TypeError(f"keyed must be True or False, not {redacted_repr(self.keyed)}")
 
     @property
     def spec(self) -> TierSpec:

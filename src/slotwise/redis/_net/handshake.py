@@ -25,12 +25,28 @@ _CLIENT_NAME = "slotwise"
 _OLDEST = (6, 2)
 
 
+class GreetingRefused(hiredis.ReplyError):
+    """An error reply in a conversation that began with a password."""
+
+    may_repeat_password = True
+
+
 class Handshake:
-    """A blocking conversation over a fresh socket."""
+    """A blocking conversation over a fresh socket.
+
+    If the greeting has a password in it (``is_secret``), replies are not quoted in messages.
+    """
 
     def __init__(
-        self, sock: socket.socket, deadline: float, endpoint: Endpoint, address: Address
+        self,
+        sock: socket.socket,
+        deadline: float,
+        endpoint: Endpoint,
+        address: Address,
+        *,
+        is_secret: bool,
     ) -> None:
+        self._is_secret = is_secret
         self.sock = sock
         self.reader = hiredis.Reader()
         self._deadline = deadline
@@ -69,6 +85,8 @@ class Handshake:
                 raise ConnectionResetError("it closed the connection")
             self._received = data[:100]
             self.reader.feed(data)
+        if self._is_secret and isinstance(reply, hiredis.ReplyError):
+            return GreetingRefused(str(reply))
         return reply
 
     def _parse(self) -> Any:
@@ -83,7 +101,8 @@ class Handshake:
 
     def misunderstood(self) -> BackendError:
         """Return the error for a last reply that Redis would never send."""
-        return _diagnosis.not_redis(self._endpoint, show_address(self.address), self._received)
+        answer = None if self._is_secret else self._received
+        return _diagnosis.not_redis(self._endpoint, show_address(self.address), answer)
 
 
 def _is_message(reply: Any) -> bool:
@@ -108,7 +127,8 @@ def greet(
     credentials = get_credentials(endpoint, options)
     deadline = time.monotonic() + config.connect_timeout
     sock = open_socket(endpoint, options, address, config.connect_timeout)
-    handshake = Handshake(sock, deadline, endpoint, address)
+    is_secret = credentials is not None
+    handshake = Handshake(sock, deadline, endpoint, address, is_secret=is_secret)
     try:
         if on_socket is not None:
             on_socket(sock)

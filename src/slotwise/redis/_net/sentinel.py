@@ -68,7 +68,8 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
             credentials = get_credentials(endpoint, options)
             deadline = time.monotonic() + config.connect_timeout
             sock = open_socket(endpoint, options, address, config.connect_timeout)
-            handshake = Handshake(sock, deadline, endpoint, address)
+            is_secret = credentials is not None
+            handshake = Handshake(sock, deadline, endpoint, address, is_secret=is_secret)
             commands = _greeting(credentials, listen=listen)
             # Last, since the primary may change before we listen.
             handshake.send([*commands, primary_command(endpoint)])
