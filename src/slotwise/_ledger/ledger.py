@@ -288,9 +288,13 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def _seat(self, claim: C, now: float) -> bool:
         """Turn ``claim`` into a holder if its slots are free."""
         if claim.slots == 1:
-            number = self._take_one()
-            if number is None:
-                return False
+            number: int | None
+            try:
+                number = heappop(self.free)
+            except IndexError:
+                number = self._take_one()
+                if number is None:
+                    return False
         else:
             claim.ranges = ranges = self._take(claim.slots)
             if not ranges:

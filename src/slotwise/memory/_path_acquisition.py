@@ -1,7 +1,7 @@
-"""PathLease: one acquisition of MemoryPaths, and the context manager around it.
+"""MemoryPathAcquisition: one acquisition of MemoryPaths, and the context manager around it.
 
 One object is the context manager, the ledger's claim and the caller's result,
-as the Lease of a semaphore is, and for the same reason.
+as a MemoryAcquisition is, and for the same reason.
 """
 
 from __future__ import annotations

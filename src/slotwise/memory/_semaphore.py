@@ -1,8 +1,8 @@
-"""MemorySemaphore: the public face of the memory driver.
+"""MemorySemaphore: the public class of the memory driver.
 
 It finds the tracker behind its name, and waits. Who gets a slot is decided by
 the ledger in the tracker; the way past all that, the ledger's quick lane, is
-here for ``async with semaphore:`` and in `_lease` for everything else.
+here for ``async with semaphore:`` and in `_acquisition` for everything else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     Args:
         value: how many slots there are.
         name: what instances share it by.
-        max_acquire_time: the longest wait in seconds; None waits for ever.
+        max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
     """

@@ -21,7 +21,7 @@ from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
-from slotwise._wait.wakers import Delivery, send
+from slotwise._wait.wakers import Delivery, send, wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _log
@@ -194,7 +194,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             exclusive_or_later(self.deadlines.discard, key, then=nothing)
 
     def _after_change(self, granted: list[MemoryClaim], now: float) -> list[MemoryClaim]:
-        super()._after_change(granted, now)
+        if granted:
+            super()._after_change(granted, now)
         if self.circulating == 0 and self.is_ended and self.registry is not None:
             self.registry.forget(self)
         return granted
@@ -326,7 +327,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             refused = not claim._slot_number and not self.retired
             failure = self.closed_error() if refused else None
             return send(future, Delivery(self, claim, future, claim._slot_number, failure))
-        return super()._wake(claim)
+        return wake(claim.waker, self, claim)
 
     def refused(self, claim: MemoryClaim | LineGrant) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""
