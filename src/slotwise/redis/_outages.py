@@ -15,10 +15,10 @@ _UNDER_WAY = 1.0
 
 
 class _Outage:
-    __slots__ = ("broken", "since")
+    __slots__ = ("broken", "noticed_at", "since")
 
     def __init__(self, *, broken: bool) -> None:
-        self.since = time.monotonic()
+        self.noticed_at = self.since = time.monotonic()
         self.broken = broken  # else the server is only silent
 
 
@@ -26,11 +26,15 @@ class _Outage:
 ongoing: dict[str, _Outage] = {}
 
 
-def begin(server: str, error: BaseException, *, broken: bool) -> None:
-    """Note that ``server`` does not answer; the first to notice logs it."""
+def begin(server: str, error: BaseException, *, broken: bool, ago: float = 0.0) -> None:
+    """Note that ``server`` does not answer; the first to notice logs it.
+
+    ``ago`` is how many seconds it has been known to be silent.
+    """
     outage = _Outage(broken=broken)
     known = ongoing.setdefault(server, outage)
     known.broken = known.broken or broken
+    known.since = min(known.since, time.monotonic() - ago)
     if known is outage:
         logger.warning("%s (trying again; releases continue in the background)", error)
 
@@ -38,7 +42,7 @@ def begin(server: str, error: BaseException, *, broken: bool) -> None:
 def answered(server: str) -> None:
     """Note a reply; called while there is any outage."""
     outage = ongoing.get(server)
-    if outage is None or (outage.broken and time.monotonic() - outage.since < _UNDER_WAY):
+    if outage is None or (outage.broken and time.monotonic() - outage.noticed_at < _UNDER_WAY):
         return
     end(server)
 

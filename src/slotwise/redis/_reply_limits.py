@@ -75,7 +75,7 @@ def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendErr
         f"{client.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
     )
     if seconds >= _OUTAGE and isinstance(error, Unreachable):
-        _outages.begin(client.server(slot), error, broken=False)
+        _outages.begin(client.server(slot), error, broken=False, ago=seconds)
     return error
 
 

@@ -185,6 +185,22 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     assert len(warnings_in(caplog, server)) == 2
 
 
+async def test_the_length_of_an_outage_is_counted_from_the_first_call_without_an_answer(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "slotwise.redis")
+    semaphore = a_semaphore(own_server.url)
+    await semaphore.stats()
+    own_server.pause()
+    with pytest.raises(BackendError):
+        await semaphore.stats()  # gives up after some 2 s
+    own_server.resume()
+    back = f"Redis at 127.0.0.1:{own_server.port} is back after "
+    await until(lambda: warnings_in(caplog, back), "it is back")
+    [message] = warnings_in(caplog, back)
+    assert float(message.removeprefix(back).removesuffix(" s")) >= 1.8
+
+
 # ------------------------------------------------------------------------ releasing
 
 

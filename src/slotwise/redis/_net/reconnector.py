@@ -78,6 +78,7 @@ class Reconnector:
         self._pause = 0.0  # before they are sent again
         self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
+        self._opening_since = 0.0  # when the last attempt began
         self._attempt = 0  # to open a connection; the results of earlier ones are ignored
         self._primary: Address | None = None  # that a sentinel named last
         self._opened_before = False
@@ -138,6 +139,7 @@ class Reconnector:
 
     def _start_opening(self, attempt: int) -> None:
         if attempt == self._attempt:
+            self._opening_since = time.monotonic()
             _in_thread(self._open_in_thread, attempt)
 
     def _open_in_thread(self, attempt: int) -> None:
@@ -205,7 +207,8 @@ class Reconnector:
         self.trouble = error
         self._failures += 1
         if isinstance(error, _diagnosis.Unreachable):
-            _outages.begin(self._server, error, broken=True)
+            ago = time.monotonic() - self._opening_since
+            _outages.begin(self._server, error, broken=True, ago=ago)
         hopeless = isinstance(error, _diagnosis.Refused)
         kept: list[Call] = []
         failed: list[Call] = []
