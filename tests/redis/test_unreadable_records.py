@@ -101,3 +101,23 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
         assert "'spoilt' can't be read: " in capfd.readouterr().err
         assert command_line(["kick", "nobody", "--yes", "--url", server.url]) == 1
         assert "has a holder with the id 'nobody'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["9" * 27, "-5", "0", "zz", "2.5"])
+async def test_a_value_of_garbage_is_called_unreadable_and_not_a_number(
+    server: Server,
+    config: RedisConfig,
+    raw: redis.Redis,
+    value: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    raw.set(f"{NAMESPACE}_max:bad", value, ex=3600)
+    raw.zadd(f"{NAMESPACE}_main:bad", {"theirs": FAR})
+    raw.expire(f"{NAMESPACE}_main:bad", 3600)
+    semaphore = RedisSemaphore(name="s", value=10, config=config)
+    async with semaphore:
+        assert list(await RedisSemaphore.get_acquired_stats(config=config)) == ["s"]
+    said = f"'bad' can't be read: Redis at 127.0.0.1:{server.port} refused a command"
+    for words in (["ls"], ["show", "bad"], ["close", "bad", "--yes"], ["open", "bad"]):
+        assert command_line([*words, "--url", server.url]) == 1
+        assert said in capfd.readouterr().err

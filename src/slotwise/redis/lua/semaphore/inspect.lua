@@ -11,7 +11,11 @@ open(1, ARGV[1])
 pattern = ARGV[3]
 end_ttls()
 drop_silent()
-local value = current_value()
+local text = redis.call('HGET', state, '.value') or redis.call('GET', max)
+local value = tonumber(text or nil)
+if text and not (value and value >= 1 and value <= 2^53 and value == math.floor(value)) then
+  return redis.error_reply('ERR its value is no number of slots: ' .. string.sub(text, 1, 40))
+end
 settle(value, tonumber(ARGV[4]))
 local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then keep_closed() end
