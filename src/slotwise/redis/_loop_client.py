@@ -20,7 +20,7 @@ from slotwise.redis._endpoint import Address
 from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.reconnector import Reconnector
-from slotwise.redis._reply_limits import INSPECT, reply_within
+from slotwise.redis._reply_limits import INSPECT, ReplyDeadlines, reply_within
 from slotwise.redis._scripts import Script
 
 
@@ -57,6 +57,7 @@ class LoopClient:
         # Releases that wait for the end of this tick; see `_release_batching`.
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         self.closing_idle = False  # whether its loop was asked to close them
+        self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         self._parked: list[Call] = []  # until it is known who serves their slots

@@ -7,6 +7,7 @@ thread, which keeps trying after the caller's event loop is gone.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +31,7 @@ LEAVE_QUEUE = 0.15  # after a timeout, which is kept to within 0.2 s
 # The shortest silence that is called an outage: a caller with a short timeout proves nothing.
 _OUTAGE = EXIT_LIMIT
 
-# The event loop may have been blocked, with the reply waiting in the socket.
+# What a reply that waits in the socket needs to be read once the event loop goes on.
 _GRACE = 0.02
 
 
@@ -48,7 +49,8 @@ async def reply_within(
         BackendError: the server can't be used.
     """
     # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
-    timer = client.loop.call_later(max(seconds - _GRACE, 0.0), _inspect, reply, client.loop)
+    deadlines = client.reply_deadlines
+    deadlines.add(reply, client.loop.time() + seconds - _GRACE)
     client.awaited += 1
     try:
         return await reply
@@ -56,12 +58,49 @@ async def reply_within(
         raise no_reply(seconds, client, slot) from None
     finally:
         client.awaited -= 1
-        timer.cancel()
+        deadlines.remove(reply)
 
 
-def _inspect(reply: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
-    if not reply.done():
-        loop.call_later(_GRACE, _stop_waiting, reply)
+class ReplyDeadlines:
+    """Until when the replies of one event loop are awaited, with one timer for all of them.
+
+    A timer for each reply would cost a tenth of a release. This one is left to run when its
+    reply has come, and then set to the earliest deadline that is left.
+    """
+
+    # Between any two ticks:
+    #   D1  if a reply is awaited, the timer rings no later than its deadline
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._deadlines: dict[asyncio.Future[Any], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+
+    def add(self, reply: asyncio.Future[Any], deadline: float) -> None:
+        self._deadlines[reply] = deadline
+        if deadline < self._rings_at:
+            self._set_timer(deadline)
+
+    def remove(self, reply: asyncio.Future[Any]) -> None:
+        del self._deadlines[reply]
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._rings_at = None, math.inf
+        now = self._loop.time()
+        for reply, deadline in self._deadlines.items():
+            if deadline <= now:
+                # The event loop may have been blocked, with the reply waiting in the socket.
+                self._loop.call_later(_GRACE, _stop_waiting, reply)
+        left = [deadline for deadline in self._deadlines.values() if deadline > now]
+        if left:
+            self._set_timer(min(left))
 
 
 def _stop_waiting(reply: asyncio.Future[Any]) -> None:

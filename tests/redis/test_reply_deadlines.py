@@ -1,0 +1,60 @@
+"""One timer serves all callers that wait for replies, and each stops waiting in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slotwise.redis._reply_limits import _GRACE, ReplyDeadlines, _NoReply
+
+
+async def outcome(deadlines: ReplyDeadlines, reply: asyncio.Future, seconds: float) -> object:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    deadlines.add(reply, started + seconds - _GRACE)
+    try:
+        return await reply
+    except _NoReply:
+        return loop.time() - started
+    finally:
+        deadlines.remove(reply)
+
+
+async def test_replies_stop_being_awaited_at_their_own_deadlines() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = ReplyDeadlines(loop)
+    limits = [0.3, 0.1, 0.2, 0.1]
+    waited = await asyncio.gather(
+        *(outcome(deadlines, loop.create_future(), seconds) for seconds in limits)
+    )
+    assert all(took >= seconds - 0.01 for took, seconds in zip(waited, limits, strict=True))
+    assert waited[1] < waited[0]
+
+
+async def test_a_reply_that_comes_in_time_leaves_the_timer_to_the_next_one() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = ReplyDeadlines(loop)
+    early = loop.create_future()
+    loop.call_soon(early.set_result, "the reply")
+    assert await outcome(deadlines, early, 0.1) == "the reply"
+    timer = deadlines._timer
+    late = asyncio.create_task(outcome(deadlines, loop.create_future(), 0.15))
+    await asyncio.sleep(0)
+    assert deadlines._timer is timer  # it rings earlier, and is set anew then
+    assert await late >= 0.14
+    assert not deadlines._deadlines
+
+
+@pytest.mark.parametrize("count", [1000])
+async def test_many_releases_set_few_timers(count: int, monkeypatch) -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = ReplyDeadlines(loop)
+    timers = []
+    call_at = loop.call_at
+    monkeypatch.setattr(loop, "call_at", lambda *args, **more: timers.append(1) or call_at(*args))
+    for _ in range(count):
+        reply = loop.create_future()
+        loop.call_soon(reply.set_result, None)
+        await outcome(deadlines, reply, 60)
+    assert len(timers) == 1
