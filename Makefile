@@ -16,7 +16,7 @@ help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
-	@$(BIN)/python -m slotwise._cli.demo $(ARGS)
+	@$(BIN)/python -m slotwise demo $(ARGS)
 
 # Two at a time: much of the suite waits for servers, processes and heartbeats.
 test: $(VENV)/.installed-test  ## all tests (ARGS="-k word" for some of them)

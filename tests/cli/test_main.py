@@ -216,6 +216,16 @@ def test_names_and_labels_can_not_write_to_the_terminal(shell: Shell):
 
 
 @pytest.mark.soak
+def test_make_demo_starts_the_demo():
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert "python -m slotwise demo" in makefile
+    shown = subprocess.run(
+        [sys.executable, "-m", "slotwise", "demo", "--help"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "demo" in shown.stdout
+
+
 def test_the_second_part_of_the_demo_is_real(shell: Shell):
     text = "from slotwise._cli import demo_shell; demo_shell.show()"
     ran = subprocess.run(
