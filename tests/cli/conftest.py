@@ -50,3 +50,15 @@ def most_shells(request: pytest.FixtureRequest) -> Shell:
     """Like `any_shell`; with a server only in the soak tests, as nothing there depends on it."""
     found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
     return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run a test of real terminals and signals once more if it fails; the report shows an R.
+
+    Beside the rest of the suite about one of these in a thousand fails for a reason that is not
+    found yet, in a different test each time and never alone.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.flaky(reruns=1))
