@@ -55,8 +55,8 @@ def most_shells(request: pytest.FixtureRequest) -> Shell:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run a test of real terminals and signals once more if it fails; the report shows an R.
 
-    Beside the rest of the suite about one of these in a thousand fails for a reason that is not
-    found yet, in a different test each time and never alone.
+    In two of three runs of the whole suite one of these failed, a different one each time, and
+    neither failed when run alone. The cause is not found; this hides it until it is.
     """
     here = Path(__file__).parent
     for item in items:
