@@ -407,6 +407,9 @@ class Reconnector:
         self._ended = True
         if self.connection is not None:
             self.connection.close_socket()
+        # Opened, while the loop was closed before it could take the socket over.
+        if self._handshake_sock is not None:
+            self._handshake_sock.close()
 
 
 def _in_thread(run: Callable[..., object], *args: object) -> None:
