@@ -153,25 +153,38 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, 0 or more."""
+    """A duration of 0 or more: seconds, or with a unit."""
     return _seconds(text, "0 or more", lambda given: given >= 0)
 
 
 def some_seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """A duration above 0."""
     return _seconds(text, "more than 0", lambda given: given > 0)
 
 
 def interval(text: str) -> float:
-    """The seconds between two samples."""
-    return _seconds(text, "at least 0.1", lambda given: given >= 0.1)
+    """The time between two samples."""
+    return _seconds(text, "at least 0.1 s", lambda given: given >= 0.1)
 
 
 def _seconds(text: str, least: str, is_enough: Callable[[float], bool]) -> float:
-    try:
-        given = float(text)
-    except ValueError:
-        given = math.nan
-    if not (math.isfinite(given) and is_enough(given)):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, {least}, not {text!r}")
+    given = duration(text)
+    if given is None or not is_enough(given):
+        raise argparse.ArgumentTypeError(f"must be {DURATION}, {least}, not {text!r}")
     return given
+
+
+#: what messages call a duration
+DURATION = "a time such as 5 (seconds), 250ms, 10m, 1h or 1.5d"
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # "ms" before "s"
+
+
+def duration(text: str) -> float | None:
+    """Return the seconds of ``90``, ``250ms``, ``10m``, ``1h`` or ``1.5d``; None if it is none."""
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    try:
+        given = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        return None
+    return given if math.isfinite(given) else None

@@ -74,7 +74,7 @@ def _parser() -> Parser:
         "  slotwise top --json         of one moment, for programs",
     )
     parser.add_argument(
-        "--every", type=interval, default=1.0, metavar="S", help="seconds between two samples [1]"
+        "--every", type=interval, default=1.0, metavar="S", help="time between two samples [1s]"
     )
     parser.add_json()
     parser.add_url()
