@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -192,3 +192,89 @@ def test_copies_in_memory_do_not_make_room_for_a_second_holder() -> None:
     with semaphore:
         assert copy.deepcopy(semaphore).try_acquire_sync() is None
         assert unpickled(semaphore).try_acquire_sync() is None
+
+
+# ------------------------------------------------------------------ subclasses
+
+
+class _Limits:
+    """What the subclasses of this module are made with, beside their tenant."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    name = ""
+
+
+class MemoryOfTenant(MemorySemaphore):
+    __slots__ = ("__dict__", "tenant")
+
+    def __init__(self, tenant: str) -> None:
+        self.regions = ["eu"]
+        super().__init__(1, name=f"{_Limits.name}:{tenant}")
+        self.tenant = tenant
+
+
+class ProcessOfTenant(ProcessSemaphore):
+    def __init__(self, tenant: str) -> None:
+        self.regions = ["eu"]
+        super().__init__(1, name=f"{_Limits.name}:{tenant}", **_Limits.options)
+        self.tenant = tenant
+
+
+class RedisOfTenant(RedisSemaphore):
+    def __init__(self, tenant: str) -> None:
+        self.regions = ["eu"]
+        super().__init__(1, name=f"{_Limits.name}:{tenant}", **_Limits.options)
+        self.tenant = tenant
+
+
+class TiersOfTenant(Tiers):
+    def __init__(self, tenant: str) -> None:
+        self.regions = ["eu"]
+        super().__init__(Tier("all", 1), name=f"{_Limits.name}:{tenant}", **_Limits.options)
+        self.tenant = tenant
+
+
+class ManagerOfTenant(SlotManager):
+    def __init__(self, tenant: str) -> None:
+        self.regions = ["eu"]
+        super().__init__(max_downloads=1, name=f"{_Limits.name}:{tenant}", **_Limits.options)
+        self.tenant = tenant
+
+    def try_acquire_sync(self) -> AcquisitionResult | None:
+        return self._downloads.try_acquire_sync()
+
+    def release_sync(self, acquired: AcquisitionResult) -> bool:
+        return self.release_download_slot_sync(acquired)
+
+
+SUBCLASSES = [
+    (MemoryOfTenant, "memory"),
+    (ProcessOfTenant, "processes"),
+    (RedisOfTenant, "redis"),
+    (TiersOfTenant, "tiers"),
+    (TiersOfTenant, "redis tiers"),
+    (ManagerOfTenant, "tiers"),
+]
+
+
+@pytest.mark.parametrize(("kind", "where"), SUBCLASSES)
+def test_a_subclass_with_another_init_is_copied_with_what_it_adds(
+    kind: Callable[[str], Any], where: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    _Limits.name, _Limits.options = name, {}
+    if where == "processes":
+        _Limits.options = {"directory": request.getfixturevalue("tmp_path") / "slots"}
+    elif where.startswith("redis"):
+        config = RedisConfig(request.getfixturevalue("server").url)
+        _Limits.options = {"url" if "tiers" in where else "config": config}
+    limit = kind("acme")
+    for copied in COPIES:
+        twin = copied(limit)
+        assert type(twin) is kind
+        assert (twin.tenant, twin.regions) == ("acme", ["eu"])
+        assert (twin.regions is limit.regions) is (copied is copy.copy)
+        held = limit.try_acquire_sync()
+        assert held is not None
+        assert twin.try_acquire_sync() is None
+        assert limit.release_sync(held) is True
+    limit.close_sync()

@@ -1,9 +1,23 @@
-"""Copies of a limit are the same limit: by its name and arguments, or, if it is private, itself."""
+"""Copies of a limit are the same limit: by its name and arguments, or, if it is private, itself.
+
+Subclasses may have any ``__init__``: copies are made by the ``__init__`` of our own class, and
+get what the subclass has added to the object.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+
+class Recipe(NamedTuple):
+    """How to make another object of the same limit."""
+
+    base: type  # our class, whose __init__ is called
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    attributes: Mapping[str, Any] = {}  # set afterwards
 
 
 class SameWhenCopied:
@@ -11,27 +25,73 @@ class SameWhenCopied:
 
     __slots__ = ()
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        """What to call, and with what, for an object of the same limit; None if it is private."""
+    def _recipe(self) -> Recipe | None:
+        """Return how to make an object of the same limit; None if it is private."""
         return None
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
-        how = self._remake()
-        if how is None:
+        recipe = self._recipe()
+        if recipe is None:
             raise TypeError(
                 f"this {type(self).__name__} is private and can't be pickled:"
                 f" another process finds it only by a name"
             )
-        return how
+        return make, (type(self), *recipe, _added_by_subclass(self, recipe))
 
     def __copy__(self) -> Self:
-        how = self._remake()
-        return self if how is None else how[0](*how[1])
+        recipe = self._recipe()
+        if recipe is None:
+            return self
+        made: Self = make(type(self), *recipe, _added_by_subclass(self, recipe))
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.__copy__()
+        recipe = self._recipe()
+        if recipe is None:
+            return self
+        made: Self = make(type(self), *recipe)
+        memo[id(self)] = made
+        _set(made, copy.deepcopy(_added_by_subclass(self, recipe), memo))
+        return made
 
 
-def make(kind: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What `_remake` gives to be called where there are keyword arguments."""
-    return kind(*args, **options)
+def make(
+    kind: type[Any],
+    base: type[Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    *attributes: Mapping[str, Any],
+) -> Any:
+    """Make an object of a recipe; ``kind`` is ``base`` or a subclass of it."""
+    made = object.__new__(kind)
+    base.__init__(made, *args, **options)
+    for each in attributes:
+        _set(made, each)
+    return made
+
+
+def _set(made: object, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)
+
+
+def _added_by_subclass(limit: SameWhenCopied, recipe: Recipe) -> dict[str, Any]:
+    """The attributes of an object that our own ``__init__`` doesn't set."""
+    kind, base = type(limit), recipe.base
+    if kind is base:
+        return {}
+    of_subclasses = kind.__mro__[: kind.__mro__.index(base)]
+    slots = {name for each in of_subclasses for name in _slots_of(each)}
+    added = {name: getattr(limit, name) for name in sorted(slots) if hasattr(limit, name)}
+    # Ours may have a __dict__ too: what a new object has there is not the subclass's.
+    ours = getattr(make(kind, *recipe), "__dict__", {})
+    added |= {
+        key: value for key, value in getattr(limit, "__dict__", {}).items() if key not in ours
+    }
+    return added
+
+
+def _slots_of(kind: type) -> list[str]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else slots
+    return [name for name in names if name not in ("__dict__", "__weakref__")]

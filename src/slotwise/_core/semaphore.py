@@ -7,10 +7,9 @@ who gets a slot, and nothing here waits: drivers do.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from slotwise._core.copying import make
+from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -71,8 +70,13 @@ class Semaphore(Limit):
     def _arguments(self) -> dict[str, Any]:
         """What it was made with."""
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        return None if self.name is None else (make, (type(self), (), self._arguments()))
+    @property
+    @abstractmethod
+    def _base(self) -> type[Semaphore]:
+        """The class of the driver, of which this may be a subclass."""
+
+    def _recipe(self) -> Recipe | None:
+        return None if self.name is None else Recipe(self._base, (), self._arguments())
 
     # ------------------------------------------------------------ inspecting
 

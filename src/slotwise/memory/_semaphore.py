@@ -168,6 +168,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def __repr__(self) -> str:
         return f"<MemorySemaphore {display(self._name)} value={self.value}>"
 
+    @property
+    def _base(self) -> type[MemorySemaphore]:
+        return MemorySemaphore
+
     def _arguments(self) -> dict[str, Any]:
         return {
             "value": self._value,

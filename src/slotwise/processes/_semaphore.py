@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -27,7 +27,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_seconds,
 )
-from slotwise._core.copying import make
+from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -135,6 +135,10 @@ class ProcessSemaphore(Semaphore):
         name, directory = self._attachment.name, self._attachment.directory
         return f"<ProcessSemaphore {name!r} value={self.value}, {directory}>"
 
+    @property
+    def _base(self) -> type[ProcessSemaphore]:
+        return ProcessSemaphore
+
     def _arguments(self) -> dict[str, Any]:
         return {
             "value": self._declared,
@@ -145,12 +149,12 @@ class ProcessSemaphore(Semaphore):
             "directory": self.directory,
         }
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        if self._declared is not None:
-            return super()._remake()
-        arguments = self._arguments()  # of an existing one, whatever its value
-        del arguments["value"]
-        return make, (type(self).existing, (), arguments)
+    def _recipe(self) -> Recipe | None:
+        recipe = super()._recipe()
+        if recipe is None or self._declared is not None:
+            return recipe
+        options = {**recipe.options, "value": 1}  # of an `existing` one, whatever its value
+        return recipe._replace(options=options, attributes={"_declared": None})
 
     @property
     def directory(self) -> Path:

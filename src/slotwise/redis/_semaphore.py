@@ -106,6 +106,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
             f"<RedisSemaphore {self._written_name!r} value={self.value}, {self._config.endpoint}>"
         )
 
+    @property
+    def _base(self) -> type[RedisSemaphore]:
+        return RedisSemaphore
+
     def _arguments(self) -> dict[str, Any]:
         return {
             "value": self._value,

@@ -5,10 +5,10 @@ Nothing here waits or decides: the backend of the tiers does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from slotwise._core.arguments import UNSET, Unset
+from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 
@@ -46,10 +46,10 @@ class PathLimit(Limit):
         keys = ", ".join(f"{name}={key!r}" for name, key in self.keys.items())
         return f"<{keys or 'no keys'} of {self._tiers!r}>"
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        if self._tiers._remake() is None:
+    def _recipe(self) -> Recipe | None:
+        if self._tiers._recipe() is None:
             return None
-        return type(self), (self._tiers, self._path)
+        return Recipe(PathLimit, (self._tiers, self._path), {})
 
     # ------------------------------------------------------------- acquiring
 

@@ -7,13 +7,12 @@ documented verbs, and the clean-up of users that have not been seen for long.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.arguments import check_seconds
-from slotwise._core.copying import SameWhenCopied
+from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
@@ -133,12 +132,12 @@ class SlotManager(SameWhenCopied):
 
     @classmethod
     def from_options(cls, options: SlotOptions) -> Self:
-        return cls(**{field.name: getattr(options, field.name) for field in fields(options)})
+        return cls(**_arguments(options))
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        if self._uploads._remake() is None:
+    def _recipe(self) -> Recipe | None:
+        if self._uploads._recipe() is None:
             return None
-        return type(self).from_options, (self.options,)
+        return Recipe(SlotManager, (), _arguments(self.options))
 
     def __repr__(self) -> str:
         options = self.options
@@ -351,6 +350,10 @@ class SlotManager(SameWhenCopied):
         traceback: TracebackType | None,
     ) -> None:
         self.close_sync()
+
+
+def _arguments(options: SlotOptions) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in fields(options)}
 
 
 def _closed(_what: str, *, reason: str | None = None) -> SlotManagerClosed:

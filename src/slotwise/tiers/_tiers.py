@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from slotwise._core.arguments import (
     UNSET,
@@ -21,7 +21,7 @@ from slotwise._core.arguments import (
     check_seconds,
     check_text,
 )
-from slotwise._core.copying import SameWhenCopied, make
+from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.paths import KeyStats, Path, TierStats
 from slotwise._core.redaction import redacted_repr
@@ -137,10 +137,8 @@ class Tiers(SameWhenCopied):
             self._context = self._backend.cm
             self._does_io = False
 
-    def _remake(self) -> tuple[Callable[..., Self], tuple[Any, ...]] | None:
-        if self._private:
-            return None
-        return make, (type(self), tuple(self._tiers.values()), self._options)
+    def _recipe(self) -> Recipe | None:
+        return None if self._private else Recipe(Tiers, self.tiers, self._options)
 
     @property
     def name(self) -> str | None:
