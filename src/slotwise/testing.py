@@ -13,7 +13,6 @@ import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -53,12 +52,7 @@ class FakeClock:
         clock.glance.time = self._now
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         clock.now = time.monotonic
         clock.glance.time = time.monotonic()
         clock.timekeeper.resume()

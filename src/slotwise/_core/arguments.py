@@ -65,6 +65,11 @@ def check_seconds(
     return seconds
 
 
+def check_timeout(given: float | Unset | None, default: float | None) -> float | None:
+    """The longest wait in seconds, 0 for none, None for no limit; ``default`` if left out."""
+    return default if given is UNSET else check_seconds("timeout", given, zero=True)
+
+
 def check_name(given: object) -> str | None:
     """A non-empty str, or None for a private semaphore."""
     if given is None:

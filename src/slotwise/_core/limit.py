@@ -57,11 +57,7 @@ class Limit(SameWhenCopied, ABC):
 
     @abstractmethod
     async def acquire(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival.
 
@@ -82,11 +78,7 @@ class Limit(SameWhenCopied, ABC):
 
     @abstractmethod
     def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread.
 
@@ -154,11 +146,7 @@ class Limit(SameWhenCopied, ABC):
     # ------------------------------------------------------ context managers
 
     def cm(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; entering it returns the result.
 

@@ -66,9 +66,14 @@ class Semaphore(Limit):
     def _title(self) -> str:
         return display(self.name)
 
-    @abstractmethod
     def _arguments(self) -> dict[str, Any]:
-        """What it was made with."""
+        """What it was made with; drivers add the value, and what only they take."""
+        return {
+            "name": self._name,
+            "max_acquire_time": self._max_acquire_time,
+            "ttl": self._ttl,
+            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+        }
 
     @property
     @abstractmethod

@@ -173,13 +173,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return MemorySemaphore
 
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "value": self._value,
-            "name": self._name,
-            "max_acquire_time": self._max_acquire_time,
-            "ttl": self._ttl,
-            "cancel_task_after_ttl": self._cancel_task_after_ttl,
-        }
+        return {"value": self._value, **super()._arguments()}
 
     @property
     def value(self) -> int:
@@ -188,11 +182,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     # ---------------------------------------------------------------- taking
 
     def cm(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionContext:
         lease: MemoryAcquisition
         if timeout is UNSET:
@@ -215,11 +205,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return lease
 
     async def acquire(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         lease: MemoryAcquisition
         lease = self.cm(slots, timeout=timeout, label=label)  # type: ignore[assignment]
@@ -233,11 +219,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return lease
 
     def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         return self.cm(slots, timeout=timeout, label=label).__enter__()

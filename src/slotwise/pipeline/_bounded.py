@@ -17,7 +17,6 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
 
 from slotwise.pipeline._ending import Ending, carry
@@ -92,12 +91,7 @@ class BoundedMap(Generic[R]):
             self._open()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

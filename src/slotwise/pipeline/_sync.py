@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 from slotwise._core.limit import refuse_to_block_a_loop
@@ -85,12 +84,7 @@ class BoundedMapSync(Generic[R]):
         self._workers.open()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

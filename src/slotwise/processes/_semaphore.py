@@ -26,6 +26,7 @@ from slotwise._core.arguments import (
     check_name,
     check_reason,
     check_seconds,
+    check_timeout,
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
@@ -140,14 +141,7 @@ class ProcessSemaphore(Semaphore):
         return ProcessSemaphore
 
     def _arguments(self) -> dict[str, Any]:
-        return {
-            "value": self._declared,
-            "name": self._name,
-            "max_acquire_time": self._max_acquire_time,
-            "ttl": self._ttl,
-            "cancel_task_after_ttl": self._cancel_task_after_ttl,
-            "directory": self.directory,
-        }
+        return {"value": self._declared, **super()._arguments(), "directory": self.directory}
 
     def _recipe(self) -> Recipe | None:
         recipe = super()._recipe()
@@ -178,11 +172,7 @@ class ProcessSemaphore(Semaphore):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival over all processes.
 
@@ -206,11 +196,7 @@ class ProcessSemaphore(Semaphore):
         return acquisition
 
     def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         acquisition = self._new(slots, timeout, label)
@@ -258,10 +244,7 @@ class ProcessSemaphore(Semaphore):
     ) -> ProcessAcquisition:
         if slots != 1 or type(slots) is not int:  # True equals 1, but is no number of slots
             check_count("slots", slots)
-        if timeout is UNSET:
-            timeout = self._max_acquire_time
-        elif timeout is not None:
-            timeout = check_seconds("timeout", timeout, zero=True)
+        seconds = check_timeout(timeout, self._max_acquire_time)
         if label is not None:
             check_label(label)
         file = self._attachment.file()
@@ -270,7 +253,7 @@ class ProcessSemaphore(Semaphore):
         now = clock.now()
         generation = self._generation
         return ProcessAcquisition(
-            acquisition_id, file, slots, self._ttl, timeout, label, now, generation
+            acquisition_id, file, slots, self._ttl, seconds, label, now, generation
         )
 
     def _request(
@@ -477,11 +460,11 @@ class ProcessSemaphore(Semaphore):
             file.fail_closed()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        check_reason(reason)
+        reason = check_reason(reason)
         await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        check_reason(reason)
+        reason = check_reason(reason)
         self._attachment.call(operations.close_everywhere, reason, self._declared)
 
     async def reopen(self) -> None:

@@ -17,6 +17,7 @@ from slotwise._core.arguments import (
     check_name,
     check_reason,
     check_seconds,
+    check_timeout,
 )
 from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
@@ -113,10 +114,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     def _arguments(self) -> dict[str, Any]:
         return {
             "value": self._value,
-            "name": self._name,
-            "max_acquire_time": self._max_acquire_time,
-            "ttl": self._ttl,
-            "cancel_task_after_ttl": self._cancel_task_after_ttl,
+            **super()._arguments(),
             "heartbeat_max_interval": self._interval,
             "ping_interval": self._ping_interval,
             "cancel_task_on_loss": self._cancel_task_on_loss,
@@ -152,11 +150,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
 
@@ -170,13 +164,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
             ValueError: ``slots`` is more than the semaphore has, or more than 10,000.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        if timeout is UNSET:
-            timeout = self._max_acquire_time
-        else:
-            timeout = check_seconds("timeout", timeout, zero=True)
+        seconds = check_timeout(timeout, self._max_acquire_time)
         acquisition = self._new_acquisition(self._check_slots(slots), label)
-        acquisition.send_request(wait=timeout != 0)
-        await wait_for_grant(acquisition, timeout)
+        acquisition.send_request(wait=seconds != 0)
+        await wait_for_grant(acquisition, seconds)
         return acquisition
 
     async def try_acquire(
@@ -198,11 +189,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return acquisition
 
     def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         return self._acquire_blocking(lambda: self.acquire(slots, timeout=timeout, label=label))

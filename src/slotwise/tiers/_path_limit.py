@@ -54,20 +54,12 @@ class PathLimit(Limit):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         return await self._tiers._acquire(self._path, slots, timeout, label)
 
     def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         return self._tiers._acquire_sync(self._path, slots, timeout, label)
 
@@ -82,11 +74,7 @@ class PathLimit(Limit):
         return self._tiers._try_acquire_sync(self._path, slots, label)
 
     def cm(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionContext:
         return self._tiers._cm(self._path, slots, timeout, label)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.arguments import check_seconds
@@ -332,23 +331,13 @@ class SlotManager(SameWhenCopied):
     async def __aenter__(self) -> SlotManager:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def __enter__(self) -> SlotManager:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close_sync()
 
 

@@ -7,7 +7,6 @@ decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from slotwise._core.arguments import (
@@ -20,6 +19,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_seconds,
     check_text,
+    check_timeout,
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
@@ -321,9 +321,7 @@ class Tiers(SameWhenCopied):
         return AcquiringContext(PathLimit(self, path), 1, timeout, label)
 
     def _timeout(self, timeout: float | Unset | None) -> float | None:
-        if timeout is UNSET:
-            return self._max_acquire_time
-        return check_seconds("timeout", timeout, zero=True)
+        return check_timeout(timeout, self._max_acquire_time)
 
     def _reraise(self, closed: SemaphoreClosed) -> NoReturn:
         if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
@@ -491,12 +489,7 @@ class Tiers(SameWhenCopied):
     async def __aenter__(self) -> Tiers:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def _check_resize(self, tier: str, value: int, key: str | None) -> None:
