@@ -162,10 +162,10 @@ class Pair:
         self.end_what_is_over()
         self.resized = True
         node = "" if key is None else write_node(tier, key)
-        args = ("s*,m*,l", self.declared, tier, node, value, 60)
+        args = ("s*,m*,l", self.declared, tier, node, value, 60, "")
         reply = self.run("tiers/resize", "", INTERVAL, *args)
         self.note(self.ledger.resize(tier, value, key, self.now, one=key is not None))
-        assert reply == ["resized", *["unfinished"] * self.ledger.unfinished]
+        assert reply == ["resized", "", *["unfinished"] * self.ledger.unfinished]
 
     def close(self) -> None:
         self.end_what_is_over()

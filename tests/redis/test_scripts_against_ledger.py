@@ -174,12 +174,12 @@ class Pair:
 
     def resize(self, value: int) -> None:
         self.end_what_is_over()
-        reply = self.run(load("semaphore/resize"), "", INTERVAL, "", self.value, value, 60)
+        reply = self.run(load("semaphore/resize"), "", INTERVAL, "", self.value, value, 60, "")
         if self.ledger.closed:
             assert reply == ["closed", "for a while"]
             return
         self.note(self.ledger.resize(value, self.now)[1])
-        assert reply == ["resized", value]
+        assert reply == ["resized", value, ""]
 
     def close(self) -> None:
         self.end_what_is_over()

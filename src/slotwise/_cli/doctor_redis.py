@@ -222,7 +222,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     look = load("semaphore/inspect")
     reply = handshake.ask(
         *("EVALSHA", look.sha, len(keys.all), *keys.all),
-        *(b"", b"counts", keys.notification, 15),
+        *(b"", b"counts", keys.notification, 15, b""),
     )
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
         loaded = (

@@ -232,6 +232,17 @@ class RedisLimit:
     def close_sync(self) -> None:
         self._run_blocking(self.close())
 
+    async def _refuse_waiters(self, messages: list[bytes]) -> None:
+        """Have all waiters refused, after a script that closed the name, in bounded calls."""
+        shared, record = self._attached()
+        while messages[-1:] == [shared_clients.UNFINISHED]:
+            self._dispatch(messages[:-1])
+            args = [b"", shared.client().token, self._interval, record.keys.notification, 0, 0]
+            [[due_ms, *messages]] = await self._run_script(self._dialect.heartbeat, args)
+            if due_ms == 0:
+                messages.append(shared_clients.UNFINISHED)
+        self._dispatch(messages)
+
     # --------------------------------------------------------- calls, threads
 
     async def _run_script(self, script: Script, args: list[Any]) -> Any:

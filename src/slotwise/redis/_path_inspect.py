@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ def read_path_stats(
     reply: list[Any], tiers: Sequence[TierSpec], path: Path, *, closed_here: bool
 ) -> PathStats:
     """``closed_here``: whether this process has closed the name for itself."""
-    closed, reason, _, *numbers = reply
+    closed, reason, _, _, *numbers = reply
     closure = Closure(reason.decode() if closed == 2 else None) if closed else None
     if len(numbers) == 4 * len(path):
         nodes = tuple(NodeStats(*numbers[at : at + 4]) for at in range(0, len(numbers), 4))
@@ -26,10 +26,9 @@ def read_path_stats(
     return PathStats(nodes, closed_here, closure)
 
 
-def read_path_claimants(reply: list[Any], tiers: Sequence[TierSpec]) -> list[Claimant]:
+def read_path_claimants(claims: Mapping[bytes, bytes], tiers: Sequence[TierSpec]) -> list[Claimant]:
     """Holders in the order of their grants, waiters in that of their tickets."""
-    flat = reply[3:]
-    found = [_read(each, claim, tiers) for each, claim in zip(flat[::2], flat[1::2], strict=True)]
+    found = [_read(each, claim, tiers) for each, claim in claims.items()]
     return [claimant for _, claimant in sorted(found, key=lambda pair: pair[0])]
 
 

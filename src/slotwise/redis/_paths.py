@@ -163,18 +163,28 @@ class RedisPaths(RedisLimit, PathBackend):
         return self._run_blocking(self.stats_of(path))
 
     async def holders(self) -> list[Claimant]:
-        return read_path_claimants(await self._inspect("holders"), self._tiers)
+        return await self._list("holders")
 
     def holders_sync(self) -> list[Claimant]:
         return self._run_blocking(self.holders())
 
     async def waiters(self) -> list[Claimant]:
-        return read_path_claimants(await self._inspect("waiters"), self._tiers)
+        return await self._list("waiters")
 
     def waiters_sync(self) -> list[Claimant]:
         return self._run_blocking(self.waiters())
 
-    async def _inspect(self, *what: str) -> list[Any]:
+    async def _list(self, what: str) -> list[Claimant]:
+        """Return all of them; very many are listed in several calls."""
+        claims: dict[bytes, bytes] = {}
+        go_on = b""
+        while True:
+            _, _, _, go_on, *flat = await self._inspect(what, go_on)
+            claims |= zip(flat[::2], flat[1::2], strict=True)
+            if not go_on:
+                return read_path_claimants(claims, self._tiers)
+
+    async def _inspect(self, *what: str | bytes) -> list[Any]:
         reply: list[Any] = await self._run_script(_INSPECT, [b"", *what])
         if reply[2]:
             shared, record = self._attached()
@@ -205,12 +215,17 @@ class RedisPaths(RedisLimit, PathBackend):
         args += [self._shape, self._declared, index, node, value, _REMEMBERED]
         if self._generation.closed:
             raise self._closed_error()
-        word, *more = await self._run_script(_RESIZE, args)
-        if word == b"closed":
-            raise self._closed_error(read_closure(more))
-        if word == b"conflict":
-            raise self._conflict(*more)
-        self._dispatch(more)
+        go_on = b""  # one call looks at a bounded number of keys
+        while True:
+            word, *more = await self._run_script(_RESIZE, [*args, go_on])
+            if word == b"closed":
+                raise self._closed_error(read_closure(more))
+            if word == b"conflict":
+                raise self._conflict(*more)
+            go_on, *messages = more
+            self._dispatch(messages)
+            if not go_on:
+                return
 
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
         self._run_blocking(self.resize(tier, value, key))
@@ -229,7 +244,7 @@ class RedisPaths(RedisLimit, PathBackend):
     async def close_everywhere(self, reason: str | None = None) -> None:
         token = self._attached()[0].client().token
         args = [b"", token, *([] if reason is None else [reason])]
-        self._dispatch(await self._run_script(_CLOSE, args))
+        await self._refuse_waiters(await self._run_script(_CLOSE, args))
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         self._run_blocking(self.close_everywhere(reason))

@@ -245,7 +245,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, in the whole fleet."""
-        return read_claimants((await self._inspect("holders"))[5:])
+        found = {each.acquisition_id: each for each in await self._list("holders")}
+        return list(found.values())
 
     def holders_sync(self) -> list[Claimant]:
         """Like `holders`."""
@@ -253,14 +254,24 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def waiters(self) -> list[Claimant]:
         """Who waits now, in the whole fleet, in the order of the queue."""
-        return read_claimants((await self._inspect("waiters"))[5:])
+        return await self._list("waiters")
 
     def waiters_sync(self) -> list[Claimant]:
         """Like `waiters`."""
         return self._run_blocking(self.waiters())
 
-    async def _inspect(self, what: str) -> list[Any]:
-        args = [b"", what, self._attached()[1].keys.notification, self._interval]
+    async def _list(self, what: str) -> list[Claimant]:
+        """Return all of them; very many are listed in several calls."""
+        listed: list[Claimant] = []
+        go_on = b""
+        while True:
+            _, _, _, _, _, go_on, *claimants = await self._inspect(what, go_on)
+            listed += read_claimants(claimants)
+            if not go_on:
+                return listed
+
+    async def _inspect(self, what: str, go_on: bytes = b"") -> list[Any]:
+        args = [b"", what, self._attached()[1].keys.notification, self._interval, go_on]
         reply: list[Any] = await self._run_script(_INSPECT, args)
         return reply
 
@@ -320,11 +331,16 @@ class RedisSemaphore(RedisLimit, Semaphore):
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
         args += [self._value, value, _REMEMBERED]
-        word, *messages = await self._run_script(_RESIZE, args)
-        if word == b"closed":
-            raise self._closed_error(read_closure(messages))
-        record.learn(value, self._value, value)
-        self._dispatch(messages[1:])
+        go_on = b""  # one call looks at a bounded number of waiters
+        while True:
+            word, *more = await self._run_script(_RESIZE, [*args, go_on])
+            if word == b"closed":
+                raise self._closed_error(read_closure(more))
+            current, go_on, *messages = more
+            record.learn(current, self._value, value)
+            self._dispatch(messages)
+            if not go_on:
+                return
 
     def resize_sync(self, value: int) -> None:
         self._run_blocking(self.resize(value))
@@ -339,7 +355,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         reason = check_reason(reason)
         shared, _ = self._attached()
         args = [b"", shared.client().token, self._value, *([] if reason is None else [reason])]
-        self._dispatch(await self._run_script(_CLOSE, args))
+        await self._refuse_waiters(await self._run_script(_CLOSE, args))
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         self._run_blocking(self.close_everywhere(reason))

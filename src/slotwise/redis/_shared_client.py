@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slotwise.redis._dialect import Dialect
 
 # What a script says behind its reply when one call was not enough to serve everyone who fits.
-_UNFINISHED = b"unfinished"
+UNFINISHED = b"unfinished"
 
 
 class NameRecord:
@@ -209,7 +209,7 @@ class SharedClient:
     def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
         """Pass on the messages behind the reply to a call of ``client`` for ``record``."""
         for message in messages:
-            if message == _UNFINISHED:
+            if message == UNFINISHED:
                 self.continue_serving(record, client)
             else:
                 self.dispatch(message)

@@ -42,7 +42,7 @@ async def collect(
         replies = []
         for name in wanted[at : at + _MOST_AT_ONCE]:
             keys = Keys(namespace, name, cluster=on_cluster)
-            args = [b"", b"counts", keys.notification, _INTERVAL]
+            args = [b"", b"counts", keys.notification, _INTERVAL, b""]
             reply = client.run(load("semaphore/inspect"), keys.all, args, keys.slot)
             replies.append(reply_within(INSPECT, reply, client, keys.slot))
         found = await asyncio.gather(*replies, return_exceptions=True)
@@ -52,7 +52,7 @@ async def collect(
                     raise outcome
                 troubles.append(Refused(f"{name!r} can't be read: {outcome}"))  # the others can
                 continue
-            value, held, waiting, closed, _ = outcome
+            value, held, waiting, closed, *_ = outcome
             if value and (names is not None or held or waiting or closed):
                 shown.append((name, read_stats(outcome, value)))
     shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))

@@ -6,7 +6,9 @@ local function whole(number) return string.format('%d', number) end  -- exact up
 
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
 local CLOSED = 30 * 24 * 3600  -- for how long it is known that a name is closed, after each call that met it (s)
-local AT_ONCE = 200     -- how many a call drops, or serves: some 5 ms in which nobody else is served
+local AT_ONCE = 200     -- how many a call drops, serves or refuses: some 5 ms in which nobody else is served
+local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
+local PAGE = 1000       -- how many claims a call lists, or looks through
 local LOOKED_AT = 1000  -- how many claims are looked at for those of a process that died
 
 -- The time in microseconds: the given one (s), or that of the server if it is empty.

@@ -30,9 +30,14 @@ end
 
 -- Give all members the same deadline.
 local function renew(key, members, deadline)
-  local arguments = {}
-  for i, member in ipairs(members) do arguments[2 * i - 1], arguments[2 * i] = deadline, member end
-  call_in_chunks(arguments, 'ZADD', key)
+  for from = 1, #members, CHUNK do
+    local words = {'ZADD', key}
+    for i = from, math.min(from + CHUNK - 1, #members) do
+      words[#words + 1] = deadline
+      words[#words + 1] = members[i]
+    end
+    redis.call(unpack(words))
+  end
 end
 
 -- After the clock stepped back, the dead have deadlines that no living one could have.

@@ -2,7 +2,9 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the value the caller was made with   4 the reason (only if there is one)
--- Returns messages for the caller.  Mirrors Ledger.close.
+-- Returns messages for the caller, with "unfinished" behind them if it has to be called again: one call
+-- refuses a bounded number of waiters. If nobody calls again, their heartbeats have them refused.
+-- Mirrors Ledger.close.
 -- include semaphore/rules.lua
 open(1, ARGV[1])
 caller = ARGV[2]
@@ -21,10 +23,7 @@ if not current_value() then
   redis.call('HSET', state, '.value', ARGV[3], '.values', ',' .. ARGV[3] .. ',')
   redis.call('SET', max, ARGV[3])
 end
-for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
-  notify(id, owner_of(id), 'closed', ARGV[4])
-  redis.call('HDEL', state, id)
-end
-redis.call('DEL', waiting, waiting_heartbeat)
+refuse_waiters(ARGV[4])
 keep_closed()
+if unfinished then messages[#messages + 1] = 'unfinished' end
 return messages

@@ -82,7 +82,7 @@ local function renew_name(first, at)
     end
   end
 
-  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans', '.evicted')
+  local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans', '.evicted', '.closed', '.reason')
   local longest = math.max(tonumber(facts[1]) or 0, interval)
   if not facts[2] and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
@@ -130,7 +130,7 @@ local function renew_name(first, at)
   clamp(waiting_heartbeat, longest)
   drop_silent()
   mend_some()
-  settle(value, interval)
+  if facts[5] then refuse_waiters(facts[6]) else settle(value, interval) end
   for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
   -- Other clients may have set a shorter life.
   for _, key in ipairs({main, max, waiting, waiting_heartbeat}) do outlive(key, interval) end

@@ -2,9 +2,11 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders" or "waiters"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
--- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or ""}, and
--- behind it, in order, for each one
--- the id, since when (s) and its claim, "" for a foreign one.
+--       5 where to go on with the list, empty at first
+-- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or "",
+-- where to go on, or "" at the end}, and behind it for each one the id, since when (s) and its claim, "" for
+-- a foreign one. Lists of up to PAGE members come in one call; of longer ones each call has a part,
+-- in which somebody may stand twice. Waiters come in their order.
 -- Mirrors Ledger.expire, then reads.
 -- include semaphore/rules.lua
 open(1, ARGV[1])
@@ -21,21 +23,43 @@ local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then keep_closed() end
 local closed = facts[1] and (facts[2] and 2 or 1) or 0
 local reply = {
-  value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closed, facts[2] or '',
+  value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closed, facts[2] or '', '',
 }
 
-local function append(id, since)
-  local claim = redis.call('HGET', state, id) or ''
-  reply[#reply + 1] = id
-  reply[#reply + 1] = since
-  reply[#reply + 1] = claim
-end
-if ARGV[2] == 'holders' then
-  for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
-    if id_of(member) == member then append(member, '') end
+-- Ids, and since when each waits.
+local function list(ids, since)
+  if #ids == 0 then return end
+  local claims = redis.call('HMGET', state, unpack(ids))
+  for i, id in ipairs(ids) do
+    reply[#reply + 1] = id
+    reply[#reply + 1] = since and since[i] or ''
+    reply[#reply + 1] = claims[i] or ''
   end
+end
+
+local from, ids, since = ARGV[5], {}, {}
+if ARGV[2] == 'holders' then
+  local members, step = nil, 1
+  if from == '' and redis.call('ZCARD', main) <= PAGE then
+    members = redis.call('ZRANGE', main, 0, -1)
+  else
+    -- Deadlines change all the time: whoever goes through them in their order may miss some.
+    local found = redis.call('ZSCAN', main, from == '' and '0' or from, 'COUNT', PAGE)
+    reply[6] = found[1] ~= '0' and found[1] or ''
+    members, step = found[2], 2
+  end
+  for i = 1, #members, step do
+    if id_of(members[i]) == members[i] then ids[#ids + 1] = members[i] end
+  end
+  list(ids)
 elseif ARGV[2] == 'waiters' then
-  local queue = redis.call('ZRANGE', waiting, 0, -1, 'WITHSCORES')
-  for i = 1, #queue, 2 do append(queue[i], queue[i + 1]) end
+  local found = redis.call('ZRANGEBYSCORE', waiting, from == '' and '-inf' or '(' .. from, '+inf', 'WITHSCORES',
+                           'LIMIT', 0, PAGE)
+  for i = 1, #found, 2 do
+    ids[#ids + 1] = found[i]
+    since[#since + 1] = found[i + 1]
+  end
+  if #ids == PAGE then reply[6] = since[PAGE] end
+  list(ids, since)
 end
 return reply

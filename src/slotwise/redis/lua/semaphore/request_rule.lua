@@ -16,7 +16,10 @@ local function request(id, declared, interval, ttl, may_wait, again, owner)
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
 
   -- One that is asked again may have been granted before the close.
-  if facts[4] and not (again and redis.call('ZSCORE', main, id)) then return closed_reply(facts[5]) end
+  if facts[4] and not (again and redis.call('ZSCORE', main, id)) then
+    if again and leave_queue(id) == 1 then redis.call('HDEL', state, id) end  -- close.lua was not finished
+    return closed_reply(facts[5])
+  end
 
   local value = tonumber(facts[1])
   if not value and held + queued > 0 then

@@ -3,8 +3,10 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 pattern of foreign notification lists   5 the value the caller was made with
 --       6 the new value   7 for how long it is remembered when nobody is there (s)
--- Returns {"resized", value} or {"closed", the reason if there is one}, and
--- behind it messages for the caller.
+--       8 empty to change it, or the ticket from which to look on for waiters that can't be granted any more
+-- Returns {"resized", value, the ticket from which to look on, or "" at the end} or {"closed", the reason if
+-- there is one}, and behind it messages for the caller. If nobody looks on, those waiters are
+-- refused when they come to the head of the queue.
 -- Mirrors Ledger.resize.
 -- include semaphore/rules.lua
 open(1, ARGV[1])
@@ -16,29 +18,43 @@ local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then return closed_reply(facts[2]) end
 local held = redis.call('ZCARD', main)
 
-if redis.call('HEXISTS', state, '.value') == 0 then note_orphans() end
-local values = redis.call('HGET', state, '.values')
-if not values then
-  local before = held > 0 and tonumber(redis.call('GET', max))
-  values = ',' .. (before and whole(before) .. ',' or '')
-end
-for _, known in ipairs({declared, whole(value)}) do
-  if not string.find(values, ',' .. known .. ',', 1, true) then values = values .. known .. ',' end
-end
-local shrinks = value < (current_value() or math.huge)  -- nobody has to go for a value that grows
-redis.call('HSET', state, '.value', value, '.values', values)
-redis.call('SET', max, value, 'KEEPTTL')
-for _, id in ipairs(shrinks and redis.call('ZRANGE', waiting, 0, -1) or {}) do
-  if slots_of(id) > value then
-    leave_queue(id)
-    notify(id, owner_of(id), 'refused', whole(value))
-    redis.call('HDEL', state, id)
+local from, shrinks = ARGV[8], true
+if from == '' then
+  if redis.call('HEXISTS', state, '.value') == 0 then note_orphans() end
+  local values = redis.call('HGET', state, '.values')
+  if not values then
+    local before = held > 0 and tonumber(redis.call('GET', max))
+    values = ',' .. (before and whole(before) .. ',' or '')
   end
+  for _, known in ipairs({declared, whole(value)}) do
+    if not string.find(values, ',' .. known .. ',', 1, true) then values = values .. known .. ',' end
+  end
+  shrinks = value < (current_value() or math.huge)  -- nobody has to go for a value that grows
+  redis.call('HSET', state, '.value', value, '.values', values)
+  redis.call('SET', max, value, 'KEEPTTL')
+else
+  value = current_value() or value  -- somebody may have changed it meanwhile
+end
+
+local after = ''
+if shrinks then
+  local found = redis.call('ZRANGEBYSCORE', waiting, from == '' and '-inf' or '(' .. from, '+inf', 'WITHSCORES',
+                           'LIMIT', 0, PAGE)
+  if #found == 2 * PAGE then after = found[#found] end
+  local hopeless = {}
+  for i = 1, #found, 2 do
+    if slots_of(found[i]) > value then hopeless[#hopeless + 1] = found[i] end
+    if #hopeless == AT_ONCE and i + 1 < #found then
+      after = found[i + 1]
+      break
+    end
+  end
+  refuse(hopeless, 'refused', whole(value))
 end
 settle(value, interval)
 keep(interval)
 outlive(state, remembered)
 outlive(max, remembered)
-table.insert(messages, 1, value)
-table.insert(messages, 1, 'resized')
-return messages
+local reply = {'resized', value, after}
+for _, message in ipairs(messages) do reply[#reply + 1] = message end
+return reply

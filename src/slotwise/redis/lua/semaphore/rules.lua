@@ -237,6 +237,8 @@ local function keep(life)
   redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
 end
 
+local slots_dropped = 0  -- by this call
+
 -- Take an acquisition out of everything; how many slots it held.
 local function drop(id)
   if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
@@ -254,6 +256,7 @@ local function drop(id)
   -- If it was not there any more, its numbers may be somebody else's by now.
   if claim and held > 0 then free_numbers(claim.numbers) end
   redis.call('HDEL', state, id)
+  slots_dropped = slots_dropped + held
   return held
 end
 
@@ -262,9 +265,16 @@ local function leave_queue(id)
   return redis.call('ZREM', waiting, id)
 end
 
+-- Drop acquisitions whose time is up, as many as one call may: the next call goes on.
+local function drop_some(ids)
+  for _, id in ipairs(ids) do
+    if slots_dropped >= SLOTS_AT_ONCE then return end
+    drop(id)
+  end
+end
+
 local function end_ttls()
-  local due = redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
-  for _, id in ipairs(due) do drop(id) end
+  drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE))
 end
 
 local function drop_silent()
@@ -273,12 +283,12 @@ local function drop_silent()
   local dropped = {}  -- one of n slots is n members, and all of them go with the first
   for _, member in ipairs(silent) do
     local id = id_of(member)
-    if not dropped[id] then
+    if not dropped[id] and slots_dropped < SLOTS_AT_ONCE then
       dropped[id] = true
       drop(id)
     end
     -- Foreign clients may have removed some of its members, and not all.
-    if id ~= member then redis.call('ZREM', main, member) end
+    if dropped[id] and id ~= member then redis.call('ZREM', main, member) end
   end
   local silent_waiters = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(silent_waiters) do
@@ -293,7 +303,7 @@ local function drop_silent()
     leave_queue(id)
     redis.call('HDEL', state, id)
   end
-  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1))) do drop(id) end
+  drop_some(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1)))
 end
 
 -- ------------------------------------------------------------------------- evicted keys
@@ -413,6 +423,22 @@ local function warn_of_foreigners()
   end
 end
 
+-- Take waiters out of the queue and tell them why.
+local function refuse(ids, ...)
+  if #ids == 0 then return end
+  local claims = redis.call('HMGET', state, unpack(ids))
+  redis.call('ZREM', waiting, unpack(ids))
+  redis.call('ZREM', waiting_heartbeat, unpack(ids))
+  redis.call('HDEL', state, unpack(ids))
+  for i, id in ipairs(ids) do notify(id, owner_in(claims[i]), ...) end
+end
+
+-- The semaphore is closed: refuse those who wait, some at a time.
+local function refuse_waiters(reason)
+  refuse(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1), 'closed', reason or nil)
+  unfinished = redis.call('EXISTS', waiting) == 1
+end
+
 local function current_value()
   return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
 end
@@ -424,7 +450,7 @@ local function settle(value, interval)
   local free = value - redis.call('ZCARD', main)
   if free <= 0 then return end
   local facts = redis.call('HMGET', state, '.closed', '.token')
-  if facts[1] then return end
+  if facts[1] then return end  -- nobody is granted anything
   local token = tonumber(facts[2]) or 0
   local left = AT_ONCE
   while free > 0 do
@@ -441,8 +467,10 @@ local function settle(value, interval)
     local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
     local alive = alive_until > now
     -- Nobody passes a head that does not fit: small ones would starve it.
-    if alive and slots > free then return end
-    if not alive then
+    if alive and slots > free and slots <= value then return end
+    if alive and slots > value then
+      refuse({id}, 'refused', whole(value))  -- a resize was not finished
+    elseif not alive then
       if not silent_dropped then drop_silent() end
       leave_queue(id)
       redis.call('HDEL', state, id)

@@ -2,8 +2,9 @@
 -- KEYS  1-8 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the reason (only if there is one)
--- Returns messages for the caller.  Mirrors PathLedger.expire, then
--- PathLedger.close. Of very many waiters, some are refused by the next calls, of whomever.
+-- Returns messages for the caller, with "unfinished" behind them if calls of tiers/heartbeat.lua have to refuse
+-- the rest of very many waiters. If nobody calls, their heartbeats have them refused.
+-- Mirrors PathLedger.expire, then PathLedger.close.
 -- include tiers/rules.lua
 open(1, ARGV[1])
 caller = ARGV[2]

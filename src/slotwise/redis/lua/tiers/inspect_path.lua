@@ -1,10 +1,12 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
 -- KEYS  1-8 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "path", "holders" or "waiters"
---       3 the path, for "path"
--- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished}, and
--- behind it, for "path", {} if nobody is there, else for each node: held, waiting, value, kept;
--- for the others, in turn: an id and its claim, or "" if that can't be found.
+--       3 the path, for "path"; for the others where to go on with the list, empty at first
+-- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
+-- where to go on, or "" at the end}, and behind it, for "path", {} if nobody is there, else for each
+-- node: held, waiting, value, kept; for the others, in turn: an id and its claim, or "" if that can't be
+-- found. Lists of up to PAGE come in one call; of longer ones each call has a part, in which
+-- somebody may stand twice.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
 open(1, ARGV[1])
@@ -13,7 +15,7 @@ if known['.shape'] then
   save()
 end
 local closed = known['.closed'] and (known['.reason'] and 2 or 1) or 0
-local reply = {closed, known['.reason'] or '', is_unfinished()}
+local reply = {closed, known['.reason'] or '', is_unfinished(), ''}
 if ARGV[2] == 'path' then
   if known['.shape'] then
     for _, node in ipairs(nodes_of(ARGV[3])) do
@@ -23,9 +25,18 @@ if ARGV[2] == 'path' then
     end
   end
 else
-  for _, id in ipairs(redis.call('ZRANGE', ARGV[2] == 'holders' and holders or waiters, 0, -1)) do
+  local key, from, ids = ARGV[2] == 'holders' and holders or waiters, ARGV[3], nil
+  if from == '' and redis.call('ZCARD', key) <= PAGE then
+    ids = redis.call('ZRANGE', key, 0, -1)
+  else
+    local found = redis.call('ZSCAN', key, from == '' and '0' or from, 'COUNT', PAGE)
+    reply[4], ids = found[1] ~= '0' and found[1] or '', {}
+    for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
+  end
+  fetch(ids)
+  for _, id in ipairs(ids) do
     reply[#reply + 1] = id
-    reply[#reply + 1] = redis.call('HGET', state, id) or ''
+    reply[#reply + 1] = known[id] or ''
   end
 end
 return reply

@@ -4,13 +4,14 @@
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit
 --       9 for how long it is remembered when nobody is there (s)
--- Returns {"resized"}, {"conflict", tier or -1, its value} or {"closed", the reason if there is
--- one}, and behind it messages for the caller.
+--       10 empty to change it, or the node behind which to look on for waiters that fit now
+-- Returns {"resized", the node behind which to look on, or "" at the end}, {"conflict", tier or -1, its value} or
+-- {"closed", the reason if there is one}, and behind it messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include tiers/rules.lua
 open(1, ARGV[1])
 caller = ARGV[2]
-local tier, name, value = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8])
+local tier, name, value, after = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8]), ARGV[10]
 if known['.closed'] then return closed_reply() end
 local clash = declare(ARGV[4], ARGV[5])
 if clash then return {'conflict', clash - 1, values[clash] or 0} end
@@ -22,7 +23,7 @@ if name ~= '' then
   node.value = value
   change(node)
   look_at(node)
-else
+elseif after == '' then
   values[tier] = value
   -- Objects may be made with the old value and with the new one.
   local texts, parts = {}, {}
@@ -34,15 +35,24 @@ else
   end
   put('.values', table.concat(texts, ','))
   put('.accepted', table.concat(parts, '|'))
-  local from = '[' .. whole(tier - 1) .. ':'
-  while true do  -- from node to node, whatever is parked at each
+end
+if name == '' then
+  -- From node to node, whatever is parked at each: so many of them in one call.
+  local from, left = '[' .. (after == '' and whole(tier - 1) .. ':' or after .. '!'), AT_ONCE
+  after = ''
+  while true do
     local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. whole(tier - 1) .. ';', 'LIMIT', 0, 1)[1]
-    if not record then break end
-    local each = string.match(record, '^%S+')
-    look_at(read_node(each))
-    from = '[' .. each .. '!'
+    if not record then
+      after = ''
+      break
+    elseif left == 0 then
+      break
+    end
+    after, left = string.match(record, '^%S+'), left - 1
+    look_at(read_node(after))
+    from = '[' .. after .. '!'
   end
 end
 settle()
 outlive(tonumber(ARGV[9]))
-return answer({'resized'})
+return answer({'resized', after})

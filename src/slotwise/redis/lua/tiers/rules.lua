@@ -119,6 +119,7 @@ local function look_at(node)
 end
 
 local function is_unfinished()  -- 1 or 0, for replies
+  if known['.closed'] then return redis.call('EXISTS', waiters) end  -- they are refused some at a time
   return not is_finished and redis.call('EXISTS', unfinished) or 0
 end
 
