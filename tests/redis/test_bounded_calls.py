@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -14,7 +15,7 @@ from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
-from slotwise.redis._heartbeats import _batches, _cost, _parts
+from slotwise.redis._heartbeats import _batches, _cost, _Entries, _parts
 from slotwise.redis._keys import Keys
 from slotwise.redis._scripts import load
 from slotwise.redis._semaphore_dialect import SEMAPHORE
@@ -30,19 +31,51 @@ def members_of(batch: Any) -> int:
 
 
 def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> None:
-    wide = SimpleNamespace(acquisition_id="sw-p-7*10000", slots=10_000)
-    holders = [f"sw-p-{n}" for n in range(3_000)] + _parts(cast("Any", wide))
+    holders = [f"sw-p-{n}" for n in range(3_000)]
+    parts = _parts("sw-p-7*10000", 10_000)
     waiters = [f"sw-p-{n}" for n in range(3_000, 5_000)]
-    parties = {(room("many"), 1.0): (holders, waiters)}
-    for n in range(500):
-        parties[room(f"name{n}"), 1.0] = ([f"sw-n-{n}"], [])
-    batches = list(_batches(list(parties.items()), apart=False))
+    many = (room("many"), 1.0)
+    entries: list[Any] = [(many, (holders, waiters)), *((many, ([part], [])) for part in parts)]
+    entries += [((room(f"name{n}"), 1.0), ([f"sw-n-{n}"], [])) for n in range(500)]
+    batches = list(_batches(entries, apart=False))
     assert max(len(batch) for batch in batches) <= 30
     assert max(members_of(batch) for batch in batches) <= 2_000
     assert sum(members_of(batch) for batch in batches) == 3_000 + 10_000 + 2_000 + 500
     sent = [entry for batch in batches for _, _, *both in batch for some in both for entry in some]
-    assert sorted(sent) == sorted([*holders, *waiters, *(f"sw-n-{n}" for n in range(500))])
-    assert all(len(batch) == 1 for batch in _batches(list(parties.items()), apart=True))
+    named = [*holders, *parts, *waiters, *(f"sw-n-{n}" for n in range(500))]
+    assert sorted(sent) == sorted(named)
+    assert all(len(batch) == 1 for batch in _batches(entries, apart=True))
+
+
+def test_the_parts_of_a_wide_holder_are_planned_one_by_one() -> None:
+    """Two that were just renewed wait behind the names and the parts that were not."""
+
+    def holder(name: str, slots: int, heard_at: float) -> Any:
+        record = room(name)
+        record.heartbeat_at = heard_at
+        count = f"*{slots}" if slots > 1 else ""
+        return SimpleNamespace(
+            acquisition_id=f"sw-{name}-1{count}",
+            slots=slots,
+            record=record,
+            parts=None,
+            heard_at=heard_at,
+            interval=10.0,
+            ping_interval=2.0,
+        )
+
+    def planned(before: float) -> list[str]:
+        entries = _Entries()
+        for each in (wide, narrow):
+            entries.add_holder(each)
+        return [entry for _, (holders, _) in entries.sorted(before) for entry in holders]
+
+    wide, narrow = holder("wide", 10_000, 100.0), holder("narrow", 1, 101.0)
+    first, second, *others = [*_parts(wide.acquisition_id, 10_000)]
+    assert planned(-math.inf) == [first, second, *others, "sw-narrow-1"]
+    wide.parts |= {first: 103.0, second: 102.0}
+    assert planned(-math.inf) == [*others, "sw-narrow-1", second, first]
+    assert planned(103.5) == [*others, "sw-narrow-1"], "the others are not due yet"
 
 
 def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(

@@ -43,6 +43,7 @@ class RedisAcquisition(AcquisitionResult):
         "interval",
         "label",
         "limit",
+        "parts",
         "path",
         "queued",
         "record",
@@ -80,6 +81,8 @@ class RedisAcquisition(AcquisitionResult):
         # When it was requested, and when the request was last sent: the server has had a sign
         # of life since then, if it has answered.
         self.requested_at = self.alive_at = time.monotonic()
+        # Of a holder whose heartbeats are sent in parts: each, and when it was last renewed.
+        self.parts: dict[str, float] | None = None
         self.round_trip = 0.0  # how long the reply to the request took
         self.queued = False
         self.unconfirmed = False  # the server did not know it: what was granted before is void
@@ -96,6 +99,13 @@ class RedisAcquisition(AcquisitionResult):
     @property
     def ping_interval(self) -> float:
         return self.limit._ping_interval
+
+    @property
+    def heard_at(self) -> float:
+        """When the last sign of life was sent that the server has answered, for all slots."""
+        if self.parts is not None:
+            return min(self.parts.values())
+        return max(self.alive_at, self.record.heartbeat_at)
 
     @property
     def cancel_after_ttl(self) -> bool:
@@ -168,7 +178,7 @@ class RedisAcquisition(AcquisitionResult):
         """Hold the slots, unless that has to be confirmed first."""
         shared, acquisition_id = self.shared, self._acquisition_id
         self.since = since = time.monotonic()
-        late = since - max(self.alive_at, self.record.heartbeat_at) >= self.interval
+        late = since - self.heard_at >= self.interval
         unconfirmed = late or self.unconfirmed or self._confirmation is not None
         if unconfirmed and not self.future.done():
             # After such a long silence the server may have granted the slot to somebody else.

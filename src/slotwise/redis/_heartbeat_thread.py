@@ -460,12 +460,12 @@ class HeartbeatThread:
         """
         soonest = math.inf
         for holder in list(self._shared.holders.values()):
-            heartbeat_at = max(holder.alive_at, holder.record.heartbeat_at)
-            if now - heartbeat_at >= holder.interval:
-                self.lose(holder, f"no heartbeat got through for {now - heartbeat_at:.1f} s")
+            heard_at = holder.heard_at
+            if now - heard_at >= holder.interval:
+                self.lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
                 self._spawn(holder.release_quietly())
             else:
-                soonest = min(soonest, heartbeat_at + holder.interval)
+                soonest = min(soonest, heard_at + holder.interval)
         return soonest
 
     def _expire(self, holder: RedisAcquisition) -> None:

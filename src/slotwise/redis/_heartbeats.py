@@ -84,16 +84,18 @@ class HeartbeatSender:
         shared, between = self._shared, self._shared.heartbeat_thread.interval
         entries = _Entries()
         for holder in list(shared.holders.values()):
-            entries.add(holder, 0, _parts(holder))
+            entries.add_holder(holder)
         for waiter in list(shared.waiters.values()):
             if waiter.needs_heartbeat:
-                entries.add(waiter, 1, [waiter.acquisition_id])
+                entries.add(waiter, 1)
         due = entries.sorted(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
         batches = list(_batches(due, apart=apart))
         # A name is heard when all its calls have been answered.
-        self._unanswered = Counter(record for batch in batches for record, *_ in batch)
+        self._unanswered = Counter(
+            record for batch in batches for record, _, holders, _ in batch if not _is_part(holders)
+        )
         spread = 0.0 if hurried else self._time_left(key for key, _ in due)
         last: NameRecord | None = None
         sent_at = started
@@ -153,10 +155,11 @@ class HeartbeatSender:
             args += (interval, record.keys.notification, len(holders), len(waiters))
             args += holders
             args += waiters
+        sent_at = time.monotonic()
         replies = await self._send_until_answered(batch, keys, args)
         self._shared.server_answered(started)
         self._check_memory(replies[0])
-        for (record, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
+        for (record, _, holders, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
             if outcomes and outcomes[0].startswith(b"failed "):
                 self._failed(record, outcomes[0].removeprefix(b"failed "), waiters)
                 continue
@@ -166,9 +169,17 @@ class HeartbeatSender:
             for outcome in outcomes:
                 self._on_outcome(outcome)
             # Last: a waiter that is gone must not take this for a sign of its own life.
+            if _is_part(holders):
+                self._renewed_part(holders[0], sent_at)
+                continue
             self._unanswered[record] -= 1
             if self._unanswered[record] <= 0:
                 record.heartbeat_at = started
+
+    def _renewed_part(self, part: str, sent_at: float) -> None:
+        holder = self._shared.holders.get(part.partition("#")[0])
+        if holder is not None and holder.parts is not None:
+            holder.parts[part] = sent_at
 
     def _check_memory(self, reply: list[Any]) -> None:
         """Say once that the server is at its maxmemory: heartbeats pass all the same."""
@@ -190,7 +201,7 @@ class HeartbeatSender:
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)
-            if waiter is None or now - max(waiter.alive_at, record.heartbeat_at) < waiter.interval:
+            if waiter is None or now - waiter.heard_at < waiter.interval:
                 continue
             # It has lost its place by now, and gets the error that a newcomer would get.
             with contextlib.suppress(RuntimeError):  # its loop is closed
@@ -222,7 +233,7 @@ class HeartbeatSender:
         if self._shared.cluster is not None or now > self._looked_at + _LEAST_REPLY_TIMEOUT:
             self._looked_at, self._first_end = now, math.inf
             for each in self._affected(batch):
-                end = max(each.alive_at, each.record.heartbeat_at) + each.interval
+                end = each.heard_at + each.interval
                 if end > now:  # else it is too late for this one
                     self._first_end = min(self._first_end, end)
         patience = min(self._shared.config.reply_timeout, (self._first_end - now) / 2)
@@ -239,14 +250,17 @@ class HeartbeatSender:
         return [each for each in found if each is not None]
 
 
-def _parts(holder: RedisAcquisition) -> list[str]:
-    """What stands for a holder in heartbeats: its id, or ranges of its slots if they are many."""
-    if holder.slots <= _COST_PER_CALL:
-        return [holder.acquisition_id]
+def _parts(acquisition_id: str, slots: int) -> list[str]:
+    """What stands for a holder of very many slots in heartbeats: ranges of them."""
     return [
-        f"{holder.acquisition_id}#{first}-{min(first + _COST_PER_CALL - 1, holder.slots)}"
-        for first in range(1, holder.slots + 1, _COST_PER_CALL)
+        f"{acquisition_id}#{first}-{min(first + _COST_PER_CALL - 1, slots)}"
+        for first in range(1, slots + 1, _COST_PER_CALL)
     ]
+
+
+def _is_part(holders: list[str]) -> bool:
+    """Whether these are the holders of an entry for a part: it has no others."""
+    return len(holders) == 1 and "#" in holders[0]
 
 
 def _cost(holder: str) -> int:
@@ -260,35 +274,55 @@ def _cost(holder: str) -> int:
 
 
 class _Entries:
-    """Who is to be named in heartbeats, by name and interval: holders, then waiters."""
+    """Who is to be named in heartbeats: by name and interval, or a part of a wide holder."""
 
     def __init__(self) -> None:
         self._by_key: dict[_Key, tuple[list[str], list[str]]] = {}
         self._ping_intervals: dict[NameRecord, float] = {}
         self._ends: dict[NameRecord, float] = {}
+        self._parts: list[tuple[float, float, _Entry]] = []  # when it is due, and its end
 
-    def add(self, acquisition: RedisAcquisition, at: int, ids: list[str]) -> None:
+    def add_holder(self, holder: RedisAcquisition) -> None:
+        """Add a holder; one of very many slots in parts, each with its own time.
+
+        Otherwise all of them would have to be renewed anew before the first one's time is up.
+        """
+        if holder.slots <= _COST_PER_CALL:
+            self.add(holder, 0)
+            return
+        if holder.parts is None:
+            parts = _parts(holder.acquisition_id, holder.slots)
+            holder.parts = dict.fromkeys(parts, holder.heard_at)
+        key = holder.record, holder.interval
+        for part, heard_at in holder.parts.items():
+            due, end = heard_at + holder.ping_interval, heard_at + holder.interval
+            self._parts.append((due, end, (key, ([part], []))))
+
+    def add(self, acquisition: RedisAcquisition, at: int) -> None:
         record = acquisition.record
         key = (record, acquisition.interval)
-        self._by_key.setdefault(key, ([], []))[at].extend(ids)
+        self._by_key.setdefault(key, ([], []))[at].append(acquisition.acquisition_id)
         ping_interval = self._ping_intervals.get(record, math.inf)
         self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
-        end = max(acquisition.alive_at, record.heartbeat_at) + acquisition.interval
+        end = acquisition.heard_at + acquisition.interval
         self._ends[record] = min(self._ends.get(record, math.inf), end)
 
     def sorted(self, before: float) -> list[_Entry]:
         """Return those that are due before a time (all if -inf), the first to be given up first."""
+        every = before == -math.inf
         due = [
-            (key, ids)
+            (self._ends[key[0]], (key, ids))
             for key, ids in self._by_key.items()
-            if before == -math.inf or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
+            if every or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
         ]
-        return sorted(due, key=self._urgency)
+        due += [(end, entry) for due_at, end, entry in self._parts if every or due_at < before]
+        return [entry for _, entry in sorted(due, key=_urgency)]
 
-    def _urgency(self, entry: _Entry) -> tuple[float, str, bytes]:
-        """Return how urgent a name is, roughly: calls are of one script, and of whole names."""
-        record = entry[0][0]
-        return self._ends[record] // _GRAIN, record.dialect.heartbeat.name, record.keys.all[0]
+
+def _urgency(ended: tuple[float, _Entry]) -> tuple[float, str, bytes]:
+    """Return how urgent an entry is, roughly: calls are of one script, and of whole names."""
+    end, ((record, _), _) = ended
+    return end // _GRAIN, record.dialect.heartbeat.name, record.keys.all[0]
 
 
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
