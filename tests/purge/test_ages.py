@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from slotwise.purge import _ages, _files, purge
-from slotwise.purge._ages import Ages, Old
+from slotwise.purge._ages import Ages, Old, Rates
 
 RUNNING = SimpleNamespace(stopping=False)
 
@@ -30,28 +30,28 @@ def alone(ages: Ages, young: set[str] = frozenset(), run=RUNNING) -> list[str]:
 
 
 def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
-    ages = Ages(None, list("abcdef"))
+    ages = Ages(None, list("abcdef"), Rates())
     assert alone(ages, young={"b", "e"}) == ["a", "c", "d", "f"]
     assert ages.kept
 
 
 def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)])
-    ages._note_deletion(0.005)  # 200 deletions a second
+    ages = Ages(None, [str(number) for number in range(1000)], Rates())
+    ages._rates.note_deletion(0.005)  # 200 deletions a second
     taken = 0
     while (name := ages.take()) is not None:
         ages.put(old(name), kept=False)
         taken += 1
     assert taken == pytest.approx(_ages._AHEAD / 0.005, abs=1)
-    while len(ages._old) > taken / 2:
+    while len(ages._old) > _ages._FEW_LEFT:
         assert not ages.wanted_readers()  # they come in bursts
         ages._old.popleft()
     assert ages.wanted_readers() > 1
 
 
 def test_where_little_is_old_readers_go_far_ahead() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)])
-    ages._note_deletion(0.005)
+    ages = Ages(None, [str(number) for number in range(1000)], Rates())
+    ages._rates.note_deletion(0.005)
     for number in range(200):
         ages.take()
         ages.put(old(str(number)) if number % 20 == 0 else None, kept=bool(number % 20))
@@ -59,7 +59,7 @@ def test_where_little_is_old_readers_go_far_ahead() -> None:
 
 
 def test_a_stopped_owner_waits_for_those_who_use_its_descriptor() -> None:
-    ages = Ages(None, list("abc"))
+    ages = Ages(None, list("abc"), Rates())
     run = SimpleNamespace(stopping=False)
     name = ages.take()
     run.stopping = True
@@ -78,7 +78,7 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
     dice = Random(seed)
     names = [str(number) for number in range(300)]
     young = {name for name in names if dice.random() < dice.random()}
-    ages = Ages(None, names)
+    ages = Ages(None, names, Rates())
     over = threading.Event()
 
     def help_out() -> None:

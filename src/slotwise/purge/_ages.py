@@ -22,6 +22,12 @@ from slotwise.purge._tree import Node
 # the time that is read ahead: the rest of it is for a delay on the way.
 BELIEVED = 0.2
 _AHEAD = 0.15
+# Readers come in bursts: while an age is read, the kernel removes nothing from the
+# directory, so many reads at a time cost one wait. The next burst begins when no more
+# old names than these are left of the last one.
+_FEW_LEFT = 2
+# How many old names are read ahead while nobody knows yet how long a deletion takes.
+_FIRST_BURST = 8
 
 
 class Old(NamedTuple):
@@ -38,6 +44,34 @@ class Stoppable(Protocol):
     stopping: bool
 
 
+class Rates:
+    """What a worker has measured: the share of old files, and how long a deletion takes.
+
+    It is kept from batch to batch: the next names are most likely like the last ones.
+    """
+
+    __slots__ = ("most_ahead", "seconds_per_deletion", "seen", "seen_old")
+
+    def __init__(self) -> None:
+        # Until the first age is known, every name may be old.
+        self.seen = 1.0
+        self.seen_old = 1.0
+        self.seconds_per_deletion: float | None = None
+        self.most_ahead: float = _FIRST_BURST  # how many old names may be read ahead
+
+    def note_deletion(self, seconds: float) -> None:
+        before = self.seconds_per_deletion
+        # A quarter of the weight for the last one: what it waited for may be over, or go on.
+        seconds = seconds if before is None else (3 * before + seconds) / 4
+        self.seconds_per_deletion = seconds
+        self.most_ahead = max(_FEW_LEFT, _AHEAD / seconds)
+
+    def begin_batch(self) -> None:
+        """Let what was seen so far count for less."""
+        self.seen_old = max(self.seen_old / 2, 1.0)
+        self.seen = max(self.seen / 2, self.seen_old)
+
+
 class Ages:
     """The names of one batch, whose ages are read by its owner and by idle workers."""
 
@@ -46,55 +80,54 @@ class Ages:
     #   A2  readers take no name while what is read ahead would not go in time
     #   A3  the owner doesn't leave while somebody reads: readers use its descriptor
 
-    def __init__(self, node: Node, names: list[str]) -> None:
+    def __init__(self, node: Node, names: list[str], rates: Rates) -> None:
         self.node = node
         self.kept = False  # some name stays
         self.offered = False  # the workers know that it wants readers
         self._names = deque(names)
         self._old: deque[Old] = deque()
         self._reading = 0
-        self._seen = 0
-        self._seen_old = 0
-        self._paused = False
-        self._seconds_per_deletion: float | None = None
-        self._changed = threading.Condition(threading.Lock())
+        self._rates = rates
+        self._burst = 0  # how many more names this burst takes
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._owner_waits = False
+        rates.begin_batch()
 
     # ------------------------------------------------------------- for readers
 
     def wanted_readers(self) -> int:
-        """How many more workers may read now; without the lock, a good guess."""
-        if not self._names:
-            return 0
-        # Until the first age is known every name may be old, and every deletion slow.
-        share = (self._seen_old + 1) / (self._seen + 1)
-        most = 8.0
-        if self._seconds_per_deletion is not None:
-            most = max(2.0, _AHEAD / self._seconds_per_deletion)
+        """How many more names may be read now; without the lock, a good guess."""
+        rates = self._rates
+        share, most = rates.seen_old / rates.seen, rates.most_ahead
         ahead = len(self._old) + self._reading * share
-        if self._paused and ahead > most / 2:
-            return 0
-        self._paused = ahead + share > most
-        return 0 if self._paused else min(len(self._names), int((most - ahead) / share))
+        if ahead >= most:
+            self._burst = 0
+        elif not self._burst and ahead <= _FEW_LEFT:
+            self._burst = max(1, int((most - ahead) / share))
+        return min(self._burst, len(self._names))
 
     def take(self) -> str | None:
         """Return a name to read, whose outcome `put` takes; None if there is nothing to do."""
-        with self._changed:
+        with self._lock:
             return self._take() if self.wanted_readers() else None
 
     def _take(self) -> str:
         self._reading += 1
+        self._burst = max(0, self._burst - 1)
         return self._names.popleft()
 
     def put(self, old: Old | None, *, kept: bool, more: bool = False) -> str | None:
         """Note what became of a name that was taken; return the next one if ``more``."""
-        with self._changed:
+        with self._lock:
             self._reading -= 1
-            self._seen += 1
-            self.kept = self.kept or kept
+            self._rates.seen += 1
+            if kept:
+                self.kept = True
             if old is not None:
-                self._seen_old += 1
+                self._rates.seen_old += 1
                 self._old.append(old)
-            if old is not None or not self._reading:
+            if self._owner_waits and (old is not None or not self._reading):
                 self._changed.notify()
             return self._take() if more and self.wanted_readers() else None
 
@@ -114,9 +147,9 @@ class Ages:
         try:
             while not run.stopping:
                 name = old = None
-                with self._changed:
+                with self._lock:
                     while not self._old and not self._names and self._reading:
-                        self._changed.wait()
+                        self._wait()
                     if self._old:
                         old = self._old.popleft()
                     elif self._names:
@@ -131,14 +164,14 @@ class Ages:
                 if old is not None:
                     began = time.perf_counter()
                     yield old
-                    self._note_deletion(time.perf_counter() - began)
+                    self._rates.note_deletion(time.perf_counter() - began)
         finally:
-            with self._changed:
+            with self._lock:
                 self._names.clear()
                 while self._reading:
-                    self._changed.wait()
+                    self._wait()
 
-    def _note_deletion(self, seconds: float) -> None:
-        before = self._seconds_per_deletion
-        # Half of the weight for the last one: what it waited for may be over, or go on.
-        self._seconds_per_deletion = seconds if before is None else (before + seconds) / 2
+    def _wait(self) -> None:
+        self._owner_waits = True
+        self._changed.wait()
+        self._owner_waits = False

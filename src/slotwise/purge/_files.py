@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Iterator
 from operator import attrgetter
-from stat import S_IFMT, S_IFREG, S_ISREG
+from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
-from slotwise.purge._ages import BELIEVED, Ages, Old
+from slotwise.purge._ages import BELIEVED, Ages, Old, Rates
 from slotwise.purge._audited import audited
 from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
@@ -48,12 +48,13 @@ class Files:
         self._tally = tally
         self._gates = gates
         self._cutoff_ns = run.plan.cutoff_ns
-        self._age_field = run.plan.age_field
+        self._age_of = attrgetter(run.plan.age_field)
         self._min_depth = options.min_depth
         self._dry_run = options.dry_run
         self._plain = run.plain and not run.files.most
         self._slot: AcquisitionResult | None = None
         self._kept = False  # some file of the batch in work stays
+        self._rates = Rates()
 
     def purge(self, node: Node, names: list[str]) -> bool:
         """Delete the old ones; return whether any of them stays."""
@@ -100,8 +101,11 @@ class Files:
         run = self._run
         for start in range(0, len(names), _TURN):
             if run.workers.may_help:
-                ages = Ages(node, names[start:])
-                yield from ages.old_ones(self._read_for, run.workers.call_readers, run)
+                ages = Ages(node, names[start:], self._rates)
+                try:
+                    yield from ages.old_ones(self._read_for, run.workers.call_readers, run)
+                finally:
+                    run.workers.withdraw(ages)
                 self._kept = self._kept or ages.kept
                 return
             for name in names[start : start + _TURN]:
@@ -111,8 +115,11 @@ class Files:
                 if old is not None:
                     yield old
 
-    def _look_at(self, node: Node, name: str) -> Old | None:
-        """Read one age: the file if it is old, else note that it stays."""
+    def _look_at(self, node: Node, name: str, ahead: float = 0.0) -> Old | None:
+        """Read one age: the file if it is old, else note that it stays.
+
+        What is read ahead is believed for so many seconds.
+        """
         self._tally.files_scanned += 1
         try:
             found, believed_until = self._read(name, node.fd)
@@ -120,29 +127,32 @@ class Files:
             self._failed(node, name, error)
             return None
         if self._is_old(found):
-            return Old(name, found, believed_until)
+            return Old(name, found, time.monotonic() + ahead if ahead else believed_until)
         self._kept = True
         return None
 
-    def read_ahead(self, ages: Ages, name: str, *, more: bool) -> str | None:
-        """Read one age for another worker's batch; return as `Ages.put` does."""
-        return self._read_for(ages, name, ahead=True, more=more)
+    def read_ahead(self, ages: Ages, name: str) -> None:
+        """Read ages for another worker's batch, as long as it wants that."""
+        run, workers = self._run, self._run.workers
+        taken: str | None = name
+        while taken is not None:
+            more = workers.may_help and not run.stopping
+            taken = self._read_for(ages, taken, ahead=BELIEVED, more=more)
 
     def _read_for(
-        self, ages: Ages, name: str, *, ahead: bool = False, more: bool = False
+        self, ages: Ages, name: str, *, ahead: float = 0.0, more: bool = False
     ) -> str | None:
-        kept, self._kept = self._kept, False
+        """Read one age for a batch; return another name to read, if ``more`` and it wants that."""
+        kept_before, self._kept = self._kept, False
         old = None
         try:
-            old = self._look_at(ages.node, name)
-            if old is not None and ahead:
-                old = old._replace(believed_until=time.monotonic() + BELIEVED)
+            old = self._look_at(ages.node, name, ahead)
         except BaseException:  # a bug: the batch's owner must not wait for this name
             self._kept, more = True, False
             raise
         finally:
-            stays, self._kept = self._kept, kept
-            taken = ages.put(old, kept=stays, more=more)
+            kept, self._kept = self._kept, kept_before
+            taken = ages.put(old, kept=kept, more=more)
         return taken
 
     def _purge_without_gates(self, node: Node, names: list[str]) -> int:
@@ -154,7 +164,7 @@ class Files:
         """
         run, tally, gates = self._run, self._tally, self._gates
         workers, done = run.workers, 0
-        fd, cutoff, age_of = node.fd, self._cutoff_ns, attrgetter(self._age_field)
+        fd, cutoff, age_of = node.fd, self._cutoff_ns, self._age_of
         read_stat, unlink = os.stat, os.unlink
         kept = False
         old = purged = freed = 0
@@ -267,7 +277,7 @@ class Files:
     # ------------------------------------------------------------------------ rules
 
     def _is_old(self, found: os.stat_result) -> bool:
-        return getattr(found, self._age_field) < self._cutoff_ns and S_ISREG(found.st_mode)
+        return self._age_of(found) < self._cutoff_ns and found.st_mode & _KIND == S_IFREG
 
     def _read(self, name: str, fd: int) -> tuple[os.stat_result, float]:
         """Return the stat result, and until when it counts as fresh."""

@@ -86,14 +86,12 @@ class Walker:
                 visits.pop()
                 self._leave(latest)
 
-    def read_ages(self, ages: Ages, name: str | None) -> None:
+    def read_ages(self, ages: Ages, name: str) -> None:
         """Help another worker to read the ages of its batch, as long as it wants that."""
-        while name is not None and not self._run.stopping:
-            started = time.perf_counter()
-            name = self._files.read_ahead(ages, name, more=self._run.workers.may_help)
-            self.tally.seconds_per_operation = time.perf_counter() - started
-        if name is not None:
-            ages.put(None, kept=True)
+        started, before = time.perf_counter(), self.tally.files_scanned
+        self._files.read_ahead(ages, name)
+        read = self.tally.files_scanned - before
+        self.tally.seconds_per_operation = (time.perf_counter() - started) / max(read, 1)
 
     def _share(self, visits: list[Visit]) -> None:
         """Push what the stack had no room for before other workers run out of work."""

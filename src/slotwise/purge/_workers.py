@@ -52,6 +52,8 @@ class Workers:
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
         self._idle = 0  # how many of them wait for something to do
+        self._waking = 0  # and how many have been called, and not yet come
+        self._gone = threading.Condition(self._lock)
         self._readable: deque[Ages] = deque()  # batches that want help with their ages
         self.wanted = 1
         self._tallies: set[Tally] = set()
@@ -98,10 +100,10 @@ class Workers:
         return found
 
     def wait_until_gone(self) -> None:
-        with self._work:
-            self._work.notify_all()
+        with self._lock:
+            self._wake(self._idle)
             while self._workers:
-                self._work.wait()
+                self._gone.wait()
 
     # ---------------------------------------------------------- for walkers
 
@@ -128,35 +130,54 @@ class Workers:
     def push_expected(self, node: Node, names: list[str]) -> list[str]:
         """Push directories that `push` has returned before."""
         descriptors = self._run.descriptors
-        with self._work:
+        with self._lock:
             room = max(0, self._most_stacked - len(self._stack))
             if room < len(names) and descriptors.open >= descriptors.most:
                 # Visiting them from within a listing costs a descriptor for each level, and
                 # those are scarcer now than memory: the stack grows by this one batch.
                 room = len(names)
             self._stack.extend([(node, name, 0) for name in names[:room]])
-            self._work.notify(min(room, len(names)))
+            self._wake(min(room, len(names)))
         self.start_wanted()
         return names[room:]
 
     def push_again(self, parent: Node, name: str, listings: int) -> None:
         """Push a directory that has to be listed again."""
         self._run.counts.expect(parent, 1)
-        with self._work:
+        with self._lock:
             self._stack.append((parent, name, listings))
-            self._work.notify()
+            self._wake(1)
 
     # ------------------------------------------------------------ reading ages
 
     def call_readers(self, ages: Ages, count: int) -> None:
         """Wake so many idle workers for a batch."""
-        if not self.may_help or (ages.offered and not self._idle):
+        if not self.may_help or (
+            ages.offered and not (self._idle and self._room_for_readers() > 0)
+        ):
             return
-        with self._work:
+        with self._lock:
             if not ages.offered:
                 ages.offered = True
                 self._readable.append(ages)
-            self._work.notify(count)
+            self._wake(min(count, self._room_for_readers()))
+
+    def withdraw(self, ages: Ages) -> None:
+        """Note that a batch is finished."""
+        if ages.offered:
+            with self._lock:
+                if ages.offered:
+                    self._readable.remove(ages)
+
+    def _room_for_readers(self) -> int:
+        return self._most_helped - self.busy - self._waking
+
+    def _wake(self, count: int) -> None:
+        """Call idle workers, each of them once; under the lock."""
+        count = max(0, min(count, self._idle))
+        self._idle -= count
+        self._waking += count
+        self._work.notify(count)
 
     def _take_age(self) -> tuple[Ages, str] | None:
         """Return a name of a batch that wants another reader; its owner offers it again later."""
@@ -177,7 +198,10 @@ class Workers:
         with self._lock:
             useful = len(self._stack)
             if not useful:
-                useful = sum(ages.wanted_readers() for ages in self._readable)
+                useful = min(
+                    sum(ages.wanted_readers() for ages in self._readable),
+                    self._room_for_readers() - self._idle,
+                )
             missing = min(self.wanted - self._workers, useful)
             self._workers += max(0, missing)
         if missing <= 0:
@@ -212,15 +236,15 @@ class Workers:
             self.failure = error
             self._run.stop("failure")
         finally:
-            with self._work:
+            with self._lock:
                 self._past.add(walker.tally)
                 self._tallies.discard(walker.tally)
                 self._workers -= 1
-                self._work.notify_all()
+                self._gone.notify_all()
 
     def _take_and_visit(self, walker: Walker) -> bool:
         run = self._run
-        with self._work:
+        with self._lock:
             while True:
                 if run.stopping or (self.busy and self._workers > self.wanted):
                     return False
@@ -228,11 +252,11 @@ class Workers:
                     break
                 if not self.busy:  # nobody is left who could push something: the end
                     self.over.set()
-                    self._work.notify_all()
+                    self._wake(self._idle)
                     return False
                 self._idle += 1
                 self._work.wait()
-                self._idle -= 1
+                self._waking -= 1
             entry, reading = (self._stack.pop(), None) if self._stack else (None, reading)
             self.busy += 1
         try:
@@ -241,8 +265,8 @@ class Workers:
             else:
                 walker.read_ages(*reading)
         finally:
-            with self._work:
+            with self._lock:
                 self.busy -= 1
                 if not self.busy and not self._stack:
-                    self._work.notify_all()
+                    self._wake(self._idle)
         return True
