@@ -21,7 +21,7 @@ from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import clock as _clock
-from slotwise._wait import section
+from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import _acquisition, _base_tracker, _log, _registry, _semaphore, _tracker
@@ -59,9 +59,11 @@ class Stage:
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
         self.registry = Registry()
+        self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _tracker.lock = _registry.lock = _semaphore.lock = self.lock
         assert not section.section.busy
         assert not section._left_to_do
+        assert not deliveries._deliveries.posted
         _semaphore.registry = self.registry
         _acquisition.next_key = _semaphore.next_key = itertools.count(1).__next__
         MemorySemaphore._wait_sync = wait_sync
@@ -139,6 +141,8 @@ class Stage:
             self.registry._trackers,
             _base_tracker.ttl_cancels,
             section.section,
+            self.delivery_lock,
+            deliveries._deliveries,
             self,
         ]
 
@@ -159,6 +163,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
         (section, "lock"),
+        (deliveries, "delivery_lock"),
         (_tracker, "lock"),
         (_registry, "lock"),
         (_semaphore, "lock"),

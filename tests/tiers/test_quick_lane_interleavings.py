@@ -23,7 +23,7 @@ from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
-from slotwise._wait import section
+from slotwise._wait import deliveries, section
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import _acquisition, _base_tracker, _path_acquisition, _path_tracker, _paths
 from slotwise.memory._paths import MemoryPaths
@@ -61,9 +61,11 @@ class Stage:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
+        self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
         assert not section._left_to_do
+        assert not deliveries._deliveries.posted
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
         MemoryPaths._wait_sync = wait_sync
@@ -128,6 +130,8 @@ class Stage:
             self.loops,
             _base_tracker.ttl_cancels,
             section.section,
+            self.delivery_lock,
+            deliveries._deliveries,
             self,
         ]
         return Story(list(acts), shared, check_all, self._glance)
@@ -151,6 +155,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
         (section, "lock"),
+        (deliveries, "delivery_lock"),
         (_path_tracker, "lock"),
         (_acquisition, "next_key"),
         (_path_acquisition, "next_key"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
+from slotwise._wait.deliveries import deliver_posted
+
 
 class Woken(set[object]):
     """The futures whose tasks have been woken and have not run yet.
@@ -16,8 +18,8 @@ class Woken(set[object]):
     A set and nothing more, so that the quick lane can ask cheaply whether it is empty.
     """
 
-    # In `under_way`, and in the set itself: the ids of those whose wake-up travels to
-    # another thread's loop. Ids, because a wake-up that nobody keeps is handed on.
+    # In `under_way`, and in the set itself: the ids of the wake-ups that are posted, or
+    # travel to another thread's loop. Ids, because a wake-up that nobody keeps is handed on.
     __slots__ = ("under_way",)
 
     def __init__(self) -> None:
@@ -25,7 +27,7 @@ class Woken(set[object]):
         self.under_way: set[int] = set()
 
     def send(self, wake_up: object) -> None:
-        """A wake-up sets out for a loop, to arrive as a callback."""
+        """A wake-up is posted, or sets out for a loop, to arrive as a callback."""
         self.under_way.add(id(wake_up))
         self.add(id(wake_up))
 
@@ -40,6 +42,7 @@ class Woken(set[object]):
         They are ready to run already, so one pass of the loop is enough. A wake-up
         that is under way is ready after one pass, and runs in the next.
         """
+        deliver_posted()  # by other threads, which may not have come to it
         me = object()
         passes = 2 if self.under_way else 1
         self.add(me)

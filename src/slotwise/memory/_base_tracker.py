@@ -1,16 +1,15 @@
 """What both trackers do in the same way: ask, withdraw, wake, end what is due.
 
 Every verb here decides in the section and acts after it: those whose wait has ended are
-collected inside and woken outside. A grant that can't be delivered goes to the next
-waiter. Who is granted what is decided by the ledger that a tracker is.
+posted inside and woken outside, in the order of the grants. A grant that can't be delivered
+goes to the next waiter. Who is granted what is decided by the ledger that a tracker is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from slotwise._core import messages
@@ -18,7 +17,8 @@ from slotwise._core.closing import Closure
 from slotwise._ledger import NEVER
 from slotwise._ledger.base import BaseLedger
 from slotwise._wait import clock
-from slotwise._wait.section import exclusive_or_later
+from slotwise._wait.deliveries import deliver_posted, post
+from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Waker, wake
 from slotwise._wait.woken import Woken
@@ -31,9 +31,8 @@ ttl_cancels = TtlCancels()
 # A claim of a ledger, with `since`, `timeout`, `waker` and `failure`: see `MemoryClaim`.
 C = TypeVar("C", bound=Any)
 
-# When the deadlines were looked at, whose ttl was over, the cancels of their tasks, and whose
-# wait has ended.
-Due = tuple[float, list[C], list[TtlCancel], list[C]]
+# When the deadlines were looked at, whose ttl was over, and the cancels of their tasks.
+Due = tuple[float, list[C], list[TtlCancel]]
 
 
 class BaseTracker(BaseLedger[C]):
@@ -51,6 +50,24 @@ class BaseTracker(BaseLedger[C]):
     alarm: float  # when `_ring` is called next
     closure: Closure | None  # while it is closed everywhere
     woken: Woken
+
+    # -------------------------------------------------------------- changing
+
+    def change(self, work: Callable[..., list[C]], *args: Any) -> None:
+        """Run ``work`` in the section, and wake those whose wait it ended.
+
+        Raises:
+            RuntimeError: this thread is in the middle of another change.
+        """
+        exclusive(self._change, work, args)
+        deliver_posted()
+
+    def change_or_later(self, work: Callable[..., list[C]], *args: Any) -> None:
+        """Like `change`; after the other change, if this thread is in the middle of one."""
+        exclusive_or_later(self._change, work, args, then=deliver_posted)
+
+    def _change(self, work: Callable[..., list[C]], args: tuple[Any, ...]) -> None:
+        self.post(work(*args))
 
     # ------------------------------------------------------------- acquiring
 
@@ -107,7 +124,7 @@ class BaseTracker(BaseLedger[C]):
 
     def withdraw(self, claim: C) -> None:
         """End a wait whose outcome nobody will see: leave the queue, or pass the grant on."""
-        exclusive_or_later(self._withdraw, claim, then=self.deliver)
+        self.change_or_later(self._withdraw, claim)
 
     def _withdraw(self, claim: C) -> list[C]:
         now = clock.now()
@@ -125,44 +142,30 @@ class BaseTracker(BaseLedger[C]):
 
     # ---------------------------------------------------------------- waking
 
-    def deliver(self, claims: Iterable[C]) -> None:
-        """Wake those whose wait has ended, outside the section, in the order of the grants."""
-        undelivered = [claim for claim in claims if not self._wake(claim)]
-        if undelivered:
-            # Their event loop is closed, or they have left. What they were granted is
-            # granted to the next ones, who therefore come after all those above.
-            self._pass_on(undelivered)
+    def post(self, claims: Sequence[C]) -> None:
+        """Have those woken whose wait has ended, *in the section*, after those posted before."""
+        if claims:
+            self.woken.send(claims)
+            post(self._deliver, claims)
+
+    def _deliver(self, claims: Sequence[C]) -> None:
+        # Newcomers still let them pass, but they are under way no more: else the
+        # wake-ups would have to travel behind themselves.
+        self.woken.under_way.discard(id(claims))
+        try:
+            undelivered = [claim for claim in claims if not self._wake(claim)]
+        finally:
+            self.woken.arrive(claims)
+        # Their event loop is closed, or they have left. What they were granted is
+        # granted to the next ones, who therefore come after all those above.
+        for claim in undelivered:
+            self.withdraw(claim)
 
     def _wake(self, claim: C) -> bool:
         return wake(claim.waker, self, claim)
 
     def refused(self, claim: C) -> None:
         """The waiter was cancelled before it was woken; its task withdraws the claim."""
-
-    def _pass_on(self, claims: Iterable[C]) -> None:
-        """Withdraw claims that can't be told, and those that get their grants and can't either.
-
-        A loop instead of a chain of calls: thousands may have waited in that loop.
-        """
-        undelivered: deque[C] = deque(claims)
-        running = False
-
-        def sort_out(ended: list[C]) -> None:
-            undelivered.extend(one for one in ended if not self._wake(one))
-            pass_on()  # if this was put off, nobody else does it
-
-        def pass_on() -> None:
-            nonlocal running
-            if running:
-                return
-            running = True
-            try:
-                while undelivered:
-                    exclusive_or_later(self._withdraw, undelivered.popleft(), then=sort_out)
-            finally:
-                running = False
-
-        pass_on()
 
     # ------------------------------------------------------------------ time
 
@@ -197,11 +200,12 @@ class BaseTracker(BaseLedger[C]):
                 cancels.append(ttl_cancels.announce(claim.key, task, reason, owner=self))
         self._after_change(granted, now)
         self._ring_by(self.next_deadline())
-        return now, holders, cancels, waiters + granted
+        self.post(waiters + granted)
+        return now, holders, cancels
 
     def _tell_due(self, due: Due[C]) -> None:
-        now, holders, cancels, ended = due
-        self.deliver(ended)  # first: what follows runs other people's code
+        now, holders, cancels = due
+        deliver_posted()  # first: what follows runs other people's code
         for claim in holders:
             claim.lost.set(messages.ttl_ended(claim.ttl))
         for cancel in cancels:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from heapq import heappush
 from typing import cast
@@ -22,7 +22,8 @@ from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._wait import clock
-from slotwise._wait.section import exclusive_or_later, lock
+from slotwise._wait.deliveries import post
+from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout
 from slotwise.memory._base_tracker import BaseTracker
@@ -100,7 +101,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def take_back(self, lease: MemoryPathAcquisition) -> None:
         """Free what a lease held that is no holder any more."""
-        exclusive_or_later(self._take_back, lease, then=self.deliver)
+        self.change_or_later(self._take_back, lease)
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         now = clock.now()
@@ -119,7 +120,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def look_around(self, nodes: Sequence[Node]) -> None:
         """Serve those who wait, and forget idle keys, when the quick lane saw the need."""
-        exclusive_or_later(self._look_around, nodes, then=self.deliver)
+        self.change_or_later(self._look_around, nodes)
 
     def _look_around(self, nodes: Sequence[Node]) -> list[MemoryPathAcquisition]:
         self.look_after(nodes)
@@ -136,31 +137,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # --------------------------------------------------------------- waking
 
-    def deliver(self, leases: Iterable[MemoryPathAcquisition]) -> None:
-        """Wake those whose wait has ended, outside the section; then do what was left over."""
-        super().deliver(leases)
+    def post(self, claims: Sequence[MemoryPathAcquisition]) -> None:
+        super().post(claims)
         if self.work:
-            self._finish()
+            # What the bound on the work of one call left over is done piece by piece.
+            post(self._do_more)
 
-    def _finish(self) -> None:
-        """Do what the bound on the work of one call left over, piece by piece."""
-        done = gone = False
-
-        def serve(granted: list[MemoryPathAcquisition]) -> None:
-            nonlocal done
-            done = True
-            super(PathTracker, self).deliver(granted)
-            if gone:
-                self._finish()
-
-        while self.work:
-            done = gone = False
-            exclusive_or_later(self._finish_some, then=serve)
-            # Put off, or taken over by another thread: `serve` goes on after it. The
-            # sides look in opposite order, so that at least one sees the other.
-            gone = True
-            if not done:
-                return
+    def _do_more(self) -> None:
+        self.change_or_later(self._finish_some)
 
     def _finish_some(self) -> list[MemoryPathAcquisition]:
         return self.go_on(clock.now())

@@ -15,6 +15,7 @@ from slotwise._core.messages import closed_error
 from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._wait import clock
+from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
@@ -197,27 +198,26 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self.resize_sync(tier, value, key)
 
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
-        tracker = self._tracker
-        tracker.deliver(exclusive(tracker.change_value, self._index(tier), value, key))
+        self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
 
     async def close(self) -> None:
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._tracker.deliver(exclusive(self._tracker.end))
+        self._tracker.change(self._tracker.end)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         self.close_everywhere_sync(reason)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        tracker, ended = exclusive(self._suspend, Closure(reason))
-        tracker.deliver(ended)
+        exclusive(self._suspend, Closure(reason))
+        deliver_posted()
 
-    def _suspend(self, closure: Closure) -> tuple[PathTracker, list[MemoryPathAcquisition]]:
+    def _suspend(self, closure: Closure) -> None:
         tracker = self._current()
         if tracker.name is not None:
             _closures[tracker.name] = closure
-        return tracker, tracker.suspend(closure)
+        tracker.post(tracker.suspend(closure))
 
     async def reopen(self) -> None:
         self.reopen_sync()

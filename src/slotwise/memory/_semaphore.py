@@ -32,6 +32,7 @@ from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, 
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
+from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, lock, section
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import ValueConflict
@@ -616,28 +617,28 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ) -> None:
         """Close or open what stands behind the name, and have the registry note it."""
 
-        def switch() -> tuple[Tracker | None, list[MemoryClaim]]:
+        def switch() -> None:
             tracker: Tracker | None = self._tracker
             if self._name is not None:
                 note(self._name)
                 tracker = registry.get(self._name)
-            return tracker, [] if tracker is None else change(tracker)
+            if tracker is not None:
+                tracker.post(change(tracker))
 
-        tracker, ended = exclusive(switch)
-        if tracker is not None:
-            tracker.deliver(ended)
+        exclusive(switch)
+        deliver_posted()
 
     def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
         """Change what all instances share, whatever value this one was made with."""
 
-        def steer() -> list[MemoryClaim]:
+        def steer() -> None:
             tracker = self._known() or self._attached()
-            ended = change(tracker)
+            tracker.post(change(tracker))
             if tracker is not self._tracker:
                 self._attach(tracker)
-            return ended
 
-        self._tracker.deliver(exclusive(steer))
+        exclusive(steer)
+        deliver_posted()
 
 
 def _find_tracker(name: str, value: int) -> Tracker:

@@ -137,7 +137,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         except KeyError:
             return False
         self.last_used = glance.time
-        exclusive_or_later(self._take_back, lease, then=self.deliver)
+        self.change_or_later(self._take_back, lease)
         return True
 
     def _take_back(self, lease: MemoryAcquisition) -> list[MemoryClaim]:
@@ -148,7 +148,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def put_back(self, number: int) -> None:
         """Take back a slot whose claim has ended, when the ledger's attention is up."""
-        exclusive_or_later(self._put_back_in_section, number, then=self.deliver)
+        self.change_or_later(self._put_back_in_section, number)
 
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = clock.now()
@@ -171,7 +171,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     future.set_result(number)
                     return
                 else:  # it came while the home was about to change
-                    self.deliver([_line_grant(future, number)])
+                    self.change_or_later(list, (_line_grant(future, number),))
                     return
         if self.attention:
             self.put_back(number)
@@ -182,7 +182,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def look_after_waiters(self) -> None:
         """Serve those who wait, when somebody on the quick lane saw them."""
-        exclusive_or_later(self._look_after_waiters, then=self.deliver)
+        self.change_or_later(self._look_after_waiters)
 
     def _look_after_waiters(self) -> list[MemoryClaim]:
         now = clock.now()
@@ -219,7 +219,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def settle_newcomer(self, future: asyncio.Future[int]) -> None:
         """Look after a future whose loop saw the quick lane close while it queued."""
-        exclusive_or_later(self._settle_newcomer, future, then=self.deliver)
+        self.change_or_later(self._settle_newcomer, future)
 
     def _settle_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
         # If the home changed in that very moment, the new one may have tidied

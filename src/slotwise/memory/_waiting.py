@@ -12,6 +12,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
+from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_tracker import BaseTracker, C
@@ -30,14 +31,19 @@ class Waiting(Generic[C]):
 
     def _request(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
         """Ask the ledger; True if the claim has its slots, False if it has to wait."""
-        ended = exclusive(self._ask, claim, make_waker)
+        granted = exclusive(self._request_in_section, claim, make_waker)
+        deliver_posted()
+        if not granted and claim.timeout == 0:
+            raise claim.failure
+        return granted
+
+    def _request_in_section(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
+        ended = self._ask(claim, make_waker)
         granted = bool(ended) and ended[-1] is claim
         if granted:
             ended.pop()
         tracker: BaseTracker[C] = self._tracker
-        tracker.deliver(ended)
-        if not granted and claim.timeout == 0:
-            raise claim.failure
+        tracker.post(ended)
         return granted
 
     async def _get(self, claim: C) -> None:

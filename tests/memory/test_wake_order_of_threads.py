@@ -1,0 +1,89 @@
+"""Waiters are woken in the order of their grants, whichever threads release."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from slotwise import MemorySemaphore, Tier, Tiers
+
+ROUNDS = 150
+
+
+class _Line:
+    """Tiers with the verbs of a semaphore."""
+
+    def __init__(self, value: int) -> None:
+        self._tiers = Tiers(Tier("all", value))
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._tiers, verb)
+
+
+@pytest.fixture(autouse=True)
+def switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("make", [MemorySemaphore, _Line])
+async def test_two_threads_that_release_at_once_do_not_swap_those_they_wake(
+    make: Callable[[int], Any],
+) -> None:
+    limit = make(2)
+    entered: list[int] = []
+
+    async def enter(number: int) -> Any:
+        acquired = await limit.acquire()
+        entered.append(number)
+        return acquired
+
+    held = [limit.try_acquire_sync(), limit.try_acquire_sync()]
+    for _ in range(ROUNDS):
+        tasks = [asyncio.create_task(enter(number)) for number in range(2)]
+        await asyncio.sleep(0)  # both wait
+        start = threading.Barrier(2)
+
+        def release(acquired: Any, start: threading.Barrier = start) -> None:
+            start.wait(30)
+            limit.release_sync(acquired)
+
+        threads = [threading.Thread(target=release, args=(each,)) for each in held]
+        for thread in threads:
+            thread.start()
+        held = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        for thread in threads:
+            thread.join(30)
+        assert entered == [0, 1]
+        entered.clear()
+
+
+async def test_a_newcomer_lets_those_pass_whom_another_thread_has_granted_a_slot() -> None:
+    semaphore = MemorySemaphore(2)
+    entered: list[str] = []
+    both = await semaphore.acquire(2)
+
+    async def enter(name: str) -> None:
+        async with semaphore:
+            entered.append(name)
+
+    for _ in range(ROUNDS):
+        waiter = asyncio.create_task(enter("waiter"))
+        await asyncio.sleep(0)
+        thread = threading.Thread(target=semaphore.release_sync, args=(both,))
+        thread.start()
+        while semaphore.stats_sync().acquired_slots == 2:
+            pass  # as soon as there is a free slot beside that of the waiter
+        await enter("newcomer")
+        await waiter
+        thread.join(30)
+        assert entered == ["waiter", "newcomer"]
+        entered.clear()
+        both = await semaphore.acquire(2)
