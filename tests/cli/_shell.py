@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,25 @@ class Shell:
             texts.append(stream.read())
         assert "Traceback" not in texts[1]
         return subprocess.CompletedProcess(typed, code, *texts)
+
+    @contextmanager
+    def stopped_amid_a_change(self, name: str) -> Iterator[int]:
+        """A process that has the lock of a semaphore's file and was stopped: its pid."""
+        [file] = (self.folder / "slots").glob(f"{name}*")
+        hog = subprocess.Popen(
+            [sys.executable, "-m", "tests.processes._lock_hog", str(file)],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with hog:
+            assert hog.stdout is not None
+            assert hog.stdout.readline() == b"locked\n"
+            os.kill(hog.pid, signal.SIGSTOP)
+            try:
+                yield hog.pid
+            finally:
+                os.kill(hog.pid, signal.SIGCONT)
 
     def json(self, *words: object) -> Any:
         ran = self.here(*words, "--json")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -199,26 +196,12 @@ def test_a_file_that_is_damaged(shell: Shell):
 
 def test_a_process_that_keeps_a_lock_is_named(shell: Shell):
     shell.occupy("api")
-    folder = shell.folder / "slots"
-    [file] = folder.glob("api*")
-    hog = subprocess.Popen(
-        [sys.executable, "-m", "tests.processes._lock_hog", str(file)],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with hog:
-        assert hog.stdout is not None
-        assert hog.stdout.readline() == b"locked\n"
-        os.kill(hog.pid, signal.SIGSTOP)
-        try:
-            code, found = examine(shell)
-        finally:
-            os.kill(hog.pid, signal.SIGCONT)
+    with shell.stopped_amid_a_change("api") as pid:
+        code, found = examine(shell)
     assert (code, state(found, "semaphores")) == (1, "failed")
-    told = f"'api' can't be changed: process {hog.pid}, which is stopped, has its file's lock"
+    told = f"'api' is locked by process {pid}, which is stopped"
     assert found["semaphores"]["found"] == told
-    assert found["semaphores"]["remedy"].startswith(f"kill -CONT {hog.pid}")
+    assert f"`kill -CONT {pid}`" in found["semaphores"]["remedy"]
     assert state(found, "a slot") == "ok"
 
 

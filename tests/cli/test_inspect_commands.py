@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 from datetime import datetime
 
+import pytest
 from rich.cells import cell_len
 from tests.cli._shell import Shell, command
+
+from slotwise import ProcessSemaphore
+from slotwise.processes import _inspect
 
 
 def test_ls_lists_name_value_held_and_waiting(most_shells: Shell):
@@ -23,6 +27,24 @@ def test_ls_lists_name_value_held_and_waiting(most_shells: Shell):
         "api         2     1        0",
         "backup      1     1        1",
     ]
+
+
+def test_a_semaphore_that_a_stopped_process_has_locked_hides_no_other(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_inspect, "_STUCK", 0.2)
+    shell.occupy("api")
+    shell.occupy("backup")
+    with shell.stopped_amid_a_change("api") as pid:
+        listed, shown = shell.here("ls"), shell.here("show", "api")
+        counted = ProcessSemaphore.get_acquired_stats_sync(directory=shell.folder / "slots")
+    locked = (
+        f"'api' is locked by process {pid}, which is stopped: continue it with `kill -CONT {pid}`"
+    )
+    assert listed.stdout.splitlines()[1:] == ["backup      1     1        0"]
+    assert (listed.returncode, locked in listed.stderr) == (1, True)
+    assert (shown.returncode, locked in shown.stderr) == (1, True)
+    assert [*counted] == ["backup"]
 
 
 def test_nothing_is_listed_where_nothing_is(any_shell: Shell):

@@ -86,11 +86,19 @@ class _DirectoryBackend(Backend):
             directory.close()
 
     def stats(self, names: Collection[str] | None = None) -> Found:
+        from slotwise.processes._filenames import locate
+        from slotwise.processes._inspect import stuck_locks
+        from slotwise.processes._messages import stuck_error
+
         found: dict[str, SemaphoreStats] = {}
         errors: list[SlotwiseError] = []
-        for name in self.names() if names is None else names:
+        asked = self.names() if names is None else names
+        stuck = stuck_locks(locate(self.directory), asked)  # at once: each would take seconds
+        for name in asked:
             try:
-                found[name] = self.find(name).stats_sync()
+                if name in stuck:
+                    raise stuck_error(name, stuck[name])
+                found[name] = self._existing(name).stats_sync()
             except NotFound:
                 pass
             except SlotwiseError as error:  # one bad file must not hide the others
@@ -98,6 +106,15 @@ class _DirectoryBackend(Backend):
         return found, errors
 
     def find(self, name: str) -> Semaphore:
+        from slotwise.processes._filenames import locate
+        from slotwise.processes._inspect import stuck_locks
+        from slotwise.processes._messages import stuck_error
+
+        for pid in stuck_locks(locate(self.directory), [name]).values():
+            raise stuck_error(name, pid)
+        return self._existing(name)
+
+    def _existing(self, name: str) -> Semaphore:
         try:
             return self._driver.existing(name, directory=self.directory)
         except LookupError:

@@ -18,12 +18,11 @@ from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
-from slotwise.processes._inspect import lock_holder
-from slotwise.processes._messages import is_stopped, os_error
+from slotwise.processes._inspect import stuck_locks
+from slotwise.processes._messages import os_error, stuck_error
 
 _LITTLE = 10_000_000  # bytes of free space that will soon be used up
 _TOO_LITTLE = 1_000_000
-_STUCK = 1.0  # seconds that nobody needs for a change
 _ELSEWHERE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 
 # Tries the lock that another process has, as that process's end is seen by its lock.
@@ -130,15 +129,11 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
     files = [entry.name for entry in directory.entries() if entry.name.endswith(SUFFIX)]
     names = ProcessSemaphore.names(directory.path)
     broken = 0
+    stuck = stuck_locks(directory.path, names)
     for name in names:
         try:
-            pid = _stuck_in(directory.path, name)
-            if pid is not None:
-                broken += 1
-                state = ", which is stopped," if is_stopped(pid) else ""
-                found = f"{name!r} can't be changed: process {pid}{state} has its file's lock"
-                yield Check("semaphores", FAILED, found, f"kill -CONT {pid}, or kill -9 {pid}")
-                continue
+            if name in stuck:
+                raise stuck_error(name, stuck[name])
             ProcessSemaphore.existing(name, directory=directory.path)
         except UnknownSemaphore:
             pass  # removed meanwhile
@@ -154,17 +149,6 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
         yield Check("semaphores", FAILED, found, remedy)
     if not broken:
         yield Check("semaphores", OK, f"{len(names)}, all readable")
-
-
-def _stuck_in(directory: Path, name: str) -> int | None:
-    """The pid of the process that has had the lock of a semaphore's file for a second."""
-    until = time.monotonic() + _STUCK
-    first = lock_holder(directory, name)
-    while first is not None and time.monotonic() < until:
-        time.sleep(0.01)
-        if lock_holder(directory, name) != first:
-            return None
-    return first
 
 
 def _leftovers(directory: OpenDirectory) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +15,11 @@ from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import SUFFIX, filename_of, name_from
-from slotwise.processes._messages import unknown
-from slotwise.processes._process import process_for
+from slotwise.processes._messages import stuck_error, unknown
+from slotwise.processes._process import LocalProcess, process_for
 from slotwise.processes._state import ProcessClaim, State
+
+_STUCK = 1.0  # seconds that nobody needs for a change
 
 
 def check_exists(directory: Path, name: str) -> None:
@@ -55,9 +58,14 @@ def get_acquired_stats(
         raise TypeError(f"names must be several names, not the str {wanted!r}")
     check_count("limit", limit)
     found = {}
-    for name in names(directory) if wanted is None else dict.fromkeys(wanted):
+    asked = list(dict.fromkeys(names(directory) if wanted is None else wanted))
+    for name in asked:
         check_name(name)
+    stuck = stuck_locks(directory, asked)
+    for name in asked:
         try:
+            if name in stuck:
+                raise stuck_error(name, stuck[name])
             check_exists(directory, name)
             stats = Attachment(directory, name).call(_operations.inspect, stats_of, None)
         except UnknownSemaphore:
@@ -73,12 +81,28 @@ def get_acquired_stats(
     return dict(fullest_first[:limit])
 
 
-def lock_holder(directory: Path, name: str) -> int | None:
-    """Return the pid of the process that is changing a semaphore right now, if there is one.
+def stuck_locks(directory: Path, asked: Iterable[str]) -> dict[str, int]:
+    """Return which of these semaphores can't be changed, with the pid that has the file's lock.
 
-    A change takes microseconds. A process that is found again and again is stopped, or stuck.
+    A change takes microseconds. A process that is found at it for a second is stopped, or stuck:
+    so this takes a second if there is one, however many there are, and no time otherwise.
     """
-    return process_for(directory).file(name).lock_holder()
+    if not os.path.lexists(directory):
+        return {}
+    process = process_for(directory)
+    stuck = {name: pid for name in asked if (pid := _lock_holder(process, name)) is not None}
+    deadline = time.monotonic() + _STUCK
+    while stuck and time.monotonic() < deadline:
+        time.sleep(0.01)
+        stuck = {name: pid for name, pid in stuck.items() if _lock_holder(process, name) == pid}
+    return stuck
+
+
+def _lock_holder(process: LocalProcess, name: str) -> int | None:
+    try:
+        return process.file(name).lock_holder()
+    except BackendError:
+        return None  # whoever reads it is told why
 
 
 def stats_of(state: State) -> SemaphoreStats:

@@ -130,6 +130,14 @@ def lock_taken(pid: int | None, lock: str = "its lock") -> str:
     )
 
 
+def stuck_error(name: str, pid: int) -> BackendError:
+    state = ", which is stopped" if is_stopped(pid) else ""
+    return BackendError(
+        f"{name!r} is locked by process {pid}{state}: continue it with `kill -CONT {pid}`, or end"
+        f" it with `kill -9 {pid}`"
+    )
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a signal or a debugger stopped the process, if the system can tell."""
     try:
