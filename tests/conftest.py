@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -14,6 +15,17 @@ from slotwise.testing import FakeClock, no_leaked_slots
 __all__ = ["no_leaked_slots"]
 
 pytest_plugins = ["pytester"]
+
+# Some containers ask for no compiled files; every process that a test starts would then
+# compile slotwise again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell without job control starts what it puts into the background with these ignored, and
+# so would be the commands that tests send signals to.
+for _number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        default = signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(_number, default)
 
 
 @pytest.fixture

@@ -52,10 +52,7 @@ class Shell:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
-        # Without the wish not to keep compiled files, which some containers have: each start
-        # would compile slotwise again.
-        strange = ("SLOTWISE_", "PYTHONDONTWRITEBYTECODE")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(strange)}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWISE_")}
         self.environment = {
             **kept,
             "SLOTWISE_URL": url,
