@@ -308,20 +308,29 @@ class Run:
             self._gates[self._choose(me)].release()
 
     def _trace_call(self, frame: FrameType, event: str, arg: object) -> Any:
-        if self._known or not self._steps[frame.f_code]:
+        if self._known:
+            sys.settrace(None)
+            return None
+        steps = self._steps[frame.f_code]
+        if not steps:
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
-        return self._trace_step
+        step_at = steps.get
 
-    def _trace_step(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode":
-            step = self._steps[frame.f_code].get(frame.f_lasti)
-            if step is not None and not self._known:
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            # Called for every instruction: most of the time of a search is spent here.
+            step = step_at(frame.f_lasti)
+            if step is not None and event == "opcode":
+                if self._known:
+                    frame.f_trace_opcodes = False
+                    return None
                 self._take_step(frame, step)
-        elif event == "return":
-            self._trails.pop(id(frame), None)
-        return self._trace_step
+            elif event == "return":
+                self._trails.pop(id(frame), None)
+            return trace
+
+        return trace
 
     def take_monitored_step(self, frame: FrameType, offset: int) -> None:
         step = self._steps[frame.f_code].get(offset)

@@ -836,4 +836,4 @@ def test_who_queues_while_numbers_are_minted_gets_a_free_one(play):
             _home_takes_block(stage, sem), _thread_takes_block(stage, sem), check=check
         )
 
-    play(scene)
+    play(scene, interruptions=3)

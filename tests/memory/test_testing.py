@@ -137,7 +137,10 @@ async def test_two_may_settle_at_once() -> None:
     await asyncio.gather(settle(), settle(), settle())
 
 
-def test_the_fixture_fails_a_test_that_leaks(pytester: pytest.Pytester) -> None:
+def test_the_fixture_fails_a_test_that_leaks(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take longer than the test
     pytester.makeconftest("from slotwise.testing import no_leaked_slots")
     pytester.makepyfile(
         """
@@ -155,6 +158,6 @@ def test_the_fixture_fails_a_test_that_leaks(pytester: pytest.Pytester) -> None:
             shared.acquire_sync()
         """
     )
-    outcome = pytester.runpytest_subprocess("-p", "no:asyncio", "-p", "no:cacheprovider")
+    outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     outcome.assert_outcomes(passed=3, errors=2)
     outcome.stdout.fnmatch_lines(["*slots were leaked*", "*'shared': 1 of 2 held*"])
