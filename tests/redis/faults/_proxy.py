@@ -141,16 +141,26 @@ class IsFarAway(Proxy):
 
 
 class IsSlow(Proxy):
-    """Every reply takes ``delay`` seconds on its way; those behind it are not held up."""
+    """Every reply takes ``delay`` seconds on its way; those behind it are not held up.
+
+    ``round_trips`` is the most that any connection has waited for, one after the other.
+    """
 
     delay = 0.3
+    round_trips = 0
 
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        waits, due = 0, 0.0
         arriving: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         passing_on = threading.Thread(target=self._pass_on, args=(client, arriving), daemon=True)
         passing_on.start()
         while data := _receive(server):
-            arriving.put((time.monotonic() + self.delay, data))
+            now = time.monotonic()
+            if now >= due:  # else the client has not seen the reply before it
+                waits += 1
+                self.round_trips = max(self.round_trips, waits)
+            due = now + self.delay
+            arriving.put((due, data))
         arriving.put((0.0, b""))
         passing_on.join(10)
         self._cut(client, server)

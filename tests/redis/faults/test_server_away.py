@@ -430,14 +430,16 @@ async def _is_free(semaphore: RedisSemaphore) -> bool:
 # --------------------------------------------------------------------------- slowness
 
 
-async def test_a_server_that_takes_300_ms_is_used_and_not_complained_of(
-    own_server: Server, caplog: pytest.LogCaptureFixture
+async def test_a_slow_server_is_used_and_not_complained_of(
+    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "slotwise.redis")
+    monkeypatch.setattr(IsSlow, "delay", 0.15)  # half of what it may be, for a busy machine
     with IsSlow(own_server.port) as slow:  # and has never heard of our scripts
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
         acquired = await semaphore.try_acquire()
         assert acquired is not None
+        assert slow.round_trips <= 2  # so a second is enough if each takes 300 ms
         assert await semaphore.release(acquired) is True
         async with semaphore, tiers.cm(user="u", timeout=5):
             assert (await semaphore.stats()).acquired_slots == 1

@@ -386,7 +386,8 @@ async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
                     lambda: client.execute_command("SENTINEL", "REPLICAS", "fleet"),
                     "a sentinel that knows the replica",
                 )
-            config = RedisConfig(f"redis+sentinel://127.0.0.1:{sentinel.port}/fleet", attempts=60)
+            url = f"redis+sentinel://127.0.0.1:{sentinel.port}/fleet"
+            config = RedisConfig(url, attempts=60, cleanup_timeout=40)
             for kind in (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel):
                 manager = kind([("127.0.0.1", sentinel.port)])
                 by_client = RedisConfig.from_client(manager.master_for("fleet"))
