@@ -9,7 +9,7 @@ import time
 
 import redis
 from tests.redis._client import Worker
-from tests.redis._server import Server, until
+from tests.redis._server import BUSY, Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -44,7 +44,7 @@ async def test_a_killed_holder_frees_its_slot_within_the_interval_and_a_second(
         worker.kill()
         killed_at = time.monotonic()
         acquired = await asyncio.wait_for(waiting, 20)
-        assert time.monotonic() - killed_at < INTERVAL + 1
+        assert time.monotonic() - killed_at < INTERVAL + 1 + BUSY
         assert acquired.slot_number == 1
     await semaphore.release(acquired)
     assert_nothing_left(client)
@@ -65,7 +65,7 @@ async def test_a_killed_head_waiter_does_not_block_those_behind_it(
         await semaphore.release(held)
         # Granted to the dead one, perhaps; its silence hands it on.
         acquired = await asyncio.wait_for(waiting, 20)
-        assert time.monotonic() - killed_at < INTERVAL + 1
+        assert time.monotonic() - killed_at < INTERVAL + 1 + BUSY
     await semaphore.release(acquired)
     assert_nothing_left(client)
 
@@ -77,7 +77,7 @@ async def test_a_holder_with_a_blocked_event_loop_keeps_its_slot(server: Server)
         worker.hears()
         waiting = asyncio.create_task(semaphore.acquire())
         await in_line(semaphore, 1)
-        worker.tell(f"block {3 * INTERVAL}")
+        worker.tell(f"block {2 * INTERVAL}")
         assert await asyncio.to_thread(worker.hears) == "unblocked"
         assert not waiting.done()
         worker.tell("held")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.redis._server import Server, free_port, until
+from tests.redis._server import BUSY, Server, free_port, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import in_line
 
@@ -28,7 +28,6 @@ from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.tiers import Tier, Tiers
 
-BUSY = 3.0
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.redis._client import Worker
-from tests.redis._server import Server, until
+from tests.redis._server import BUSY, Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -88,7 +88,7 @@ async def test_a_restart_without_its_data_tells_holders_and_lines_up_again(
     await asyncio.to_thread(server.start)
     back_at = time.monotonic()
     await asyncio.wait_for(held.lost, 20)
-    assert time.monotonic() - back_at < 2 + 1, "within ping_interval"
+    assert time.monotonic() - back_at < 2 + 1 + BUSY, "within ping_interval"
     await asyncio.wait_for(asyncio.gather(*tasks), 30)  # type: ignore[call-overload]
     assert counted.most == 1
     assert counted.order == list(range(50))
@@ -243,4 +243,4 @@ async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the
         )
         started = time.monotonic()
         await semaphore.release(await asyncio.wait_for(semaphore.acquire(), 20))
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 4 + BUSY
