@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 
+import hypothesis
 import pytest
 
 import slotwise.testing
@@ -19,6 +20,12 @@ pytest_plugins = ["pytester"]
 # Some containers ask for no compiled files; every process that a test starts would then
 # compile slotwise again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# On a busy machine an example takes as long as it takes.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # A shell without job control starts what it puts into the background with these ignored, and
 # so would be the commands that tests send signals to.

@@ -84,7 +84,7 @@ def test_spawned_and_gathered_tasks_have_seventy_too():
     assert explore(program).schedules == 70
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(lambda many: orders_of(*many) < 2000)
 )

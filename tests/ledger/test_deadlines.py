@@ -77,9 +77,7 @@ class DeadlinesAgainstSortedList(RuleBasedStateMachine):
         assert deadlines._aged.items() <= in_heap, "D2"
 
 
-DeadlinesAgainstSortedList.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
-)
+DeadlinesAgainstSortedList.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestDeadlinesAgainstSortedList = DeadlinesAgainstSortedList.TestCase
 
 

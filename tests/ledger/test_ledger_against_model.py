@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.ledger.model import Entry, Model
@@ -244,12 +244,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert ledger.closed == model.closed
 
 
-LedgerAgainstModel.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+LedgerAgainstModel.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")

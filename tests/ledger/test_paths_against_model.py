@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -234,12 +234,7 @@ class FewLooks(PathsAgainstModel):
     looks = 1
 
 
-budget = settings(
-    max_examples=120,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+budget = settings(max_examples=120, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
 FewLooks.TestCase.settings = settings(budget, max_examples=80)
 

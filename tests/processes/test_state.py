@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.ledger.model import Entry, Model
@@ -202,9 +202,4 @@ class FileAgainstModel(RuleBasedStateMachine):
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase
-TestFileAgainstModel.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestFileAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)

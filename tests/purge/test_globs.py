@@ -76,7 +76,7 @@ def naively(pattern: str, path: str) -> bool:
 tokens = st.sampled_from(["a", "b", "/", "*", "*", "**", "**/", "/**/", "?", "[ab]"])
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(tokens, min_size=1, max_size=8).map("".join), st.text("ab/", max_size=10))
 def test_a_pattern_means_what_trying_everything_finds(pattern: str, text: str) -> None:
     pattern = re.sub("/+", "/", pattern).strip("/")

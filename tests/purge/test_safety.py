@@ -343,13 +343,14 @@ def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeyp
 
 @pytest.mark.parametrize("crowd", [False, True])
 def test_many_siblings(root, crowd, monkeypatch) -> None:
-    from slotwise.purge import _adapt
+    from slotwise.purge import _adapt, _walk
 
     if crowd:
         monkeypatch.setattr(_adapt, "SLOW", -1.0)
         monkeypatch.setattr(_adapt, "FAST", -1.0)
         monkeypatch.setattr(_adapt, "BUSY", math.inf)
-    for number in range(6000):
+    many = 2 * _walk.BATCH + 500  # more than the stack of directories holds, too
+    for number in range(many):
         (root / f"{number}").mkdir()
     report = purge(
         root,
@@ -358,8 +359,8 @@ def test_many_siblings(root, crowd, monkeypatch) -> None:
         max_concurrency_scanning=20,
         max_concurrency_deletion=20,
     )
-    assert report.empty_dirs_deleted == 6000
-    assert report.dirs_scanned == 6001
+    assert report.empty_dirs_deleted == many
+    assert report.dirs_scanned == many + 1
     assert not any(root.iterdir())
 
 
