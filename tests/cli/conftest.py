@@ -50,15 +50,3 @@ def most_shells(request: pytest.FixtureRequest) -> Shell:
     """Like `any_shell`; with a server only in the soak tests, as nothing there depends on it."""
     found: Shell = request.getfixturevalue("shell" if request.param == "process" else "redis_shell")
     return found
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run a test of real terminals and signals once more if it fails; the report shows an R.
-
-    In two of three runs of the whole suite one of these failed, a different one each time, and
-    neither failed when run alone. The cause is not found; this hides it until it is.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.flaky(reruns=1))

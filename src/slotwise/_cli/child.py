@@ -1,27 +1,32 @@
 """The process of the command that ``slotwise run`` runs: start it, signal it, see how it ends.
 
 It stays in slotwise's process group and has stdin, stdout, stderr, the terminal and further
-open files as if slotwise were not there. On Linux it does not outlive slotwise.
+open files as if slotwise were not there.
 
 It is forked before anything else is done, and becomes the command when there is a slot
 for it: drivers have threads, and a fork of a process with threads copies locks that no
 thread will ever release, and files that a thread is about to close.
+
+On Linux `guard` puts a process between slotwise and the command. Elsewhere the command is
+slotwise's own child, and what it starts is known by its process group.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from slotwise._cli.signals import in_foreground
+
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_GO = b"\0"  # what begins the environment of a command that is to be started
 
 
 class CannotStart(Exception):
@@ -37,51 +42,60 @@ class Child:
 
     Create it while this process has one thread, in the thread that lives longest: Linux
     kills it when the *thread* ends that forked it. ``mask`` has the signals that are
-    blocked in the command.
+    blocked in the command. With ``only_command`` nobody cares for what the command starts.
     """
 
-    def __init__(self, command: Sequence[str], mask: set[int]) -> None:
+    def __init__(self, command: Sequence[str], mask: set[int], *, only_command: bool) -> None:
         self.command = command
+        self.only_command = only_command
         self.stopped = False
         self.exit_code: int | None = None  # as a shell counts: 128 + n for signal n
-        parent = os.getpid()
         environment, self._environment = os.pipe()  # closed without one: there is no command to run
         self._error, error = os.pipe()  # the errno if it could not be started; closed by exec
         # Signals that are sent before it is the command are pending until then.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(self._environment)
-                os.close(self._error)
-                _become(command, mask, parent, environment, error)
-            finally:
-                os._exit(1)
+        self._fork(environment, error, mask)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(environment)
         os.close(error)
 
-    def start(self, environment: Mapping[str, str]) -> None:
+    def _fork(self, environment: int, error: int, mask: set[int]) -> None:
+        # A job of a terminal has to stay in its group.
+        self._has_group = not self.only_command and not in_foreground()
+        ours = (self._environment, self._error)
+        self.pid = fork_command(
+            self.command, mask, environment, error, ours, new_group=self._has_group
+        )
+
+    def fileno(self) -> int:
+        """Return what can be read when there is news for `poll`; -1 if SIGCHLD says so."""
+        return -1
+
+    def start(self, more_environment: Mapping[str, str]) -> None:
         """Become the command.
 
         Raises:
             CannotStart: it does not exist, or can't be executed.
         """
+        words = [f"{name}={value}".encode() for name, value in more_environment.items()]
         try:
             with os.fdopen(self._environment, "wb") as pipe:
-                pipe.write(json.dumps(dict(environment)).encode())
+                pipe.write(_GO + _GO.join(words))
         except BrokenPipeError:
             raise CannotStart("the process for it was killed", NOT_EXECUTABLE) from None
         with os.fdopen(self._error, "rb") as pipe:
             number = pipe.read()
         if number:
-            os.waitpid(self.pid, 0)
+            self._reap()
             raise _cannot_start(self.command[0], int(number))
 
     def dismiss(self) -> None:
         """End it without running the command."""
         os.close(self._environment)
         os.close(self._error)
+        self._reap()
+
+    def _reap(self) -> None:
         os.waitpid(self.pid, 0)
 
     def poll(self) -> int | None:
@@ -100,10 +114,67 @@ class Child:
                 self.exit_code = 128 - code if code < 0 else code
         return stopped_by
 
+    @property
+    def all_ended(self) -> bool:
+        """Whether the command has ended, and what it has started too, as far as that is known."""
+        if self.exit_code is None:
+            return False
+        if self._has_group:
+            try:
+                os.killpg(self.pid, 0)
+            except OSError:
+                return True
+        return not self._has_group
+
+    def leave_alone(self) -> None:
+        """Don't care any more for what the command has started; it has ended."""
+        self._has_group = False
+
     def send(self, number: int) -> None:
         """Send it a signal; PermissionError if it runs as another user by now."""
         if self.exit_code is None:  # else its pid may belong to another process
             os.kill(self.pid, number)
+
+    def send_all(self, number: int) -> bool:
+        """Send a signal to the command and all it has started.
+
+        Return False if there is nobody left who can be sent it.
+        """
+        if not self._has_group:
+            try:
+                self.send(number)
+            except PermissionError:
+                return False
+            return True
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            return False
+        return True
+
+
+def fork_command(
+    command: Sequence[str],
+    mask: set[int],
+    environment: int,
+    error: int,
+    to_close: Sequence[int],
+    *,
+    new_group: bool = False,
+) -> int:
+    """Fork the process that becomes the command, and return its pid; all signals are blocked."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for fd in to_close:
+                os.close(fd)
+            if new_group:
+                os.setpgid(0, 0)
+            _become(command, mask, parent, environment, error)
+        finally:
+            os._exit(1)
+    return pid
 
 
 def _become(
@@ -117,6 +188,9 @@ def _become(
         environment = pipe.read()
     if not environment:
         os._exit(0)
+    for word in environment.removeprefix(_GO).split(_GO):
+        name, _, value = word.partition(b"=")
+        os.environb[name] = value
     # Undo what Python has changed for itself, and our handlers. Signals that slotwise was
     # started with as ignored stay ignored.
     for number in signal.valid_signals():
@@ -124,7 +198,7 @@ def _become(
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
-        os.execvpe(command[0], list(command), json.loads(environment))  # noqa: S606
+        os.execvp(command[0], list(command))  # noqa: S606
     except (OSError, ValueError) as error:  # an empty word raises ValueError
         reason = getattr(error, "errno", None) or errno.ENOENT
         os.write(error_fd, str(reason).encode())

@@ -9,14 +9,12 @@ Nothing here decides what a signal means.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import signal
 import struct
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL
@@ -45,63 +43,53 @@ class ReceivedSignal(NamedTuple):
 class SignalQueue:
     """Keeps signals from taking effect, and returns them in the order in which they came.
 
+    Create it before any thread is started: threads inherit the mask. It is never undone:
+    what comes at the end is too late to matter, and must not change the exit code.
+
     Signals that this process was started with as ignored (``nohup``, a script's
     background jobs) stay ignored, here and in what it starts.
     """
 
     def __init__(self) -> None:
-        self._numbers = [
+        numbers = [
             number
             for number in signal.valid_signals() - _NOT_RECEIVED
             if signal.getsignal(number) is not signal.SIG_IGN
         ]
-        self._queue: asyncio.Queue[ReceivedSignal] = asyncio.Queue()
-        self.mask_before: set[int] = set()
-
-    @contextmanager
-    def open(self) -> Iterator[SignalQueue]:
-        """Begin to receive. Call it before any thread is started: threads inherit the mask."""
-        loop = asyncio.get_running_loop()
-        self.mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        if sys.platform != "linux":
-            for number in self._numbers:
-                loop.add_signal_handler(number, self._guess, number)
-            yield self
+        self.mask_before: set[int] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        if sys.platform == "linux":
+            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+            self._fd = signalfd(numbers)
             return
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
-        descriptor = _signalfd(self._numbers)
-        loop.add_reader(descriptor, self._read, descriptor)
-        try:
-            yield self
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            # Still blocked: what comes now is too late to matter, and must not
-            # change the exit code.
+        self._fd, writing = os.pipe()
+        os.set_blocking(self._fd, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, _nothing)
 
-    def _read(self, descriptor: int) -> None:
-        data = os.read(descriptor, 16 * _INFO_SIZE)
+    def fileno(self) -> int:
+        """Return what can be read when a signal has come."""
+        return self._fd
+
+    def read(self) -> list[ReceivedSignal]:
+        """Remove and return what has come; don't wait."""
+        try:
+            data = os.read(self._fd, 16 * _INFO_SIZE)
+        except BlockingIOError:
+            return []
+        if sys.platform != "linux":
+            foreground = in_foreground()
+            return [ReceivedSignal(each, each in _KEYS and foreground) for each in data]
+        received = []
         for at in range(0, len(data), _INFO_SIZE):
             number, _, code, sender = _INFO.unpack_from(data, at)
             to_all = code == _SENT_BY_KERNEL and not (
                 # A terminal that goes away tells the leader of its session alone.
                 number == signal.SIGHUP and os.getsid(0) == os.getpid()
             )
-            self._queue.put_nowait(ReceivedSignal(number, to_all, sender))
-
-    def _guess(self, number: int) -> None:
-        self._queue.put_nowait(ReceivedSignal(number, number in _KEYS and in_foreground()))
-
-    async def next(self) -> ReceivedSignal:
-        return await self._queue.get()
-
-    def put(self, arrival: ReceivedSignal) -> None:
-        """Put something else into the queue."""
-        self._queue.put_nowait(arrival)
-
-    def pending(self) -> list[ReceivedSignal]:
-        """Remove and return what has come and was not fetched yet."""
-        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+            received.append(ReceivedSignal(number, to_all, sender))
+        return received
 
     def stop_here(self, number: int) -> None:
         """Stop this process as ``number`` does by default; returns once it is continued.
@@ -131,7 +119,12 @@ def in_foreground() -> bool:
         os.close(terminal)
 
 
-def _signalfd(numbers: Iterable[int]) -> int:
+def _nothing(*_: object) -> None:
+    """A handler: the number is in the pipe already."""
+
+
+def signalfd(numbers: Iterable[int]) -> int:
+    """Return what signals that are blocked can be read from."""
     bits = ctypes.sizeof(ctypes.c_ulong) * 8
     chosen = (ctypes.c_ulong * (_SET_SIZE * 8 // bits))()
     for number in numbers:

@@ -5,11 +5,11 @@ It is overwritten every second, and removed when the wait ends.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -30,34 +30,48 @@ def status_while_waiting(semaphore: Semaphore) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    shown = asyncio.Event()
-    showing = asyncio.ensure_future(_show(semaphore, shown))
+    status = _Status(semaphore)
+    threading.Thread(target=status.show, name="slotwise-status", daemon=True).start()
     try:
         yield
     finally:
-        showing.cancel()
-        if shown.is_set():  # else the line may be a prompt of somebody else
-            _write(_CLEAR)
+        status.end()
 
 
-async def _show(semaphore: Semaphore, shown: asyncio.Event) -> None:
-    await asyncio.sleep(_DELAY)
-    while True:
-        try:
-            stats = await semaphore.stats()
-            line = describe(
-                semaphore.name or "",
-                stats.max_slots,
-                await semaphore.holders(),
-                await semaphore.waiters(),
-            )
-        except SlotwiseError as error:
-            line = f"waiting for {semaphore.name!r}: {error}"
-        width = max(shutil.get_terminal_size().columns - 1, 1)
-        line = printable(line)
-        shown.set()
-        _write(_CLEAR + cut(line, width))
-        await asyncio.sleep(_REFRESH)
+class _Status:
+    """The line, and the thread that writes it: a server may take long to answer."""
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self._semaphore = semaphore
+        self._ended = threading.Event()
+        self._writing = threading.Lock()
+        self._is_shown = False
+
+    def show(self) -> None:
+        semaphore = self._semaphore
+        pause = _DELAY
+        while not self._ended.wait(pause):
+            pause = _REFRESH
+            try:
+                line = describe(
+                    semaphore.name or "",
+                    semaphore.stats_sync().max_slots,
+                    semaphore.holders_sync(),
+                    semaphore.waiters_sync(),
+                )
+            except SlotwiseError as error:
+                line = f"waiting for {semaphore.name!r}: {error}"
+            width = max(shutil.get_terminal_size().columns - 1, 1)
+            with self._writing:
+                if not self._ended.is_set():
+                    self._is_shown = True
+                    _write(_CLEAR + cut(printable(line), width))
+
+    def end(self) -> None:
+        self._ended.set()
+        with self._writing:
+            if self._is_shown:  # else the line may be a prompt of somebody else
+                _write(_CLEAR)
 
 
 def describe(

@@ -1,0 +1,101 @@
+"""The processes that a process has started, and those that they have started: find and signal them.
+
+A process that daemonises leaves its parent, and becomes a child of the nearest ancestor that
+has asked for that (`adopt_orphans`). So nothing that is started below such an ancestor can
+escape it. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one whose parent ends become its children."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all processes below ``pid``, parents first; some of them may be zombies."""
+    children_of: Callable[[int], Iterable[int]] = _children
+    if not Path(f"/proc/{pid}/task/{pid}/children").exists():
+        children_of = _scan()
+    found: list[int] = []
+    level = [pid]
+    while level:
+        level = [child for parent in level for child in children_of(parent)]
+        found += level
+    return found
+
+
+def signal_descendants(pid: int, number: int) -> bool:
+    """Send a signal to all processes below ``pid``, also to those that are started meanwhile.
+
+    Return False if there is nobody left who can be sent it: those of another user can't.
+    """
+    tried: set[int] = set()
+    was_sent = False
+    for _ in range(20):  # not for ever, if it starts processes faster than this
+        new = [child for child in descendants(pid) if child not in tried]
+        if not new:
+            break
+        tried.update(new)
+        for child in new:
+            try:
+                _send(pid, child, number)
+                was_sent = True
+            except OSError:  # it has ended, or is another user's
+                pass
+    return was_sent
+
+
+def _send(ancestor: int, pid: int, number: int) -> None:
+    """Send a signal; ProcessLookupError if it has ended, or the pid is somebody else's by now."""
+    fd = os.pidfd_open(pid)
+    try:
+        state, parent = _status(pid)
+        while parent not in (0, ancestor):
+            _, parent = _status(parent)
+        if state == b"Z" or parent == 0:
+            raise ProcessLookupError
+        signal.pidfd_send_signal(fd, number)
+    finally:
+        os.close(fd)
+
+
+def _status(pid: int) -> tuple[bytes, int]:
+    """Return the kernel's letter for the state of a process, and its parent; 0 if it has none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        state, parent = stat.rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):  # it has ended
+        return b"Z", 0
+    return state, int(parent)
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            yield from map(int, (thread / "children").read_bytes().split())
+        except OSError:
+            pass
+
+
+def _scan() -> Callable[[int], Iterable[int]]:
+    """Return the same as `_children` for kernels without those files."""
+    by_parent: dict[int, list[int]] = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            pid = int(process.name)
+            by_parent.setdefault(_status(pid)[1], []).append(pid)
+    return lambda pid: by_parent.get(pid, ())

@@ -1,0 +1,189 @@
+"""The guard: a small process between ``slotwise run`` and its command, on Linux.
+
+It adopts whatever the command starts and leaves behind, so that all of it can be found and
+ended. It outlives a slotwise that is killed, and ends all of it then. It reports to slotwise
+how the command fares, and exits when nothing is left.
+
+If the guard itself is killed, the kernel kills the command, and slotwise adopts the rest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
+
+from slotwise._cli.child import Child, fork_command
+from slotwise._cli.descendants import adopt_orphans, signal_descendants
+from slotwise._cli.signals import signalfd
+
+# What is told through the two pipes; in the first behind a number.
+_STOPPED, _CONTINUED, _EXITED = b"s", b"c", b"e"
+_LEAVE_ALONE = b"l"
+
+_PAUSE_MS = 10  # between two looks for what is still to be killed
+
+
+class GuardedChild(Child):
+    """The command as slotwise sees it: the guard starts it, and tells how it fares."""
+
+    def _fork(self, environment: int, error: int, mask: set[int]) -> None:
+        self._reports, reports = os.pipe()
+        orders, self._orders = os.pipe()  # closed: slotwise has ended
+        self._gone = False
+        if not self.only_command:
+            adopt_orphans()
+        slotwise = os.getpid()
+        self._guard = os.fork()
+        if self._guard == 0:
+            try:
+                for fd in (self._environment, self._error, self._reports, self._orders):
+                    os.close(fd)
+                files = (environment, error, reports, orders)
+                _Guard(self.command, mask, slotwise, files, only_command=self.only_command).run()
+            finally:
+                os._exit(1)
+        os.close(reports)
+        os.close(orders)
+        self.pid = int(os.read(self._reports, 20) or 0)
+        # While it waits to be the command, its pid is nobody else's.
+        self._pidfd = os.pidfd_open(self.pid) if self.pid else -1
+        os.set_blocking(self._reports, False)
+
+    def fileno(self) -> int:
+        return -1 if self._gone else self._reports
+
+    def _reap(self) -> None:
+        os.waitpid(self._guard, 0)
+
+    def poll(self) -> int | None:
+        stopped_by = None
+        while not self._gone:
+            try:
+                reports = os.read(self._reports, 4096)
+            except BlockingIOError:
+                break
+            if not reports:
+                self._gone = True
+                self._reap()
+                if self.exit_code is None:  # the guard was killed, and the command with it
+                    self.exit_code = 128 + signal.SIGKILL
+                    signal_descendants(os.getpid(), signal.SIGKILL)
+            for report in reports.split():
+                kind, number = report[-1:], int(report[:-1])
+                if kind == _STOPPED:
+                    self.stopped, stopped_by = True, number
+                elif kind == _CONTINUED:
+                    self.stopped, stopped_by = False, None
+                else:
+                    self.exit_code, stopped_by = number, None
+        return stopped_by
+
+    @property
+    def all_ended(self) -> bool:
+        return self._gone
+
+    def leave_alone(self) -> None:
+        try:
+            os.write(self._orders, _LEAVE_ALONE)
+        except BrokenPipeError:  # it has ended
+            pass
+
+    def send(self, number: int) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:  # it has ended
+            pass
+
+    def send_all(self, number: int) -> bool:
+        if self.only_command:
+            try:
+                self.send(number)
+            except PermissionError:
+                return False
+            return True
+        return signal_descendants(self._guard, number)
+
+
+class _Guard:
+    """What the guard does, in its own process; all signals are blocked in it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        mask: set[int],
+        slotwise: int,
+        files: tuple[int, int, int, int],
+        *,
+        only_command: bool,
+    ) -> None:
+        self._slotwise = slotwise
+        self._only_command = only_command
+        environment, error, self._reports, self._orders = files
+        if not only_command:
+            adopt_orphans()
+        own = (self._reports, self._orders)
+        self._pid = fork_command(command, mask, environment, error, own)
+        self._is_running = True
+        os.close(environment)
+        os.close(error)
+        os.write(self._reports, b"%d\n" % self._pid)
+        # Whoever reads what the command writes must not wait for the guard.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd)
+
+    def run(self) -> NoReturn:
+        ended = signalfd([signal.SIGCHLD])
+        poller = select.poll()
+        poller.register(ended, select.POLLIN)
+        poller.register(self._orders, select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == self._orders:
+                    if not os.read(self._orders, 1):
+                        self._kill_all(poller)
+                    os._exit(0)
+                os.read(fd, 128)
+            if not self._reap():
+                os._exit(0)
+
+    def _reap(self) -> bool:
+        """See who has ended; return False if there is nobody left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return self._is_running or not self._only_command
+            if pid != self._pid:
+                continue
+            if os.WIFSTOPPED(status):
+                self._report(_STOPPED, os.WSTOPSIG(status))
+            elif os.WIFCONTINUED(status):
+                self._report(_CONTINUED, 0)
+            else:
+                self._is_running = False
+                code = os.waitstatus_to_exitcode(status)
+                self._report(_EXITED, 128 - code if code < 0 else code)
+
+    def _report(self, kind: bytes, number: int) -> None:
+        try:
+            os.write(self._reports, b"%d%b\n" % (number, kind))
+        except OSError as error:
+            if error.errno != errno.EPIPE:  # slotwise has ended, which the other pipe tells too
+                raise
+
+    def _kill_all(self, poller: select.poll) -> None:
+        """Kill what is left, at once: somebody else may have the slot already."""
+        poller.unregister(self._orders)
+        if self._is_running:
+            os.kill(self._pid, signal.SIGKILL)
+        if self._only_command:
+            return
+        while signal_descendants(os.getpid(), signal.SIGKILL) and self._reap():
+            poller.poll(_PAUSE_MS)

@@ -1,0 +1,208 @@
+"""What ``run`` and ``acquire`` have in common: flags for slots, the semaphore, and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from slotwise import _urls
+from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
+from slotwise._cli.output import NOT_TEXT, print_error, resize_command
+from slotwise._core.messages import display
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import Semaphore
+from slotwise.errors import (
+    AcquireTimeout,
+    BackendError,
+    SemaphoreClosed,
+    SlotwiseError,
+    ValueConflict,
+)
+
+NO_SLOT, OWN_FAILURE = 75, 125
+
+ID = "SLOTWISE_ACQUISITION_ID"  # in the environment of a command
+_OUTER_IDS = "SLOTWISE_OUTER_IDS"  # those of all runs around it, itself included
+
+
+class WaitsForItself(SlotwiseError):
+    """The slots that are waited for are held by whoever started this."""
+
+
+class SlotParser(Parser):
+    """A parser with the flags of those who take slots."""
+
+    def add_slot_flags(self, who: str) -> None:
+        self.add_name("the semaphore; made if there is none")
+        add = self.add_argument
+        add(
+            "--limit",
+            type=limit,
+            metavar="N",
+            help="how many may run at once: a number, or 50%% of the cores that slotwise may use"
+            " [as many as the semaphore has; 1 if there is none];"
+            " a value set by 'slotwise resize' wins",
+        )
+        add("--slots", type=count, default=1, metavar="n", help=f"how many slots {who} takes [1]")
+        waits = self.add_mutually_exclusive_group()
+        waits.add_argument(
+            "--wait",
+            type=seconds,
+            metavar="TIME",
+            help="wait at most that long for a slot, such as 30, 250ms, 10m, 1h [no limit]",
+        )
+        waits.add_argument(
+            "--no-wait", action="store_true", help="don't wait at all: the same as --wait 0"
+        )
+        add(
+            "--label",
+            metavar="TEXT",
+            help="what others see in 'slotwise show', and while they wait",
+        )
+        add("--quiet", "-q", action="store_true", help="say nothing if there is no slot")
+        add(
+            "--busy-exit",
+            type=exit_code,
+            default=NO_SLOT,
+            metavar="N",
+            help="the exit code if there is no slot, 0 to 255 [75]",
+        )
+
+    def check_slot_flags(self, given: argparse.Namespace) -> None:
+        if not given.name:
+            self.error("NAME must not be empty")
+        if given.limit is not None and given.slots > given.limit:
+            self.error(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
+        if given.no_wait:
+            given.wait = 0.0
+
+
+def limit(text: str) -> int:
+    """A number of slots, or a percentage of the cores that this process may use."""
+    if not text.endswith("%"):
+        return count(text)
+    try:
+        share = float(text[:-1]) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number or a percentage above 0%, not {text!r}")
+    return max(int(share * cores()), 1)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def exit_code(text: str) -> int:
+    given = whole_number(text)
+    if not 0 <= given <= 255:
+        raise argparse.ArgumentTypeError(f"must be 0 to 255, not {text}")
+    return given
+
+
+def semaphore_of(given: argparse.Namespace, ttl: float | None) -> Semaphore:
+    """Return the semaphore that the flags name."""
+    url = given.url or _urls.url_of_environment() or "process://"
+    scheme = _urls.scheme_of(url)
+    if scheme == "memory":
+        raise ValueError(
+            "memory:// ends with this process; use process:// for this machine or redis://"
+        )
+    options: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
+    if given.limit is None and scheme == "process":
+        from slotwise.processes import ProcessSemaphore
+
+        try:
+            return ProcessSemaphore.existing(given.name, directory=_urls.folder_of(url), **options)
+        except LookupError:
+            pass
+    elif given.limit is None:
+        from slotwise._cli.backends import NotFound, open_backend
+
+        try:
+            found = open_backend(url).find(given.name)
+            return _urls.semaphore(given.name, found.value, url, **options)
+        except NotFound:
+            pass
+    return _urls.semaphore(given.name, given.limit or 1, url, **options)
+
+
+def check_nested(semaphore: Semaphore, slots: int) -> None:
+    """Raise if this was started by a run that holds what it would wait for.
+
+    Raises:
+        WaitsForItself: so it is; the slots can't come free while this waits.
+    """
+    outer = {os.environ.get(ID), *os.environ.get(_OUTER_IDS, "").split()} - {None, ""}
+    if not outer:
+        return
+    held = sum(each.slots for each in semaphore.holders_sync() if each.acquisition_id in outer)
+    if held and held + slots > semaphore.value:
+        raise WaitsForItself(
+            f"{display(semaphore.name)} is held by the run that started this one: it would wait for"
+            f" itself"
+        )
+
+
+def environment_of(acquired: AcquisitionResult) -> dict[str, str]:
+    """Return what is added to the environment of a command that holds slots."""
+    outer = [*os.environ.get(_OUTER_IDS, "").split(), acquired.acquisition_id]
+    more = {
+        ID: acquired.acquisition_id,
+        "SLOTWISE_SLOT_NUMBER": str(acquired.slot_number),
+        _OUTER_IDS: " ".join(outer),
+    }
+    if acquired.fencing_token is not None:
+        more["SLOTWISE_FENCING_TOKEN"] = str(acquired.fencing_token)
+    return more
+
+
+def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
+    """Print why there is no slot, and return the exit code."""
+    if isinstance(error, BackendError):  # even if it timed out: nobody knows if there was a slot
+        print_error(command, error)
+    elif isinstance(error, AcquireTimeout | SemaphoreClosed):
+        if not given.quiet:
+            print_error(command, error)
+        return int(given.busy_exit)
+    elif isinstance(error, ValueConflict):
+        remedy = resize_command(given.name, given.limit or 1, given.url)
+        print_error(command, f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
+    elif isinstance(error, UnicodeError):
+        print_error(command, NOT_TEXT)
+    elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
+        print_error(command, error)
+    else:
+        print_error(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
+    return OWN_FAILURE
+
+
+def warn_if_resized(command: str, given: argparse.Namespace, semaphore: Semaphore) -> None:
+    if given.limit is not None and semaphore.value != given.limit:
+        print_error(
+            command,
+            f"{given.name!r} was resized to {semaphore.value}: --limit {given.limit} is ignored",
+        )
+
+
+def add_ttl(parser: Parser, words: str) -> None:
+    parser.add_argument("--ttl", type=some_seconds, metavar="TIME", help=words)
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before and behind the first ``--``."""
+    own = list(words)
+    if "--" not in own:
+        return own, []
+    at = own.index("--")
+    return own[:at], own[at + 1 :]
+
+
+def _slots(count: int | None) -> str:
+    return "1 slot" if count == 1 else f"{count} slots"

@@ -1,0 +1,130 @@
+"""What becomes of the processes that the command of ``slotwise run`` has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli._shell import Shell, alive, end, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is the process group")
+
+# A child in a session of its own, and one that has left its parent as a daemon does.
+STARTS = """
+setsid sleep 1000 >/dev/null 2>&1 & echo $!
+sh -c 'setsid sleep 1000 >/dev/null 2>&1 & echo $!'
+"""
+
+
+class Started:
+    """A run, and the processes that its command has started."""
+
+    def __init__(self, shell: Shell, *flags: object, then: str) -> None:
+        words = ("--", "sh", "-c", f"{STARTS}echo $$; {then}")
+        self.run = shell.start("run", "api", "--limit", 1, *flags, *words)
+        assert self.run.stdout is not None
+        self.pids = [int(self.run.stdout.readline()) for _ in range(2)]
+        self.command = int(self.run.stdout.readline())
+
+    def alive(self) -> list[bool]:
+        return [alive(pid) for pid in self.pids]
+
+
+@pytest.fixture
+def started(shell: Shell) -> Iterator[list[Started]]:
+    """Those that a test starts, to be cleaned up."""
+    made: list[Started] = []
+    yield made
+    for each in made:
+        for pid in filter(alive, each.pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(most_shells: Shell, started: list[Started]):
+    def make(*flags: object, then: str = "wait") -> Started:
+        started.append(Started(most_shells, *flags, then=then))
+        return started[-1]
+
+    return make
+
+
+def test_the_end_of_the_ttl_ends_everything(start, most_shells: Shell):
+    run = start("--ttl", "1s", then="sleep 1000; true")
+    assert end(run.run)[0] == 124
+    assert run.alive() == [False, False]
+    assert most_shells.holders() == []
+
+
+def test_what_ignores_term_is_killed_after_the_grace_wherever_it_is(shell: Shell, started):
+    stubborn = "(trap '' TERM; echo ready >&2; while :; do sleep 0.05; done) & echo $!; wait"
+    run = Started(shell, "--grace", "200ms", then=stubborn)
+    started.append(run)
+    assert run.run.stdout is not None
+    assert run.run.stderr is not None
+    run.pids.append(int(run.run.stdout.readline()))
+    assert run.run.stderr.readline() == "ready\n"
+    run.run.send_signal(signal.SIGTERM)
+    assert end(run.run)[0] == 128 + signal.SIGTERM
+    assert run.alive() == [False, False, False]
+
+
+def test_a_term_is_for_the_command_and_ends_what_it_leaves_behind(start, most_shells: Shell):
+    run = start(then="trap 'exit 9' TERM; while :; do sleep 0.02; done")
+    run.run.send_signal(signal.SIGTERM)
+    assert end(run.run)[0] == 9
+    assert run.alive() == [False, False]
+    assert most_shells.holders() == []
+
+
+def test_kill_9_of_slotwise_ends_everything(start):
+    run = start()
+    run.run.kill()
+    until(lambda: not any([*run.alive(), alive(run.command)]), "the end of everything")
+
+
+def test_kill_9_of_the_guard_ends_everything_too(start, most_shells: Shell):
+    run = start()
+    guard = int(Path(f"/proc/{run.command}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(guard, signal.SIGKILL)
+    assert end(run.run)[0] == 128 + signal.SIGKILL
+    until(lambda: not any([*run.alive(), alive(run.command)]), "the end of everything")
+    assert most_shells.holders() == []
+
+
+def test_a_command_that_ends_by_itself_leaves_its_background_jobs_alone(start, most_shells: Shell):
+    run = start(then="exit 3")
+    assert end(run.run)[0] == 3
+    assert run.alive() == [True, True]
+    assert most_shells.holders() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_descendants_can_be_kept(shell: Shell, started, number):
+    run = Started(shell, "--keep-descendants", then="wait")
+    started.append(run)
+    run.run.send_signal(number)
+    end(run.run)
+    until(lambda: not alive(run.command), "the end of the command")
+    assert run.alive() == [True, True]
+
+
+def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, started):
+    """The next one looks for what the one before has started."""
+    tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
+    run = Started(shell, "--grace", 30, then=f"{tidy}; wait")
+    started.append(run)
+    assert run.run.stdout is not None
+    assert run.run.stderr is not None
+    run.pids.append(int(run.run.stdout.readline()))
+    assert run.run.stderr.readline() == "ready\n"
+    look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
+    following = shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
+    shell.until_waiting(1)
+    run.run.send_signal(signal.SIGTERM)
+    assert end(run.run)[0] == 128 + signal.SIGTERM
+    assert end(following)[:2] == (0, "done\n")
