@@ -114,22 +114,23 @@ def test_flags_can_come_from_the_environment(root, old, left) -> None:
 def test_every_flag_has_its_variable(monkeypatch) -> None:
     from dataclasses import fields
 
-    from slotwise._cli.purge import _parser
+    from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
     from slotwise.purge import PurgeOptions
 
     examples = {
         "age_by": "ctime", "include": "a b", "exclude": "c", "audit": "file",
-        "name": "n", "log_level": "debug", "max_age_days": "1.5",
+        "name": "n", "log_level": "DEBUG", "max_age_days": "1.5", "deadline": "2h",
     }  # fmt: skip
-    plain = vars(_parser().parse_args(["p"]))
-    names = {field.name for field in fields(PurgeOptions)} | {"json", "yes", "log_level"}
+    plain = vars(make_parser().parse_args(["p"]))
+    names = {field.name for field in fields(PurgeOptions)}
+    names |= {"json", "yes", "log_level", "progress_interval"}
     names.remove("semaphore")  # for programs only
-    assert names == set(plain) - {"path"}
+    assert names == set(plain) - {"path", *map(destination_of, UNNECESSARY)}
     names.remove("url")  # SLOTWISE_URL, as for every command
     for name in names:
         value = "0" if plain[name] is True else examples.get(name, "1")
         monkeypatch.setenv(f"SLOTWISE_PURGE_{name.upper()}", value)
-    given = vars(_parser().parse_args(["p"]))
+    given = vars(make_parser().parse_args(["p"]))
     assert all(given[name] != plain[name] for name in names)
     assert given["include"] == ["a", "b"]
 

@@ -319,7 +319,9 @@ def pipelines_of_threads() -> None:
 
 
 async def purging(semaphore: Semaphore) -> None:
-    purger = AsyncEFSPurger("/scratch", max_age_days=14, include=["*.tmp"], semaphore=semaphore)
+    purger = AsyncEFSPurger(
+        "/scratch", max_age_days=14, include=["*.tmp"], semaphore=semaphore, deadline=7200
+    )
     report = await purger.purge()
     assert_type(report, PurgeReport)
     assert_type(report.errors, dict[str, int])

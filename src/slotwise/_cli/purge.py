@@ -1,162 +1,44 @@
-"""``slotwise purge``: flags in, a plan to agree to, a bar meanwhile, a summary out.
+"""``slotwise purge``: flags in, a plan to agree to, progress meanwhile, a summary out.
 
-What is purged, and how, is in `slotwise.purge`. Little is imported here: the start of a
-process that purges a small tree costs as much as the purge.
+What is purged, and how, is in `slotwise.purge`; the flags are in `purge_flags`. Little is
+imported here: the start of a process that purges a small tree costs as much as the purge.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
-import json
 import logging
-import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, did_you_mean, number, whole_number
 from slotwise._cli.output import is_writable, print_error, printable
-from slotwise._cli.purge_view import bar, show_plan, show_summary
-from slotwise._core.redaction import redact, redacted_repr
+from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
+from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
+from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
-from slotwise.purge._options import AGES
 from slotwise.purge._report import SIGNALS
 
-_ENV = "SLOTWISE_PURGE_"
 _SAMPLE_SECONDS = 1.0
 _NOT_DONE = 2
-_LEVELS = ("debug", "info", "warning", "error")
 
 _ENOUGH_DESCRIPTORS = 65_536
-
-_EXAMPLES = f"""\
-  slotwise purge /data/cache --dry-run                   what would go, and nothing goes
-  slotwise purge /data/cache --max-age-days 14           shows its plan and asks
-  slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
-  slotwise purge /mnt/efs --yes --include '*.tmp' --exclude keep --audit /var/log/purge.jsonl
-  slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
-
-exit code:
-  0    done; reaching a limit of files or directories is reported, and not an error
-  1    done, but some things could not be deleted
-  2    not done: bad usage, declined, a refused root, too little memory
-  130  Ctrl-C ended it, in order (143: SIGTERM)
-
-Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
---include and --exclude are separated by spaces there, and those given here are added."""
-
-
-class _PurgeParser(Parser):
-    """Flags that can also come from the environment, by their names."""
-
-    def __init__(self) -> None:
-        super().__init__("purge", details="PATH itself stays.", examples=_EXAMPLES)
-        self._variables: set[str] = set()
-        self._wrong: list[str] = []
-
-    def flag(self, name: str, words: str, default: Any = None, **more: Any) -> None:
-        variable = _ENV + name.removeprefix("--").upper().replace("-", "_")
-        self._variables.add(variable)
-        given = os.environ.get(variable)
-        if given is not None:
-            try:
-                default = _from_environment(given, default, more)
-            except (ValueError, argparse.ArgumentTypeError):
-                self._wrong.append(
-                    f"{variable}={redacted_repr(given)} is not a valid value for {name}"
-                )
-        if isinstance(default, bool):
-            more["action"] = argparse.BooleanOptionalAction
-        if default is not None and not isinstance(default, bool | list):
-            words += f" [{redact(str(default))}]"
-        self.add_argument(name, default=default, help=words.replace("%", "%%"), **more)
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        given = super().parse(words)
-        self._check_environment()
-        return given
-
-    def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
-        self.error(f"there is one PATH only; {extra[0]!r} is a second one")
-
-    def _check_environment(self) -> None:
-        """After the words, so that ``--help`` helps in any environment.
-
-        A variable that belongs to no flag is refused: it may be a misspelled DRY_RUN.
-        """
-        for variable in sorted(set(os.environ) - self._variables):
-            if variable.startswith(_ENV):
-                near = did_you_mean(variable, self._variables)
-                self._wrong.append(f"there is no flag for {variable} in the environment{near}")
-        if self._wrong:
-            self.error("; ".join(self._wrong))
-
-
-def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
-    if isinstance(default, bool):
-        if given.lower() in ("1", "true", "yes", "on"):
-            return True
-        if given.lower() in ("0", "false", "no", "off", ""):
-            return False
-        raise ValueError(given)
-    if more.get("action") == "extend":
-        return given.split()
-    value = more.get("type", str)(given)
-    if value not in more.get("choices", (value,)):
-        raise ValueError(given)
-    return value
-
-
-def _parser() -> _PurgeParser:
-    parser = _PurgeParser()
-    parser.add_argument("path", metavar="PATH", help="the directory")
-    flag = parser.flag
-    decimal: dict[str, Any] = {"type": number, "metavar": "X"}
-    whole: dict[str, Any] = {"type": whole_number, "metavar": "N"}
-    flag("--max-age-days", "delete files that are older than X days", 30.0, **decimal)
-    flag("--age-by", "which time of a file is its age", "mtime", choices=tuple(AGES))
-    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, **whole)
-    flag("--max-concurrency-deletion", "deletions in flight", 1000, **whole)
-    flag("--memory-limit-mb", "one worker above 85 % of this, stop above 95 %", 800.0, **decimal)
-    flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
-    flag("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, **whole)
-    flag("--max-files-to-delete", "delete at most N files; 0: no limit", 0, **whole)
-    flag("--max-delete-per-second", "at most X deletions a second", **decimal)
-    globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
-    flag("--include", "only files that match; repeatable", **globs)
-    flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
-    flag("--min-depth", "leave what is less deep than N, as find does", 0, **whole)
-    flag("--one-file-system", "don't enter mount points", True)
-    flag("--dry-run", "delete nothing; count what would go", False)
-    flag("--json", "JSON lines on stdout, the summary last", False)
-    flag("--log-level", "how much to say on the way", "warning", choices=_LEVELS)
-    flag(
-        "--audit",
-        "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",
-        metavar="FILE",
-    )
-    flag("--yes", "don't ask", False)
-    flag("--allow-dangerous-root", "allow / and home directories", False)
-    parser.add_argument(
-        "--url",
-        metavar="URL",
-        help="share the deletion limit with all purges that use this --name there [$SLOTWISE_URL]",
-    )
-    flag("--name", "the name of the shared limit")
-    return parser
 
 
 def purge(options: argparse.Namespace) -> int:
     """Show the plan, ask, and do it; return the exit code."""
     given = vars(options)
+    for flag, why in UNNECESSARY.items():
+        if given.pop(destination_of(flag)) is not None:
+            print_error("purge", f"{flag} is unnecessary: {why}")
     as_json = given.pop("json")
     with _logging_to(as_json=as_json, level=given.pop("log_level")):
         return _purge(given, as_json=as_json)
@@ -164,6 +46,7 @@ def purge(options: argparse.Namespace) -> int:
 
 def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     path, yes = given.pop("path"), given.pop("yes")
+    progress_interval = given.pop("progress_interval")
     if given["audit"] == "-":
         given["audit"] = "/dev/stdout"
     for globs in ("include", "exclude"):
@@ -181,7 +64,7 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     try:
         if not options.dry_run and not yes and (objection := _ask(plan)) is not None:
             return _refuse(objection, as_json=as_json)
-        return _run(plan, as_json=as_json).exit_code
+        return _run(plan, progress_interval, as_json=as_json).exit_code
     except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
     except _StdoutFailed as error:
@@ -205,14 +88,18 @@ class _StdoutFailed(Exception):
         self.exit_code = exit_code
 
 
-def _run(plan: Plan, *, as_json: bool) -> PurgeReport:
+def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> PurgeReport:
     dry_run = plan.options.dry_run
     if as_json:
         try:
             _line("start", {"plan": dict(plan.describe()), "dry_run": dry_run})
         except OSError as error:
             raise _StdoutFailed(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
-    if not as_json and sys.stderr.isatty():
+    if not sys.stderr.isatty():
+        lines = ProgressLines(progress_interval, sys.stdout if as_json else sys.stderr)
+        run = Run(plan, lambda report: lines.show(report, run))
+        report = _with_signals(run)
+    elif not as_json:
         with bar(dry_run=dry_run) as show:
             run = Run(plan, lambda report: show(report, run))
             report = _with_signals(run)
@@ -271,7 +158,9 @@ def _sample(plan: Plan) -> PurgeReport:
     from dataclasses import replace
 
     started = time.monotonic()
-    dry = replace(plan, options=replace(plan.options, dry_run=True, max_delete_per_second=None))
+    dry = replace(
+        plan, options=replace(plan.options, dry_run=True, max_delete_per_second=None, deadline=None)
+    )
 
     def enough(_: PurgeReport) -> None:
         if time.monotonic() - started > _SAMPLE_SECONDS:
@@ -300,8 +189,7 @@ def _refuse(words: str, *, as_json: bool) -> int:
 
 
 def _line(event: str, fields: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-    sys.stdout.flush()
+    write_event(sys.stdout, event, fields)
 
 
 class _Log(logging.Handler):
@@ -349,4 +237,4 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-COMMANDS = {"purge": Command(_parser, purge)}
+COMMANDS = {"purge": Command(make_parser, purge)}

@@ -1,12 +1,15 @@
-"""What a person sees of ``slotwise purge``: the plan, a bar meanwhile, a table at the end."""
+"""What is shown of ``slotwise purge``: the plan, progress meanwhile, a table at the end."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
-from slotwise._cli.output import Fact, have_rich, print_facts
+from slotwise._cli.output import Fact, have_rich, is_writable, print_facts, width_of
 from slotwise.purge import Plan, PurgeReport, Run
 from slotwise.purge._plan import printable
 
@@ -24,6 +27,36 @@ def show_plan(plan: Plan, sample: PurgeReport, seconds: float) -> None:
     print_facts("the plan", facts, sys.stderr)
 
 
+def write_event(stream: TextIO, event: str, fields: dict[str, Any]) -> None:
+    """Write one line of JSON."""
+    stream.write(json.dumps({"event": event, **fields}) + "\n")
+    stream.flush()
+
+
+class ProgressLines:
+    """Writes a line of JSON every so often, for whoever has no terminal; 0 seconds: never.
+
+    It never waits for a reader: a line that can't be written now is left out.
+    """
+
+    def __init__(self, interval: float, stream: TextIO) -> None:
+        self._interval = interval
+        self._stream = stream
+        self._shown = time.monotonic()
+
+    def show(self, report: PurgeReport, run: Run) -> None:
+        now = time.monotonic()
+        if not self._interval or now - self._shown < self._interval or run.is_over:
+            return
+        self._shown = now
+        fields = report.as_dict()
+        del fields["error_samples"], fields["stopped_by"]
+        fields.update(time=time.time(), in_flight=run.in_flight, memory_mb=run.memory_mb)
+        with suppress(OSError, ValueError):
+            if is_writable(self._stream):
+                write_event(self._stream, "progress", fields)
+
+
 @contextmanager
 def bar(*, dry_run: bool) -> Iterator[Show]:
     """Show the counts on stderr while it runs, which is a terminal; without rich, nothing."""
@@ -33,33 +66,41 @@ def bar(*, dry_run: bool) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    title = "would purge" if dry_run else "purging"
+    console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("{task.fields[counts]}"),
+        TextColumn(title),
+        TextColumn("{task.fields[counts]}", markup=False),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("would purge" if dry_run else "purging", total=None, counts="")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, counts="")
 
         def show(report: PurgeReport, run: Run) -> None:
-            progress.update(task, counts=_counts(report, run))
+            room = console.width - len(title) - _BESIDE_COUNTS
+            progress.update(task, counts=counts(report, run.in_flight, run.memory_mb, room))
 
         yield show
 
 
-def _counts(report: PurgeReport, run: Run) -> str:
-    scanned = report.files_scanned / report.duration_seconds if report.duration_seconds else 0
+_BESIDE_COUNTS = 13  # the spinner, the elapsed time of up to 9 columns, and what parts them
+
+
+def counts(report: PurgeReport, in_flight: int, memory_mb: float, room: int) -> str:
+    """Return as many of the counts as fit into ``room`` columns, the important ones first."""
     words = [
-        f"{report.files_purged:,} files ({report.files_per_second:,.0f}/s)",
-        f"{report.files_scanned:,} seen ({scanned:,.0f}/s)",
+        f"{report.files_purged:,} files",
+        *([f"{report.failures:,} errors"] if report.failures else []),
+        f"{in_flight:,} in flight",
+        f"{report.files_per_second:,.0f}/s",
+        f"{report.files_scanned:,} seen",
         f"{report.empty_dirs_deleted:,} dirs",
         _size(report.bytes_freed),
-        f"{run.in_flight} in flight",
-        f"{run.memory_mb:,.0f} MB",
+        f"{memory_mb:,.0f} MB",
     ]
-    if report.failures:
-        words.append(f"[red]{report.failures:,} errors[/red]")
+    while len(words) > 1 and width_of(" · ".join(words)) > room:
+        words.pop()
     return " · ".join(words)
 
 

@@ -61,7 +61,7 @@ class MemoryGuard:
             raise ValueError(
                 f"slow_at must be above 0 and at most stop_at, not {slow_at!r} and {stop_at!r}"
             )
-        self.limit_bytes = available_memory() if limit_mb is None else int(limit_mb * MB)
+        self.limit_bytes: float = available_memory() if limit_mb is None else limit_mb * MB
         self.slow_at = slow_at
         self.stop_at = stop_at
         self.interval = check_seconds("interval", interval, zero=True) or 0.0

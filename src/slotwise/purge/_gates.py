@@ -12,21 +12,23 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-Tokens = SimpleQueue[None]
 
+class Gate:
+    """A limit on operations in flight: ``enter`` may wait, ``leave`` never does."""
 
-def tokens(limit: int, workers: int) -> Tokens | None:
-    """Return tokens for ``limit`` operations in flight: ``get()`` enters, ``put(None)`` leaves.
+    __slots__ = ("_limit", "_tokens", "enter", "leave")
 
-    A queue in C is ten times cheaper than `threading.Semaphore`, and there are several
-    ways in per file. None where ``workers`` are too few to need it.
-    """
-    if workers <= limit:
-        return None
-    made: Tokens = SimpleQueue()
-    for _ in range(limit):
-        made.put(None)
-    return made
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        for _ in range(limit):
+            self._tokens.put(None)
+        self.enter: Callable[[], None] = self._tokens.get
+        self.leave: Callable[[], None] = partial(self._tokens.put, None)
+
+    @property
+    def in_flight(self) -> int:
+        return self._limit - self._tokens.qsize()
 
 
 class Turns:
@@ -73,9 +75,14 @@ class Limits:
     """
 
     def __init__(self, scanning: int, deletion: int, workers: int) -> None:
-        self.scan = tokens(scanning, workers)
-        self.delete = tokens(deletion, workers)
+        # No gate ever has more inside than there are workers.
+        self.scan = Gate(min(scanning, workers))
+        self.delete = Gate(min(deletion, workers))
         self.turns = Turns(min(scanning, deletion) + deletion)
+
+    @property
+    def in_flight(self) -> int:
+        return self.scan.in_flight + self.delete.in_flight
 
 
 class Gates:
@@ -84,15 +91,5 @@ class Gates:
     __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
 
     def __init__(self, limits: Limits) -> None:
-        self.scan_in, self.scan_out = _ends(limits.scan)
-        self.delete_in, self.delete_out = _ends(limits.delete)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _ends(shared: Tokens | None) -> tuple[Callable[[], None], Callable[[], None]]:
-    if shared is None:
-        return _nothing, _nothing
-    return shared.get, partial(shared.put, None)
+        self.scan_in, self.scan_out = limits.scan.enter, limits.scan.leave
+        self.delete_in, self.delete_out = limits.delete.enter, limits.delete.leave

@@ -29,6 +29,7 @@ class PurgeFlags(TypedDict, total=False):
     max_concurrency_scanning: int
     max_concurrency_deletion: int
     memory_limit_mb: float
+    deadline: float | None
     remove_empty_dirs: bool
     max_empty_dirs_to_delete: int
     max_files_to_delete: int
@@ -54,6 +55,7 @@ class PurgeOptions:
     max_concurrency_scanning: int = 100
     max_concurrency_deletion: int = 1000
     memory_limit_mb: float = 800
+    deadline: float | None = None
     remove_empty_dirs: bool = False
     max_empty_dirs_to_delete: int = 500
     max_files_to_delete: int = 0
@@ -77,7 +79,9 @@ class PurgeOptions:
             raise ValueError(f"age_by must be one of {', '.join(AGES)}, not {self.age_by!r}")
         check_count("max_concurrency_scanning", self.max_concurrency_scanning)
         check_count("max_concurrency_deletion", self.max_concurrency_deletion)
-        _check_number("memory_limit_mb", self.memory_limit_mb)
+        _check_number("memory_limit_mb", self.memory_limit_mb, zero=True)
+        if self.deadline is not None:
+            _check_number("deadline", self.deadline)
         for what in ("max_empty_dirs_to_delete", "max_files_to_delete", "min_depth"):
             given = getattr(self, what)
             if isinstance(given, bool) or not isinstance(given, int) or given < 0:

@@ -46,7 +46,7 @@ class Plan:
         cutoff = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.cutoff_ns / 1e9))
         rows = [
             ("root", printable(self.root)),
-            ("files", f"{options.age_by} before {cutoff} ({options.max_age_days:g} days)"),
+            ("files", f"{options.age_by} before {cutoff} ({_days(options.max_age_days)})"),
             ("empty directories", _empty_directories(options)),
         ]
         if options.include:
@@ -61,11 +61,17 @@ class Plan:
             rows.append(
                 ("not faster than", f"{options.max_delete_per_second:g} deletions a second")
             )
+        if options.deadline is not None:
+            rows.append(("stop after", f"{options.deadline:g} s"))
         if not options.one_file_system:
             rows.append(("other file systems", "entered"))
         if self.audit_path:
             rows.append(("audit", printable(self.audit_path)))
         return rows
+
+
+def _days(days: float) -> str:
+    return f"{days:g} days" if days >= 1 or not days else f"{days * 24:g} hours"
 
 
 def _empty_directories(options: PurgeOptions) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 SAMPLES_KEPT = 20
 
-CAPS = ("max_files_to_delete", "max_empty_dirs_to_delete")
+# What ends a purge early as it was asked to: not an error.
+ASKED_FOR = ("max_files_to_delete", "max_empty_dirs_to_delete", "deadline")
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 
 
@@ -31,7 +32,7 @@ class PurgeReport:
     peak_memory_mb: float = 0.0
     dry_run: bool = False
     stopped_by: str | None = None
-    """None if all was visited; else a cap, a signal, "cancelled", or what failed."""
+    """None if all was visited; else a cap, "deadline", a signal, "cancelled", or what failed."""
 
     @property
     def failures(self) -> int:
@@ -42,7 +43,7 @@ class PurgeReport:
         """0 done, 1 done with errors, 2 not done, 130 or 143 interrupted."""
         if self.stopped_by in SIGNALS:
             return SIGNALS[self.stopped_by]
-        if self.stopped_by is not None and self.stopped_by not in CAPS:
+        if self.stopped_by is not None and self.stopped_by not in ASKED_FOR:
             return 2
         return 1 if self.errors else 0
 

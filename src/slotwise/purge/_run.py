@@ -7,6 +7,7 @@ be. The workers are in `workers`, what they do in `walk`.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import time
@@ -70,8 +71,9 @@ class Run:
         self.workers = Workers(self, workers)
         self._adapter = Adapter(workers)
         self._failures = Failures()
-        self._guard = MemoryGuard(options.memory_limit_mb)
+        self._guard = MemoryGuard(options.memory_limit_mb or math.inf)
         self._started = time.monotonic()
+        self._deadline = math.inf if options.deadline is None else self._started + options.deadline
         self._within_limits = (
             min(options.max_concurrency_scanning, options.max_concurrency_deletion) >= _ROOMY
         )
@@ -144,6 +146,9 @@ class Run:
             if workers.over.wait(_TICK) or self.stopping:
                 break
             now, cpu_now = time.monotonic(), time.process_time()
+            if now >= self._deadline:
+                self.stop("deadline")
+                break
             self._adapter.most = workers.most
             wanted = self._adapter.look(
                 now - looked,
@@ -238,8 +243,15 @@ class Run:
         )
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing more is started: it is finished, or stopped."""
+        return self.workers.over.is_set()
+
+    @property
     def in_flight(self) -> int:
-        return self.workers.busy
+        """How many operations the file system is doing for us right now."""
+        # One worker alone goes through both gates at once.
+        return min(self.limits.in_flight, self.workers.busy)
 
     @property
     def memory_mb(self) -> float:

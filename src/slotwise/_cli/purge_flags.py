@@ -1,0 +1,219 @@
+"""The flags of ``slotwise purge``, which can also come from the environment.
+
+What the command does with them is in `purge`. Flags of AsyncEFSPurge that have no use here
+are accepted: its users come with their old command lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from slotwise import __version__
+from slotwise._cli.flags import (
+    Parser,
+    did_you_mean,
+    duration,
+    number,
+    seconds,
+    some_seconds,
+    whole_number,
+)
+from slotwise._core.redaction import redact, redacted_repr
+from slotwise.purge._options import AGES
+
+_ENV = "SLOTWISE_PURGE_"
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_SECONDS_PER_DAY = 86_400
+
+#: flags of AsyncEFSPurge that change nothing, and why
+UNNECESSARY = {
+    "--max-concurrency": "--max-concurrency-scanning and --max-concurrency-deletion are the limits",
+    "--max-concurrent-subdirs": "the number of directories in work adapts by itself",
+    "--task-batch-size": "memory does not grow with the number of files",
+}
+
+_EXAMPLES = f"""\
+  slotwise purge /data/cache --dry-run                   what would go, and nothing goes
+  slotwise purge /data/cache --max-age-days 14           shows its plan and asks
+  slotwise purge /data/spool --yes --max-age 12h --deadline 2h
+  slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
+  slotwise purge /mnt/efs --yes --include '*.tmp' --exclude keep --audit /var/log/purge.jsonl
+  slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
+
+exit code:
+  0    done; a limit of files or directories, or the deadline, is reported, and not an error
+  1    done, but some things could not be deleted
+  2    not done: bad usage, declined, a refused root, too little memory
+  130  Ctrl-C ended it, in order (143: SIGTERM)
+
+Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
+--include and --exclude are separated by spaces there, and those given here are added."""
+
+
+class _PurgeParser(Parser):
+    """Flags that can also come from the environment, by their names."""
+
+    def __init__(self) -> None:
+        super().__init__("purge", details="PATH itself stays.", examples=_EXAMPLES)
+        self._variables: set[str] = set()
+        self._wrong: list[str] = []
+
+    def flag(
+        self, name: str, words: str, default: Any = None, *, group: Any = None, **more: Any
+    ) -> None:
+        variable = _ENV + name.removeprefix("--").upper().replace("-", "_")
+        self._variables.add(variable)
+        given = os.environ.get(variable)
+        if given is not None:
+            try:
+                default = _from_environment(given, default, more)
+            except (ValueError, argparse.ArgumentTypeError):
+                self._wrong.append(
+                    f"{variable}={redacted_repr(given)} is not a valid value for {name}"
+                )
+        if isinstance(default, bool):
+            more["action"] = argparse.BooleanOptionalAction
+        if default is not None and not isinstance(default, bool | list):
+            words += f" [{redact(str(default))}]"
+        add = (group or self).add_argument
+        add(name, default=default, help=words.replace("%", "%%"), **more)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        given = super().parse(words)
+        self._check_environment()
+        return given
+
+    def add_max_age(self) -> None:
+        """Add ``--max-age`` and ``--max-age-days``: two ways to say the same thing."""
+        both: Any = self.add_mutually_exclusive_group()
+        words = "delete files that are older than X days"
+        decimal: dict[str, Any] = {"type": number, "metavar": "X"}
+        self.flag("--max-age-days", words, 30.0, group=both, **decimal)
+        both.add_argument(
+            "--max-age",
+            dest="max_age_days",
+            type=_days,
+            default=argparse.SUPPRESS,
+            metavar="AGE",
+            help="the same with a unit: 90m, 12h, 30d",
+        )
+        variable = f"{_ENV}MAX_AGE"
+        self._variables.add(variable)
+        given = os.environ.get(variable)
+        if given is None:
+            return
+        if f"{variable}_DAYS" in os.environ:
+            self._wrong.append(f"{variable} and {variable}_DAYS are both set")
+        try:
+            self.set_defaults(max_age_days=_days(given))
+        except argparse.ArgumentTypeError as error:
+            self._wrong.append(f"{variable} {error}")
+
+    def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
+        self.error(f"there is one PATH only; {extra[0]!r} is a second one")
+
+    def _check_environment(self) -> None:
+        """After the words, so that ``--help`` helps in any environment.
+
+        A variable that belongs to no flag is refused: it may be a misspelled DRY_RUN.
+        """
+        for variable in sorted(set(os.environ) - self._variables):
+            if variable.startswith(_ENV):
+                near = did_you_mean(variable, self._variables)
+                self._wrong.append(f"there is no flag for {variable} in the environment{near}")
+        if self._wrong:
+            self.error("; ".join(self._wrong))
+
+
+def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
+    if isinstance(default, bool):
+        if given.lower() in ("1", "true", "yes", "on"):
+            return True
+        if given.lower() in ("0", "false", "no", "off", ""):
+            return False
+        raise ValueError(given)
+    if more.get("action") == "extend":
+        return given.split()
+    value = more.get("type", str)(given)
+    if value not in more.get("choices", (value,)):
+        raise ValueError(given)
+    return value
+
+
+def _days(text: str) -> float:
+    # Without a unit, --max-age 30 would be 30 seconds to one and 30 days to another.
+    given = None if text[-1:].isdigit() and text != "0" else duration(text)
+    if given is None or given < 0:
+        raise argparse.ArgumentTypeError(
+            f"must be a time with its unit, such as 90m, 12h or 30d, not {text!r}"
+        )
+    return given / _SECONDS_PER_DAY
+
+
+def destination_of(flag: str) -> str:
+    """Return the name of a flag's value."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def make_parser() -> Parser:
+    """Return the parser of ``slotwise purge``."""
+    parser = _PurgeParser()
+    parser.add_argument("path", metavar="PATH", help="the directory")
+    flag = parser.flag
+    some_time: dict[str, Any] = {"metavar": "TIME"}
+    decimal: dict[str, Any] = {"type": number, "metavar": "X"}
+    whole: dict[str, Any] = {"type": whole_number, "metavar": "N"}
+    parser.add_max_age()
+    flag("--age-by", "which time of a file is its age", "mtime", choices=tuple(AGES))
+    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, **whole)
+    flag("--max-concurrency-deletion", "deletions in flight", 1000, **whole)
+    flag(
+        "--memory-limit-mb",
+        "one worker above 85 % of this, stop above 95 %; 0: no limit",
+        800.0,
+        **decimal,
+    )
+    flag("--deadline", "stop in order after this time, such as 2h", type=some_seconds, **some_time)
+    flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
+    flag("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, **whole)
+    flag("--max-files-to-delete", "delete at most N files; 0: no limit", 0, **whole)
+    flag("--max-delete-per-second", "at most X deletions a second", **decimal)
+    globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
+    flag("--include", "only files that match; repeatable", **globs)
+    flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
+    flag("--min-depth", "leave what is less deep than N, as find does", 0, **whole)
+    flag("--one-file-system", "don't enter mount points", True)
+    flag("--dry-run", "delete nothing; count what would go", False)
+    flag("--json", "JSON lines on stdout, the summary last", False)
+    flag(
+        "--progress-interval",
+        "without a terminal, a JSON line of progress this often; 0: none",
+        30.0,
+        type=seconds,
+        **some_time,
+    )
+    flag("--log-level", "how much to say on the way", "warning", type=str.lower, choices=_LEVELS)
+    flag(
+        "--audit",
+        "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",
+        metavar="FILE",
+    )
+    flag("--yes", "don't ask", False)
+    flag("--allow-dangerous-root", "allow / and home directories", False)
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="share the deletion limit with all purges that use this --name there [$SLOTWISE_URL]",
+    )
+    flag("--name", "the name of the shared limit")
+    parser.add_argument(
+        "--version", action="version", version=f"slotwise {__version__}", help="print the version"
+    )
+    old = parser.add_argument_group("accepted from AsyncEFSPurge, and unnecessary")
+    for name in UNNECESSARY:
+        old.add_argument(name, type=whole_number, metavar="N", help=argparse.SUPPRESS)
+    old.description = ", ".join(UNNECESSARY)
+    return parser
