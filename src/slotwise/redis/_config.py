@@ -42,7 +42,7 @@ class RedisConfig:
     reply_timeout: float = 10.0
     attempts: int = 5
     backoff: float = 0.05
-    max_backoff: float = 1.0
+    max_backoff: float = 0.5
     cleanup_timeout: float = 2.0
     # Not compared, as the endpoint has it too.
     credential_provider: Any = field(default=None, repr=False, compare=False)

@@ -28,6 +28,7 @@ from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import Unreachable, logger
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._primary import PrimaryWatch
 from slotwise.redis._reply_limits import Send
 
@@ -80,6 +81,7 @@ class HeartbeatThread:
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
+        self._probing = False  # whether a new connection is being opened, to see if that works
         self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -155,6 +157,15 @@ class HeartbeatThread:
         self._sender.again = True
         self._next_heartbeat = 0.0
         self._wake()
+
+    def on_silence(self) -> None:
+        """Find out whether the server answers: a connection got no reply for a while.
+
+        Over a new connection, since the other end of all that are open may be gone.
+        """
+        self.heartbeat_soon()
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._post(self._probe)
 
     def release_later(self, waiter: RedisAcquisition) -> None:
         """Release what somebody waited for in a loop that is closed."""
@@ -397,6 +408,31 @@ class HeartbeatThread:
         if self._sending is not None and not self._sending.done():
             return  # it asks again when it is done, if it has to
         self._sending = self._spawn(self._sender.heartbeat())
+
+    def _probe(self) -> None:
+        if not self._probing:
+            self._probing = True
+            loop = asyncio.get_running_loop()
+            name = "slotwise-probe"
+            probe = threading.Thread(target=self._probe_in_thread, args=(loop,), name=name)
+            probe.daemon = True
+            probe.start()
+
+    def _probe_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked_at, answered = time.monotonic(), False
+        try:
+            open_connection(self._shared.config, None, None, load_scripts=False).sock.close()
+            answered = True
+        except BackendError:
+            pass
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(self._probed, asked_at, answered)
+
+    def _probed(self, asked_at: float, answered: bool) -> None:
+        self._probing = False
+        if answered:
+            self._shared.server_answered(asked_at)
 
     def _on_outcome(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")

@@ -7,6 +7,7 @@ restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
@@ -40,6 +41,10 @@ OURS = (
 )
 
 
+# Those that every user of a folder calls all the time.
+_BUSY = ("request", "request_many", "release", "release_many", "heartbeat")
+
+
 class Script:
     """One script, to be run by the server."""
 
@@ -68,3 +73,11 @@ def _read(file: str, included: set[str]) -> str:
     included.add(file)
     source = (_FOLDER / file).read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda line: _read(line[1], included), source)
+
+
+def in_use(called: Iterable[Script | None]) -> list[Script]:
+    """Return the scripts among these, and those that are called beside them all the time."""
+    names = {script.name for script in called if script is not None}
+    folders = {name.partition("/")[0] for name in names}
+    busy = {f"{folder}/{name}" for folder in folders for name in _BUSY}
+    return [load(name) for name in OURS if name in names | busy]

@@ -152,7 +152,7 @@ class SharedClient:
             self.cluster,
             on_message=self.dispatch_published,
             on_reopened=self.heartbeat_thread.heartbeat_soon,
-            on_silence=self.heartbeat_thread.heartbeat_soon,
+            on_silence=self.heartbeat_thread.on_silence,
             listens=listens,
         )
         with _lock:

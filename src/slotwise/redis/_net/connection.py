@@ -41,8 +41,9 @@ _DOUBLINGS = 10
 # How long a late reply may still take once the loop has had time to read it.
 _GRACE = 0.25
 
-# After this long without a reply, ask whether the server answers over other connections.
-_SILENCE = 1.0
+# After this long without a reply, ask whether the server answers over other connections. With the
+# grace, and a new connection, calls get through again within a second.
+_SILENCE = 0.4
 
 
 class Call:
@@ -142,6 +143,7 @@ class Connection:
 
     __slots__ = (
         "_answered",
+        "_answered_before_silence",
         "_failed_polls",
         "_flushing",
         "_later",
@@ -206,7 +208,7 @@ class Connection:
         self._failed_polls = 0  # in a row
         self.full = False
         self.closed = False
-        self._answered = 0
+        self._answered = self._answered_before_silence = 0
         self._suspicious = False
         self._watch: asyncio.TimerHandle | None = None
         # Called before a late reply is read; it then calls `trust` or `lose`.
@@ -403,6 +405,7 @@ class Connection:
             self._check_again(silent)
             if self._on_silence is not None:
                 self.silent_at = min(self.silent_at, time.monotonic())
+                self._answered_before_silence = answered_before
                 self._on_silence()
 
     def _suspect(self) -> None:
@@ -415,7 +418,8 @@ class Connection:
 
         If this connection has been silent for longer than that, its other end is gone.
         """
-        if self.silent_at < alive_at and self._watch is not None and not self._suspicious:
+        is_silent = self._answered == self._answered_before_silence and self.silent_at < alive_at
+        if is_silent and self._watch is not None and not self._suspicious:
             self._watch.cancel()
             self._suspect()
 

@@ -26,7 +26,7 @@ from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
-from slotwise.redis._scripts import OURS, Script, load
+from slotwise.redis._scripts import Script, in_use
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
@@ -347,15 +347,16 @@ class Reconnector:
     def _resume(self) -> None:
         """Load the scripts, then send what was refused, and then what came after.
 
-        All scripts: calls of one that is still missing would be refused again, and
-        overtaken by calls of the others.
+        All that are in use: calls of one that is still missing would be refused again, and
+        overtaken by calls of the others. The rest is loaded when it is called: every process
+        does this after a ``SCRIPT FLUSH``, and the server compiles for milliseconds.
         """
         refused, held_back = self._refused, self._held_back or []
         self._refused, self._held_back = [], None
         self._pause, self._pausing = 0.0, None
         if any(call.whole for call in refused):
-            for name in OURS:
-                self.submit(_load(load(name)))
+            for script in in_use(call.script for call in (*refused, *held_back)):
+                self.submit(_load(script))
         for call in refused:
             self.submit(call)
         for call in held_back:
