@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slotwise import Semaphore, SlotManager, Tier, Tiers
+from slotwise import Limit, Semaphore, SlotManager, Tier, Tiers
+from tests.contract.conftest import Speak
 
 Make = Callable[..., Semaphore]
 
@@ -65,6 +66,40 @@ async def test_the_end_of_a_ttl_is_a_warning(make: Make, caplog: pytest.LogCaptu
     [told] = caplog.messages
     assert told.endswith(f" lost by {acquired.acquisition_id}: its ttl of 0.05 s ended")
     assert acquired.lost.reason == "its ttl of 0.05 s ended"
+
+
+async def warned_once_of_nonsense(
+    limit: Limit, speak: Speak, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slotwise")
+    acquired = await speak.acquire(limit)
+    assert await speak.release(limit, acquired) is True
+    assert await speak.release(limit, acquired) is False
+    assert not caplog.records, "it has ended, and that is routine"
+    assert await speak.release(limit, "nonsense") is False
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "never issued that id" in record.getMessage()
+    assert vars(record)["acquisition_id"] == "nonsense"
+
+
+async def test_releasing_an_id_that_was_never_issued_is_a_warning(
+    make_limit: Callable[..., Limit], speak: Speak, caplog: pytest.LogCaptureFixture
+) -> None:
+    await warned_once_of_nonsense(make_limit(1), speak, caplog)
+
+
+@pytest.mark.parametrize("scope", ["memory", "process", "redis"])
+async def test_tiers_that_are_not_atomic_warn_of_it_too(
+    scope: str, request: pytest.FixtureRequest, speak: Speak, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = {
+        "memory": lambda: "memory://",
+        "process": lambda: f"process://{request.getfixturevalue('tmp_path')}",
+        "redis": lambda: request.getfixturevalue("server").url,
+    }[scope]()
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), url=url, atomic=False)
+    await warned_once_of_nonsense(tiers.at(tenant="acme"), speak, caplog)
 
 
 @pytest.mark.parametrize("atomic", [True, False])

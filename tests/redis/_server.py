@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ import pytest
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
+
+from slotwise.redis import RedisConfig
 
 # What tests allow above a promised number of seconds, for a machine that has other things to do.
 BUSY = 3.0
@@ -139,6 +142,17 @@ class Server:
     def __exit__(self, *exc_info: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.stop()
+
+
+_numbers = itertools.count(1)
+
+
+def as_another_process(config: RedisConfig) -> RedisConfig:
+    """The same server, for objects that share neither connections nor a heartbeat thread.
+
+    The client's name is part of what connections are shared by.
+    """
+    return config.with_options(url=f"{config.url}?client_name=other-{next(_numbers)}")
 
 
 async def until(condition: Callable[[], object], what: str, *, within: float = 20) -> None:

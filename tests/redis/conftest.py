@@ -55,8 +55,8 @@ def config(server: Server) -> RedisConfig:
 def _there() -> set[tuple[str, str]]:
     """The holders and waiters that this process has, wherever."""
     return {
-        (str(config.endpoint), claim)
-        for config, shared in list(_shared_clients.items())
+        (str(endpoint), claim)
+        for endpoint, shared in list(_shared_clients.items())
         for claim in (*shared.holders, *shared.waiters)
     }
 

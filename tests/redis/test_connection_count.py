@@ -13,6 +13,7 @@ from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeat_thread
+from slotwise.tiers import Tier, Tiers
 
 users: list[str] = []
 
@@ -82,13 +83,47 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
     assert_nothing_left(client)
 
 
+def heartbeat_threads() -> int:
+    return sum(thread.name == "slotwise-heartbeat" for thread in threading.enumerate())
+
+
+async def test_configurations_with_other_limits_share_their_thread_and_connections(
+    counted: RedisConfig, client: redis.Redis
+) -> None:
+    """They belong to each call."""
+
+    def configs() -> Iterator[RedisConfig]:
+        for number in range(1, 21):
+            yield counted.with_options(
+                namespace=f"namespace-{number}",
+                connect_timeout=number,
+                reply_timeout=number,
+                attempts=number,
+                backoff=number / 100,
+                max_backoff=number,
+                cleanup_timeout=number,
+            )
+
+    before = heartbeat_threads()
+    semaphores = [RedisSemaphore(1, name="s", config=config) for config in configs()]
+    tiers = [Tiers(Tier("user", 1, keyed=True), name="t", url=config) for config in configs()]
+    held = [await each.acquire() for each in semaphores]
+    paths = [await each.acquire(user="u") for each in tiers]
+    in_threads = [asyncio.to_thread(each.stats_sync) for each in semaphores]
+    assert {stats.acquired_slots for stats in await asyncio.gather(*in_threads)} == {1}
+    assert len({each._shared for each in semaphores}) == 1
+    assert heartbeat_threads() <= before + 1
+    assert connections(client) == 2  # of this loop, and of the heartbeat thread
+    for semaphore, acquired in zip(semaphores, held, strict=True):
+        assert await semaphore.release(acquired)
+    for each, path in zip(tiers, paths, strict=True):
+        assert await each.release(path)
+
+
 async def test_namespaces_share_their_thread_and_connections(
     counted: RedisConfig, client: redis.Redis
 ) -> None:
     """They are only a prefix of keys."""
-
-    def keepers() -> int:
-        return sum(thread.name == "slotwise-heartbeat" for thread in threading.enumerate())
 
     async def use(number: int) -> None:
         config = counted.with_options(namespace=f"namespace-{number}")
@@ -97,10 +132,10 @@ async def test_namespaces_share_their_thread_and_connections(
             assert client.exists(f"namespace-{number}:semaphore_main:s")
 
     await use(0)
-    threads, links = keepers(), connections(client)
+    threads, links = heartbeat_threads(), connections(client)
     for number in range(1, 41):
         await use(number)
-    assert keepers() == threads
+    assert heartbeat_threads() == threads
     assert connections(client) == links > 0
     assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
 

@@ -395,7 +395,7 @@ def test_equal_settings_share_their_connections_even_with_unhashable_values() ->
             return isinstance(other, Provider) and other.user == self.user
 
     def config(user: str) -> RedisConfig:
-        return RedisConfig(credential_provider=Provider(user)).connection
+        return RedisConfig(credential_provider=Provider(user))
 
     assert config("a") == config("a")
     assert hash(config("a")) == hash(config("a"))

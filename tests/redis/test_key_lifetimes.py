@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import until
+from tests.redis._server import as_another_process, until
 
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -17,7 +17,7 @@ MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
 
 def patient_and_hasty(config: RedisConfig, **options: Any) -> tuple[RedisSemaphore, RedisSemaphore]:
     """One semaphore, as two processes with very different heartbeats would use it."""
-    other = config.with_options(attempts=config.attempts + 1)
+    other = as_another_process(config)
     return (
         RedisSemaphore(name="x", value=2, heartbeat_max_interval=60, config=config),
         RedisSemaphore(name="x", value=2, heartbeat_max_interval=1, config=other, **options),

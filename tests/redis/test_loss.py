@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import redis
+from tests.redis._server import as_another_process
 from tests.redis.test_semaphore import in_line
 
 from slotwise import Tier, Tiers
@@ -25,7 +26,7 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
         value=1,
         heartbeat_max_interval=interval,
         ping_interval=3000,
-        config=config.with_options(attempts=77),  # a keeper of its own, that is not to beat
+        config=as_another_process(config),  # with a heartbeat thread that is not to beat
     )
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import redis
-from tests.redis._server import Server, until
+from tests.redis._server import Server, as_another_process, until
 from tests.redis.test_semaphore import in_line
 
 from slotwise._core.paths import TierSpec
@@ -60,7 +60,8 @@ def only_waiter(process: SharedClient) -> RedisAcquisition:
 async def test_malformed_messages_mute_nothing_and_are_logged_once(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = RedisConfig(server.url, reply_timeout=100)  # a reply that is not read would hang
+    # A reply that is not read would hang; and nothing was logged there before.
+    config = as_another_process(RedisConfig(server.url, reply_timeout=100))
     semaphore = RedisSemaphore(name="s", value=1, config=config)
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
@@ -121,7 +122,7 @@ async def test_who_listens_can_forge_no_other_message(
 ) -> None:
     """The proof of one message proves nothing else, and never again after a loss."""
     semaphore = RedisSemaphore(name="s", value=1, config=config)
-    elsewhere = RedisSemaphore(name="s", value=1, config=config.with_options(attempts=7))
+    elsewhere = RedisSemaphore(name="s", value=1, config=as_another_process(config))
     strangers = Strangers(client, semaphore._shared)
     with client.pubsub() as listening:
         listening.subscribe(strangers.channel)

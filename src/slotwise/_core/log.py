@@ -79,6 +79,22 @@ def lost(
     )
 
 
+def released_nothing(
+    logger: logging.Logger, acquisition_id: str, name: str | None, *, issued_here: bool
+) -> None:
+    """Warn of a release that found nothing, unless this process issued the id.
+
+    An id that it issued has ended: releasing that again is routine.
+    """
+    if not issued_here:
+        logger.warning(
+            "release of %r from %s ignored: nobody holds it, and this process never issued that id",
+            acquisition_id,
+            display(name),
+            extra={"semaphore_name": name, "acquisition_id": acquisition_id},
+        )
+
+
 def _fields(
     holder: AcquisitionResult, name: str | None, max_slots: int | None
 ) -> dict[str, object]:

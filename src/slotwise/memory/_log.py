@@ -55,12 +55,7 @@ def kicked(lease: MemoryAcquisition, tracker: Tracker) -> None:
 
 
 def unknown_id(acquisition_id: str, name: str | None) -> None:
-    logger.warning(
-        "release of %r from %s ignored: this process never issued that id",
-        acquisition_id,
-        display(name),
-        extra={"semaphore_name": name, "acquisition_id": acquisition_id},
-    )
+    log.released_nothing(logger, acquisition_id, name, issued_here=False)
 
 
 def _held_time(lease: MemoryAcquisition) -> float | None:

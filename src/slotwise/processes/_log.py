@@ -14,6 +14,7 @@ from slotwise._wait import clock
 
 if TYPE_CHECKING:
     from slotwise.processes._acquisition import ProcessAcquisition
+    from slotwise.processes._semaphore_file import SemaphoreFile
 
 logger = logging.getLogger("slotwise.processes")
 
@@ -29,6 +30,11 @@ def acquired(holder: ProcessAcquisition) -> None:
 def released(holder: ProcessAcquisition) -> None:
     if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
+
+
+def released_nothing(file: SemaphoreFile, acquisition_id: str) -> None:
+    issued_here = acquisition_id.startswith(f"{file.process.owner}-")
+    log.released_nothing(logger, acquisition_id, file.public_name, issued_here=issued_here)
 
 
 def lost(holder: ProcessAcquisition, reason: str) -> None:

@@ -330,8 +330,7 @@ class ProcessSemaphore(Semaphore):
             return False  # the parent process holds it
         holder = self._before_release(acquisition_id)
         released = await self._attachment.call_async(operations.release, acquisition_id)
-        if released and holder is not None:
-            _log.released(holder)
+        self._after_release(acquisition_id, holder, released=released)
         return released
 
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
@@ -341,8 +340,7 @@ class ProcessSemaphore(Semaphore):
             return False
         holder = self._before_release(acquisition_id)
         released = self._attachment.call(operations.release, acquisition_id)
-        if released and holder is not None:
-            _log.released(holder)
+        self._after_release(acquisition_id, holder, released=released)
         return released
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
@@ -350,6 +348,14 @@ class ProcessSemaphore(Semaphore):
         file = self._attachment.file()
         file.process.ttl_cancels.keep_task(acquisition_id)
         return file.claims.by_id.get(acquisition_id)
+
+    def _after_release(
+        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
+    ) -> None:
+        if not released:
+            _log.released_nothing(self._attachment.file(), acquisition_id)
+        elif holder is not None:
+            _log.released(holder)
 
     # ------------------------------------------------------------ inspecting
 

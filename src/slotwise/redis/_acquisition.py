@@ -226,7 +226,8 @@ class RedisAcquisition(AcquisitionResult):
         args = [b"", self.client.token, self.interval, keys.notification]
         args += [0, 1, self._acquisition_id]
         script = self.record.dialect.heartbeat
-        call = self._confirmation = Call(script, keys.all, args, answered, keys.slot)
+        limits = self.limit._limits
+        call = self._confirmation = Call(script, keys.all, args, answered, keys.slot, limits)
         call.patient = self.waits
         self.client.submit(call)
 
@@ -270,7 +271,9 @@ class RedisAcquisition(AcquisitionResult):
     def send_release(self, client: LoopClient) -> asyncio.Future[Released]:
         """Release it, or take it out of the queue, over any connection; counts who is there."""
         return send_release(
-            self.shared, self.record, client, self._acquisition_id, self.interval, count=True
+            *(self.shared, self.record, client, self._acquisition_id),
+            *(self.interval, self.limit._limits),
+            count=True,
         )
 
     async def withdraw(self, seconds: float) -> Released | None:

@@ -57,31 +57,24 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
     failing: list[asyncio.Future[None]] = []
     for client, waiters in by_client.items():
         if client.loop is here:
-            failing.append(here.create_task(_fail(record, client, waiters)))
+            failing.append(here.create_task(_fail(client, waiters)))
         elif not client.loop.is_closed():
-            elsewhere = asyncio.run_coroutine_threadsafe(
-                _fail(record, client, waiters), client.loop
-            )
+            elsewhere = asyncio.run_coroutine_threadsafe(_fail(client, waiters), client.loop)
             failing.append(asyncio.wrap_future(elsewhere))
     if failing:
         await asyncio.wait(failing, timeout=at_most)
     if not has_open_instances(key[0]):
-        for each in shared.siblings():
-            each.heartbeat_thread.stop_when_idle()
+        shared.heartbeat_thread.stop_when_idle()
 
 
 def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]:
     """The acquisitions of this process that hold or wait for a name."""
-    everybody = [
-        each
-        for sibling in shared.siblings()
-        for each in (*list(sibling.waiters.values()), *list(sibling.holders.values()))
-    ]
+    everybody = [*list(shared.waiters.values()), *list(shared.holders.values())]
     return [each for each in everybody if each.record.keys.all == record.keys.all]
 
 
-async def _fail(record: NameRecord, client: LoopClient, waiters: list[RedisAcquisition]) -> None:
+async def _fail(client: LoopClient, waiters: list[RedisAcquisition]) -> None:
     """Fail waiters, in the thread of their loop, and take them out of the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # silence frees them then
-        await release_all(waiters[0].shared, record, client, ids, waiters[0].interval)
+        await release_all(waiters[0], client, ids)

@@ -1,7 +1,8 @@
 """RedisConfig: where the server is, and how long to wait for it.
 
-A configuration is a plain value: equal ones share their connections, and none holds a
-connection itself. How a url is read stands in `_endpoint`, and how a client, in `_from_client`.
+A configuration is a plain value: none holds a connection itself, and those with equal endpoints
+share their connections. How a url is read stands in `_endpoint`, and how a client, in
+`_from_client`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from slotwise._core.arguments import check_count, check_seconds, check_text
 from slotwise._core.redaction import kind_of
+from slotwise.redis._call_limits import CallLimits, call_limits
 from slotwise.redis._endpoint import Endpoint, parse_url
 
 
@@ -18,14 +20,19 @@ from slotwise.redis._endpoint import Endpoint, parse_url
 class RedisConfig:
     """The server behind a RedisSemaphore, and how long to wait for it.
 
+    Configurations of one server, database, user and set of TLS options share one heartbeat
+    thread and its connections, whatever their namespaces and limits. Every call keeps the limits
+    of its own configuration. A shared connection is as patient as the most patient of them.
+
     Args:
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS,
             ``unix://path``, ``redis+cluster://host:port,host:port``, or
             ``redis+sentinel://host:port,host:port/service/database``.
         namespace: the prefix of all keys.
         connect_timeout: the longest time to open a connection, in seconds.
-        reply_timeout: the longest time to wait for a reply, after which the connection is
-            reopened.
+        reply_timeout: the longest time without any reply, after which the connection is
+            reopened; one that others with a longer timeout wait on stays open, and the
+            attempt counts as failed.
         attempts: how often in a row a call tries to reach the server before it fails.
             Waiters that are already queued keep trying until their own timeout.
         backoff: the pause after the first failed attempt; it doubles each time, with jitter.
@@ -86,9 +93,15 @@ class RedisConfig:
         return cls(url=str(endpoint), endpoint=endpoint, **options)
 
     @property
-    def connection(self) -> RedisConfig:
-        """What configurations that share their connections have in common."""
-        return replace(self, url="", namespace="*", cleanup_timeout=1.0)
+    def limits(self) -> CallLimits:
+        """The limits of each call; the same object for equal limits."""
+        return call_limits(
+            connect_timeout=self.connect_timeout,
+            reply_timeout=self.reply_timeout,
+            attempts=self.attempts,
+            backoff=self.backoff,
+            max_backoff=self.max_backoff,
+        )
 
     def with_options(self, **options: Any) -> RedisConfig:
         """Return a copy with other options."""

@@ -73,7 +73,7 @@ class NotificationLists:
     async def _run(self) -> None:
         """Pop from the lists for as long as foreign clients were seen lately."""
         client = self._shared.client()
-        seconds = min(_BLOCKED, self._shared.config.reply_timeout / 2)
+        seconds = min(_BLOCKED, self._shared.settings.config.reply_timeout / 2)
         try:
             while True:
                 lists = self._lists()

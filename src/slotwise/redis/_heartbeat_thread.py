@@ -199,7 +199,7 @@ class HeartbeatThread:
             if not reply.done():
                 reply.cancel()
             elif isinstance(reply.exception(), Unreachable):
-                await asyncio.sleep(min(self._shared.config.max_backoff, left))
+                await asyncio.sleep(min(self._shared.settings.config.max_backoff, left))
             else:
                 return
 
@@ -335,7 +335,7 @@ class HeartbeatThread:
             self._unawaited_since = math.inf
             # The last release does not wake this thread: that would cost every release.
             return now + (10 * _SOON if self._stops_when_idle else IDLE / 4)
-        endpoint = self._shared.config.endpoint
+        endpoint = self._shared.endpoint
         wanted = not self._stops_when_idle or has_open_instances(endpoint)
         if wanted:
             self._unawaited_since = math.inf

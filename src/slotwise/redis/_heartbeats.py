@@ -191,12 +191,12 @@ class HeartbeatSender:
             "full",
             "%s has no memory left, and refuses new holders and waiters until its maxmemory is"
             " raised; those that it has go on",
-            self._shared.config.endpoint,
+            self._shared.endpoint,
         )
 
     def _failed(self, record: NameRecord, why: bytes, waiters: list[str]) -> None:
         """Tolerate the trouble of one name: its holders are lost when their interval is over."""
-        error = refused(self._shared.config.endpoint, ReplyError(why.decode(errors="replace")))
+        error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         now = time.monotonic()
         for acquisition_id in waiters:
@@ -236,7 +236,7 @@ class HeartbeatSender:
                 end = each.heard_at + each.interval
                 if end > now:  # else it is too late for this one
                     self._first_end = min(self._first_end, end)
-        patience = min(self._shared.config.reply_timeout, (self._first_end - now) / 2)
+        patience = min(self._shared.settings.config.reply_timeout, (self._first_end - now) / 2)
         return max(patience, _LEAST_REPLY_TIMEOUT)
 
     def _affected(self, batch: Batch) -> list[RedisAcquisition]:

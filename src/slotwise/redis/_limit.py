@@ -21,6 +21,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig, check_heartbeat
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._reply_limits import (
@@ -56,6 +57,7 @@ class RedisLimit:
     _fork_epoch: object
     _generation: Generation
     _interval: float
+    _limits: CallLimits
     _ping_interval: float
     _record: NameRecord
     _shared: SharedClient
@@ -78,6 +80,7 @@ class RedisLimit:
         if not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
         self._config = config
+        self._limits = config.limits
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
@@ -200,13 +203,18 @@ class RedisLimit:
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
         def send(client: LoopClient) -> asyncio.Future[Released]:
-            return send_release(shared, record, client, acquisition_id, self._interval)
+            return send_release(
+                shared, record, client, acquisition_id, self._interval, self._limits
+            )
 
         released = await how(seconds, shared, record, self._interval, send)
         if released is None:
             return False
         if holder is not None:
             _log.released(holder)
+        elif not released.held:
+            issued_here = shared_clients.has_issued(acquisition_id)
+            _log.released_nothing(self, acquisition_id, issued_here=issued_here)
         return bool(released.held)
 
     def _release_blocking(
@@ -248,7 +256,7 @@ class RedisLimit:
     async def _run_script(self, script: Script, args: list[Any]) -> Any:
         shared, record = self._attached()
         client = shared.client()
-        reply = client.run(script, record.keys.all, args, record.keys.slot)
+        reply = client.run(script, record.keys.all, args, record.keys.slot, self._limits)
         return await reply_within(INSPECT, reply, client, record.keys.slot)
 
     def _dispatch(self, messages: list[bytes]) -> None:

@@ -14,6 +14,7 @@ from slotwise.redis._diagnosis import logger
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._limit import RedisLimit
 
 
 _perhaps_wanted = log.cached_levels(logger)
@@ -29,6 +30,10 @@ def released(holder: RedisAcquisition) -> None:
     if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         held_time = time.monotonic() - holder.since
         log.released(logger, holder, holder.limit.name, holder.limit.value, held_time)
+
+
+def released_nothing(limit: RedisLimit, acquisition_id: str, *, issued_here: bool) -> None:
+    log.released_nothing(logger, acquisition_id, limit.name, issued_here=issued_here)
 
 
 def lost(holder: RedisAcquisition, reason: str) -> None:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotwise.errors import BackendError
-from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis import _outages
+from slotwise.redis._call_limits import CallLimits, ServerSettings
+from slotwise.redis._diagnosis import Unreachable, unreachable
 from slotwise.redis._endpoint import Address
+from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.reconnector import Reconnector
@@ -29,7 +31,7 @@ class LoopClient:
 
     def __init__(
         self,
-        config: RedisConfig,
+        settings: ServerSettings,
         loop: asyncio.AbstractEventLoop,
         token: str,
         cluster: ClusterMap | None,
@@ -39,7 +41,8 @@ class LoopClient:
         on_silence: Callable[[], object],
         listens: Callable[[], bool],
     ) -> None:
-        self.config = config
+        self._settings = settings
+        self.endpoint = settings.config.endpoint
         self.loop = loop
         self.token = token
         self._on_message = on_message
@@ -60,7 +63,8 @@ class LoopClient:
         self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
-        self._parked: list[Call] = []  # until it is known who serves their slots
+        # Until it is known who serves their slots.
+        self._parked = Backlog(settings, loop, self._overdue)
         # By hash slot: calls that were refused while it changes hands, and those made since,
         # which must not pass them.
         self._unsettled: dict[int | None, list[Call]] = {}
@@ -82,22 +86,30 @@ class LoopClient:
         assert self._cluster is not None
         address = self._cluster.address_of(call.slot or 0)
         if address is None:
-            self._parked.append(call)
+            self._parked.add(call)
             self._learn()
         else:
             self.reconnector_to(address).submit(call)
 
     def run(
-        self, script: Script, keys: Sequence[bytes], args: list[Any], slot: int | None
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        args: list[Any],
+        slot: int | None,
+        limits: CallLimits | None = None,
     ) -> asyncio.Future[Any]:
         """Submit a call; the future has its reply. To stop waiting doesn't stop the call."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(script, keys, args, IntoFuture(future), slot))
+        self.submit(Call(script, keys, args, IntoFuture(future), slot, limits))
         return future
 
-    async def command(self, *words: object, address: Address | None = None) -> Any:
+    async def command(
+        self, *words: object, address: Address | None = None, limits: CallLimits | None = None
+    ) -> Any:
         """A plain command, to one node if this is a cluster."""
-        return await reply_within(INSPECT, self.reconnector_to(address).command(*words), self, None)
+        reply = self.reconnector_to(address).command(*words, limits=limits)
+        return await reply_within(INSPECT, reply, self, None)
 
     def connection_for(self, slot: int | None) -> Connection | None:
         """The open connection that a call would travel by, if there is one."""
@@ -127,11 +139,13 @@ class LoopClient:
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
-        for calls in (self._parked, self._unsettled.get(call.slot, [])):
-            if not call.sent and call in calls:
-                calls.remove(call)
-                return True
-        return any(reconnector.withdraw(call) for reconnector in self._reconnectors.values())
+        unsettled = self._unsettled.get(call.slot, [])
+        if not call.sent and call in unsettled:
+            unsettled.remove(call)
+            return True
+        return self._parked.withdraw(call) or any(
+            reconnector.withdraw(call) for reconnector in self._reconnectors.values()
+        )
 
     def trouble(self, slot: int | None) -> BackendError | None:
         """Why calls do not get through at the moment; None if they do."""
@@ -149,7 +163,7 @@ class LoopClient:
     def server(self, slot: int | None) -> str:
         """The server that a call goes to, as messages name it."""
         address = None if self._cluster is None else self._cluster.address_of(slot or 0)
-        return self.config.endpoint.server(address)
+        return self.endpoint.server(address)
 
     # ----------------------------------------------------------- connections
 
@@ -157,7 +171,7 @@ class LoopClient:
         reconnector = self._reconnectors.get(address)
         if reconnector is None:
             reconnector = self._reconnectors[address] = Reconnector(
-                self.config,
+                self._settings,
                 self.loop,
                 address,
                 f"slotwise:{self.token}",
@@ -176,7 +190,7 @@ class LoopClient:
         """A separate connection to the one server, for calls that would hold others up."""
         if self._blocking is None:
             self._blocking = Reconnector(
-                self.config,
+                self._settings,
                 self.loop,
                 None,
                 None,
@@ -224,7 +238,7 @@ class LoopClient:
         if self._cluster is None:
             return False
         call.tries += 1
-        if call.tries > self.config.attempts + 3:
+        if call.tries > self._parked.limits_of(call).attempts + 3:
             return False
         only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
@@ -263,27 +277,37 @@ class LoopClient:
         assert self._cluster is not None
         if not self._learning:
             self._learning = True
+            self._parked.begin_attempt()
             self._cluster.learn(self.loop, self._learned)
 
     def _learned(self, error: BackendError | None) -> None:
         assert self._cluster is not None
         self.closing_idle = False  # whether its loop was asked to close them
         self._learning = False
-        parked, self._parked = self._parked, []
-        for reconnector in self._reconnectors.values():
-            if reconnector.connection is None:
-                parked += reconnector.take_backlog()
-        for call in parked:
-            if error is not None:
-                call.tries += 1
-            if error is not None and call.tries >= self.config.attempts and not call.patient:
-                call.on_done(call, error)
-            elif self._cluster.address_of(call.slot or 0) is None:
-                self._parked.append(call)
+        backlogs = [
+            reconnector.take_backlog()
+            for reconnector in self._reconnectors.values()
+            if reconnector.connection is None
+        ]
+        for call in itertools.chain(*backlogs):
+            self._parked.add(call)
+        if error is None:
+            self._parked.end_attempt()
+        else:
+            self._parked.fail_attempt(error)
+        for call in self._parked.take():
+            if self._cluster.address_of(call.slot or 0) is None:
+                self._parked.add(call)
             else:
                 self.submit(call)
         if self._parked:
-            self.loop.call_later(self.config.max_backoff / 2, self._learn)
+            self.loop.call_later(self._settings.config.max_backoff / 2, self._learn)
+
+    def _overdue(self, seconds: float) -> BackendError:
+        """Return the error for calls that waited in vain to learn who serves their slots."""
+        error = unreachable(self.endpoint, TimeoutError())
+        _outages.begin(self.endpoint.server(), error, broken=True, ago=seconds)
+        return error
 
     # ---------------------------------------------------------------- ending
 
@@ -320,8 +344,8 @@ class LoopClient:
 
     def _fail_parked(self, error: BackendError) -> None:
         self.close_blocking_reconnector()
-        left = [*self._parked, *itertools.chain(*self._unsettled.values())]
-        self._parked.clear()
+        self._parked.end_attempt()
+        left = [*self._parked.take(), *itertools.chain(*self._unsettled.values())]
         self._unsettled.clear()
         for call in left:
             call.on_done(call, error)

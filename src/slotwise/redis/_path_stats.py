@@ -12,20 +12,26 @@ from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
+    from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
 _INSPECT = load("tiers/inspect")
 
 
 async def collect(
-    shared: SharedClient, record: NameRecord, tiers: tuple[TierSpec, ...], idle: IdleKeys
+    shared: SharedClient,
+    record: NameRecord,
+    tiers: tuple[TierSpec, ...],
+    idle: IdleKeys,
+    limits: CallLimits,
 ) -> dict[str, TierStats]:
     """Statistics by tier, in one look, or in several if there are thousands of keys."""
     client = shared.client()
     records: dict[bytes, bytes] = {}
     cursor = b"0"
     while True:
-        looking = client.run(_INSPECT, record.keys.all, [b"", cursor], record.keys.slot)
+        args = [b"", cursor]
+        looking = client.run(_INSPECT, record.keys.all, args, record.keys.slot, limits)
         reply = await reply_within(INSPECT, looking, client, record.keys.slot)
         cursor, active, waiting, unfinished, texts, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))

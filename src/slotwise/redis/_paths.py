@@ -149,7 +149,7 @@ class RedisPaths(RedisLimit, PathBackend):
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
-        return await _path_stats.collect(*self._attached(), self._tiers, self._idle)
+        return await _path_stats.collect(*self._attached(), self._tiers, self._idle, self._limits)
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._run_blocking(self.stats())

@@ -32,7 +32,7 @@ class PrimaryWatch:
 
     def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
-        self._endpoint = shared.config.endpoint
+        self._endpoint = shared.endpoint
         self._wanted = False
         self._opening = False  # or waiting to do so
         self._connection: Connection | None = None
@@ -65,7 +65,7 @@ class PrimaryWatch:
     def _open_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         handshake, primary = None, None
         try:
-            handshake, primary = listen_to_sentinel(self._shared.config)
+            handshake, primary = listen_to_sentinel(self._shared.settings.config)
         except (BackendError, ValueError):
             pass  # it is retried; and late replies are verified anyway
         try:
@@ -86,7 +86,7 @@ class PrimaryWatch:
         else:
             self._opening = False
             self._connection = Connection(
-                handshake, loop, _ANSWER, _pass_on, self._switched, self._lost
+                handshake, loop, lambda _: _ANSWER, _pass_on, self._switched, self._lost
             )
             self._shared.follow(primary)
             self._ask_sentinel(loop, self._connection)

@@ -14,6 +14,8 @@ from slotwise.redis._dialect import Released
 from slotwise.redis._net.connection import Call
 
 if TYPE_CHECKING:
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._scripts import Script
     from slotwise.redis._shared_client import NameRecord, SharedClient
@@ -31,6 +33,7 @@ def send_release(
     client: LoopClient,
     acquisition_id: str,
     interval: float,
+    limits: CallLimits,
     *,
     count: bool = False,
 ) -> asyncio.Future[Released]:
@@ -42,34 +45,38 @@ def send_release(
     future: asyncio.Future[Released] = client.loop.create_future()
     connection = client.connection_for(record.keys.slot)
     if count or connection is None or "*" in acquisition_id or connection.is_last_in_tick():
-        _send_one(shared, record, client, acquisition_id, interval, future, count=count)
+        _send_one(shared, record, client, acquisition_id, interval, limits, future, count=count)
         return future
-    batch: _Batch | None = client.pending_releases.get((record, interval))
+    key = record, interval, limits
+    batch: _Batch | None = client.pending_releases.get(key)
     if batch is None:
-        client.pending_releases[record, interval] = batch = []
-        connection.before_flush(lambda: _send_batch(shared, record, client, interval))
+        client.pending_releases[key] = batch = []
+        connection.before_flush(lambda: _send_batch(shared, record, client, interval, limits))
     batch.append((acquisition_id, future))
     return future
 
 
-async def release_all(
-    shared: SharedClient, record: NameRecord, client: LoopClient, ids: list[str], interval: float
-) -> None:
-    """Have many acquisitions ended, in calls of bounded size."""
-    sent = (send_release(shared, record, client, each, interval) for each in ids)
+async def release_all(one: RedisAcquisition, client: LoopClient, ids: list[str]) -> None:
+    """Have many acquisitions of one name ended, ``one`` among them, in calls of bounded size."""
+    shared, record, interval, limits = one.shared, one.record, one.interval, one.limit._limits
+    sent = (send_release(shared, record, client, each, interval, limits) for each in ids)
     await asyncio.gather(*sent)
 
 
 def _send_batch(
-    shared: SharedClient, record: NameRecord, client: LoopClient, interval: float
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
+    interval: float,
+    limits: CallLimits,
 ) -> None:
-    batch: _Batch = client.pending_releases.pop((record, interval))
+    batch: _Batch = client.pending_releases.pop((record, interval, limits))
     if len(batch) == 1:
         [(acquisition_id, future)] = batch
-        _send_one(shared, record, client, acquisition_id, interval, future)
+        _send_one(shared, record, client, acquisition_id, interval, limits, future)
         return
     for at in range(0, len(batch), _MOST_AT_ONCE):
-        _send_many(shared, record, client, interval, batch[at : at + _MOST_AT_ONCE])
+        _send_many(shared, record, client, interval, limits, batch[at : at + _MOST_AT_ONCE])
 
 
 def _send_one(
@@ -78,6 +85,7 @@ def _send_one(
     client: LoopClient,
     acquisition_id: str,
     interval: float,
+    limits: CallLimits,
     future: asyncio.Future[Released],
     *,
     count: bool = False,
@@ -101,7 +109,7 @@ def _send_one(
             _finish(future, released)
 
     args = dialect.release_args(record, client.token, interval, acquisition_id, count=count)
-    call = Call(dialect.release, keys.all, args, answered, keys.slot)
+    call = Call(dialect.release, keys.all, args, answered, keys.slot, limits)
     call.alone = True
     call.eager = not client.queued_by_name
     if not count:
@@ -112,7 +120,12 @@ def _send_one(
 
 
 def _send_many(
-    shared: SharedClient, record: NameRecord, client: LoopClient, interval: float, batch: _Batch
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
+    interval: float,
+    limits: CallLimits,
+    batch: _Batch,
 ) -> None:
     dialect, keys = record.dialect, record.keys
 
@@ -128,11 +141,16 @@ def _send_many(
 
     ids = [acquisition_id for acquisition_id, _ in batch]
     args = dialect.release_many_args(record, client.token, interval, ids)
-    client.submit(Call(dialect.release_many, keys.all, args, answered, keys.slot))
+    client.submit(Call(dialect.release_many, keys.all, args, answered, keys.slot, limits))
 
 
 def send_kick(
-    shared: SharedClient, record: NameRecord, client: LoopClient, script: Script, args: list[Any]
+    shared: SharedClient,
+    record: NameRecord,
+    client: LoopClient,
+    script: Script,
+    args: list[Any],
+    limits: CallLimits,
 ) -> asyncio.Future[bool]:
     """Have somebody's acquisition ended: whether it held anything."""
     future: asyncio.Future[bool] = client.loop.create_future()
@@ -147,7 +165,7 @@ def send_kick(
             # Sent twice: the first may have been the one that ended it.
             future.set_result(bool(reply[0]) or call.doubtful)
 
-    client.submit(Call(script, record.keys.all, args, answered, record.keys.slot))
+    client.submit(Call(script, record.keys.all, args, answered, record.keys.slot, limits))
     return future
 
 

@@ -111,7 +111,7 @@ def _stop_waiting(reply: asyncio.Future[Any]) -> None:
 def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:
     """Why there was no reply for so long; noted as an outage if it was long enough."""
     error = client.trouble(slot) or Unreachable(
-        f"{client.config.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
+        f"{client.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
     )
     if seconds >= _OUTAGE and isinstance(error, Unreachable):
         _outages.begin(client.server(slot), error, broken=False, ago=seconds)

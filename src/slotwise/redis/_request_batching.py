@@ -62,7 +62,8 @@ def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
     dialect, keys = record.dialect, record.keys
     due = _due(acquisition)
     args = dialect.request_args(acquisition, wait=wait, again=again, due=due)
-    call = Call(dialect.request, keys.all, args, acquisition.on_reply, keys.slot)
+    limits = acquisition.limit._limits
+    call = Call(dialect.request, keys.all, args, acquisition.on_reply, keys.slot, limits)
     call.again_at = dialect.request_again_at
     call.alone = True
     call.eager = not acquisition.client.queued_by_name
@@ -88,7 +89,8 @@ def _send_together(client: LoopClient, record: NameRecord, batch: list[RedisAcqu
             each.on_reply(call, own)
 
     args = dialect.request_many_args(batch, _due(batch[0]))
-    call = Call(dialect.request_many, keys.all, args, answered, keys.slot)
+    limits = batch[0].limit._limits  # that of all: they are requests of one object
+    call = Call(dialect.request_many, keys.all, args, answered, keys.slot, limits)
     call.again_at = dialect.request_many_again_at
     for each in batch:
         each.call = call

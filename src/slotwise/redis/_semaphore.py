@@ -219,7 +219,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         shared, record = self._attached()
         client = shared.client()
         args = [b"", acquisition_id_of(acquisition_id), client.token, self._interval]
-        kicked = send_kick(shared, record, client, _KICK, [*args, record.keys.notification])
+        args.append(record.keys.notification)
+        kicked = send_kick(shared, record, client, _KICK, args, self._limits)
         return await reply_within(INSPECT, kicked, client, record.keys.slot)
 
     def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
@@ -296,7 +297,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         check_count("limit", limit)
         config = RedisConfig() if config is None else config
         shared = shared_client_for(config)
-        found, troubles = await _statistics.collect(shared, config.namespace, names, limit)
+        found, troubles = await _statistics.collect(shared, config, names, limit)
         for trouble in troubles:
             logger.warning("%s", trouble)
         return found
@@ -318,9 +319,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
         """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
         shared = shared_client_for(config)
-        return shared.heartbeat_thread.run(
-            _statistics.collect(shared, config.namespace, names, limit)
-        )
+        return shared.heartbeat_thread.run(_statistics.collect(shared, config, names, limit))
 
     # ----------------------------------------------------------- controlling
 

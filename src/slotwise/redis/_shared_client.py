@@ -1,8 +1,8 @@
 """SharedClient: what one process shares with one server: loop clients, holders and waiters.
 
-Configurations of one server share a `SharedClient`, whatever their namespaces: those are
-only a prefix of the keys. A forked child starts with none: it closes the sockets that it
-inherited, and holds none of its parent's acquisitions.
+Configurations of one server share a `SharedClient`, whatever their namespaces, which are only
+a prefix of the keys, and their limits, which belong to each call. A forked child starts with
+none: it closes the sockets that it inherited, and holds none of its parent's acquisitions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from weakref import WeakValueDictionary
 from slotwise._core import fork
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
+from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import ClosedByUs, logger
-from slotwise.redis._endpoint import Address
+from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._keys import KeySet
 from slotwise.redis._loop_client import LoopClient
@@ -92,7 +93,8 @@ class SharedClient:
     #   P2  it is in holders from when its grant was delivered until its release, loss or ttl
 
     def __init__(self, config: RedisConfig) -> None:
-        self.config = config
+        self.settings = ServerSettings(config)
+        self.endpoint = config.endpoint
         self.token = secrets.token_hex(6)
         # With this, in every claim, scripts prove that a message is theirs (lua/base/proof.lua).
         secret = secrets.token_hex(8)
@@ -103,7 +105,7 @@ class SharedClient:
         self.holders: dict[str, RedisAcquisition] = {}
         self.waiters: dict[str, RedisAcquisition] = {}
         self.ttl_cancels = TtlCancels()
-        self.cluster = ClusterMap(config) if config.endpoint.cluster else None
+        self.cluster = ClusterMap(self.settings) if config.endpoint.cluster else None
         self.heartbeat_thread = HeartbeatThread(self)
         self._records: WeakValueDictionary[tuple[str, str, str], NameRecord] = WeakValueDictionary()
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
@@ -120,15 +122,7 @@ class SharedClient:
 
     def has(self, acquisition_id: str) -> bool:
         """Whether this process holds it, or waits for it."""
-        return any(
-            acquisition_id in each.holders or acquisition_id in each.waiters
-            for each in self.siblings()
-        )
-
-    def siblings(self) -> list[SharedClient]:
-        """Those of the same server, this one too: their configurations are not equally patient."""
-        endpoint = self.config.endpoint
-        return [each for each in list(_shared_clients.values()) if each.config.endpoint == endpoint]
+        return acquisition_id in self.holders or acquisition_id in self.waiters
 
     # ---------------------------------------------------------- loop clients
 
@@ -146,7 +140,7 @@ class SharedClient:
             return any(waiter.client.token == token for waiter in list(self.waiters.values()))
 
         client = LoopClient(
-            self.config,
+            self.settings,
             loop,
             token,
             self.cluster,
@@ -201,7 +195,7 @@ class SharedClient:
             logger.warning(
                 "ignoring messages on the channels slotwise:* of %s that were not sent by our"
                 " scripts, such as %.100r",
-                self.config.endpoint,
+                self.endpoint,
                 message,
             )
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
@@ -315,7 +309,7 @@ class SharedClient:
         return not connected
 
     def _closed_by_us(self) -> ClosedByUs:
-        return ClosedByUs(f"the connection to {self.config.endpoint} was closed by us")
+        return ClosedByUs(f"the connection to {self.endpoint} was closed by us")
 
     def forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Forget the client of a loop that ends, and has closed its connections."""
@@ -342,7 +336,7 @@ class SharedClient:
 # ------------------------------------------------------------------ all of them
 
 _lock = fork.new_lock()
-_shared_clients: dict[RedisConfig, SharedClient] = {}
+_shared_clients: dict[Endpoint, SharedClient] = {}
 # What the parent of a forked process holds: not ours to release.
 inherited: set[str] = set()
 
@@ -355,12 +349,21 @@ fork_epoch = ForkEpoch()
 
 
 def shared_client_for(config: RedisConfig) -> SharedClient:
+    """The one of this process for the server; it is patient enough for ``config`` from now on."""
     with _lock:
-        key = config.connection
-        shared = _shared_clients.get(key)
+        shared = _shared_clients.get(config.endpoint)
         if shared is None:
-            shared = _shared_clients[key] = SharedClient(config)
+            shared = _shared_clients[config.endpoint] = SharedClient(config)
+        shared.settings.include(config)
         return shared
+
+
+def has_issued(acquisition_id: str) -> bool:
+    """Whether this process made an id, for whatever server."""
+    return any(
+        acquisition_id.startswith(f"sw-{shared.token}x")
+        for shared in list(_shared_clients.values())
+    )
 
 
 def _after_fork_in_child() -> None:

@@ -14,6 +14,8 @@ from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
+    from slotwise.redis._call_limits import CallLimits
+    from slotwise.redis._config import RedisConfig
     from slotwise.redis._endpoint import Address
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import SharedClient
@@ -24,14 +26,14 @@ _INTERVAL = 15  # what foreign waiters are given if this look grants them someth
 
 
 async def collect(
-    shared: SharedClient, namespace: str, names: Iterable[str] | None, limit: int
+    shared: SharedClient, config: RedisConfig, names: Iterable[str] | None, limit: int
 ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
     """Statistics by name, fullest first, and what is wrong with those that can't be read."""
     troubles: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await _scan(shared, namespace)
+        wanted, unnamed = await _scan(shared, config)
         troubles += [
-            Refused(f"{shared.config.endpoint} has a semaphore whose name is not text: {key!r}")
+            Refused(f"{shared.endpoint} has a semaphore whose name is not text: {key!r}")
             for key in unnamed
         ]
     else:
@@ -41,9 +43,10 @@ async def collect(
     for at in range(0, len(wanted), _MOST_AT_ONCE):
         replies = []
         for name in wanted[at : at + _MOST_AT_ONCE]:
-            keys = Keys(namespace, name, cluster=on_cluster)
+            keys = Keys(config.namespace, name, cluster=on_cluster)
             args = [b"", b"counts", keys.notification, _INTERVAL, b""]
-            reply = client.run(load("semaphore/inspect"), keys.all, args, keys.slot)
+            script = load("semaphore/inspect")
+            reply = client.run(script, keys.all, args, keys.slot, config.limits)
             replies.append(reply_within(INSPECT, reply, client, keys.slot))
         found = await asyncio.gather(*replies, return_exceptions=True)
         for name, outcome in zip(wanted[at : at + _MOST_AT_ONCE], found, strict=True):
@@ -66,13 +69,13 @@ def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
 
 
-async def _scan(shared: SharedClient, namespace: str) -> tuple[list[str], list[bytes]]:
+async def _scan(shared: SharedClient, config: RedisConfig) -> tuple[list[str], list[bytes]]:
     """The names of all semaphores that are held, waited for, or closed; and those not in UTF-8."""
     client = shared.client()
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
     for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
-        prefix = f"{namespace}:semaphore_{kind}:"
+        prefix = f"{config.namespace}:semaphore_{kind}:"
         pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
         for address in await client.primaries():
             cursor = b"0"
@@ -80,9 +83,10 @@ async def _scan(shared: SharedClient, namespace: str) -> tuple[list[str], list[b
                 cursor, keys = await client.command(
                     *("SCAN", cursor, "MATCH", pattern, "COUNT", _MOST_AT_ONCE, "TYPE", its_type),
                     address=address,
+                    limits=config.limits,
                 )
                 if kind == "state":  # those of idle semaphores stay for a while
-                    keys = await _closed_of(client, keys, address)
+                    keys = await _closed_of(client, keys, address, config.limits)
                 for key in keys:
                     written = key.removeprefix(prefix.encode())
                     written = written[1:-1] if shared.cluster is not None else written
@@ -95,9 +99,13 @@ async def _scan(shared: SharedClient, namespace: str) -> tuple[list[str], list[b
     return list(names), list(unnamed)
 
 
-async def _closed_of(client: LoopClient, keys: list[bytes], address: Address | None) -> list[bytes]:
+async def _closed_of(
+    client: LoopClient, keys: list[bytes], address: Address | None, limits: CallLimits
+) -> list[bytes]:
     """Those of the states that say that the semaphore is closed."""
-    asked = (client.command("HEXISTS", key, ".closed", address=address) for key in keys)
+    asked = (
+        client.command("HEXISTS", key, ".closed", address=address, limits=limits) for key in keys
+    )
     # One that moved to another node meanwhile is asked for there.
     replies = await asyncio.gather(*asked, return_exceptions=True)
     return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]

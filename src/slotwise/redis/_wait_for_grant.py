@@ -54,7 +54,8 @@ class _Deadline:
         if acquisition.queued:
             self._asked_at = time.monotonic()
             slot = acquisition.record.keys.slot
-            client.submit(Call(None, (), ["TIME"], self._answered, slot))
+            limits = acquisition.limit._limits
+            client.submit(Call(None, (), ["TIME"], self._answered, slot, limits))
 
     def _answered(self, _: Call, reply: Any) -> None:
         if not isinstance(reply, Unreachable):
@@ -86,6 +87,12 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
     except TimedOut:
         assert deadline is not None
         await _time_out(acquisition, deadline, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
+    except Unreachable:
+        if acquisition.call is not None and acquisition.call.sent:
+            # The server may still grant it, to nobody.
+            released = acquisition.send_release(acquisition.client)
+            released.add_done_callback(acquisition.on_withdrawn)
+        raise
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
             future.exception()  # it was looked at, and came too late
@@ -117,7 +124,7 @@ async def _time_out(
         if isinstance(trouble, Unreachable):
             raise NotReached(f"{in_vain}: {trouble}") from trouble
         raise trouble
-    endpoint = acquisition.shared.config.endpoint
+    endpoint = acquisition.shared.endpoint
     if released is None and queued and trouble is None and not deadline.silence():
         # Only the answer to leaving the queue did not come in so short a time.
         share = acquisition.record.dialect.share_requested(acquisition)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import secrets
 import socket
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from slotwise._core import log
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
@@ -45,6 +47,8 @@ Make = Callable[[str | None, int], Semaphore]
 
 Held = list[tuple[Semaphore, AcquisitionResult]]
 Holding = tuple[Held, list[StageKey], Claimant]
+
+logger = logging.getLogger("slotwise.tiers")
 
 # How one stage is released.
 Release = Callable[[Semaphore, AcquisitionResult], Awaitable[bool]]
@@ -76,6 +80,7 @@ class StagedPaths(PathBackend):
         self._closing_key = (scope, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
+        self._name = name
         self._stages = [Stage(spec, make, name) for spec in tiers]
         self._prefix = f"s{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
@@ -217,7 +222,9 @@ class StagedPaths(PathBackend):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str) -> bool:
-        return await self._release(acquisition_id, _release)
+        released = await self._release(acquisition_id, _release)
+        self._after_release(acquisition_id, released=released)
+        return released
 
     async def release_on_exit(self, acquisition_id: str) -> None:
         await self._release(acquisition_id, _exit(EXIT_LIMIT))
@@ -234,7 +241,14 @@ class StagedPaths(PathBackend):
             _leave(visited, held=True)
 
     def release_sync(self, acquisition_id: str) -> bool:
-        return self._release_sync(acquisition_id, _release_sync)
+        released = self._release_sync(acquisition_id, _release_sync)
+        self._after_release(acquisition_id, released=released)
+        return released
+
+    def _after_release(self, acquisition_id: str, *, released: bool) -> None:
+        if not released:
+            issued_here = any(acquisition_id.startswith(each._prefix) for each in list(_objects))
+            log.released_nothing(logger, acquisition_id, self._name, issued_here=issued_here)
 
     def release_on_exit_sync(self, acquisition_id: str) -> None:
         until = clock.now() + EXIT_LIMIT

@@ -501,7 +501,7 @@ async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
     connected, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
     await connected.stats()
     trouble.begin(own_server)
-    fresh = a_semaphore(own_server.url, connect_timeout=31)  # has no connection yet
+    fresh = a_semaphore(f"{own_server.url}?client_name=fresh")  # has no connection yet
     for seconds in (0.05, 1.2):
         found = await asyncio.gather(
             connected.acquire(timeout=seconds),

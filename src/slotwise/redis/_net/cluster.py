@@ -15,6 +15,7 @@ from hiredis import ReplyError
 
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
+from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.handshake import greet
@@ -23,8 +24,9 @@ from slotwise.redis._net.handshake import greet
 class ClusterMap:
     """Hash slots to addresses, shared by all loops of a process."""
 
-    def __init__(self, config: RedisConfig) -> None:
-        self._config = config
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._endpoint = settings.config.endpoint
         self._lasts: list[int] = []  # the last slot of each range, in order
         self._addresses: list[Address] = []
         self._moved: dict[int, Address] = {}  # learned since the last complete answer
@@ -52,14 +54,14 @@ class ClusterMap:
         def ask() -> None:
             error: BackendError | None = None
             try:
-                ranges = ask_cluster(self._config, tuple(self.primaries()))
+                ranges = ask_cluster(self._settings.config, tuple(self.primaries()))
                 self._lasts = [last for last, _ in ranges]
                 self._addresses = [address for _, address in ranges]
                 self._moved = {}
             except BackendError as failure:
                 error = failure
             except BaseException as failure:  # a bug must not leave callers waiting
-                error = _diagnosis.unusable(self._config.endpoint, failure)
+                error = _diagnosis.unusable(self._endpoint, failure)
             try:
                 loop.call_soon_threadsafe(then, error)
             except RuntimeError:  # closed in the meantime
@@ -72,7 +74,7 @@ class ClusterMap:
         word, slot, where = text.split()[:3]
         host, _, port = where.rpartition(":")
         address = (host.strip("[]"), int(port))
-        return word == "ASK", int(slot), self._config.endpoint.remap(address)
+        return word == "ASK", int(slot), self._endpoint.remap(address)
 
 
 def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tuple[int, Address]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from hiredis import PushNotification
 
+from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._net.handshake import Handshake, pack_command
 from slotwise.redis._net.sentinel import LATE
 from slotwise.redis._scripts import Script
@@ -41,9 +42,15 @@ _DOUBLINGS = 10
 # How long a late reply may still take once the loop has had time to read it.
 _GRACE = 0.25
 
+# The shortest time between two checks of whether a reply is overdue.
+_GRAIN = 0.02
+
 # After this long without a reply, ask whether the server answers over other connections. With the
 # grace, and a new connection, calls get through again within a second.
 _SILENCE = 0.4
+
+
+_NO_LIMITS = object()
 
 
 class Call:
@@ -60,15 +67,18 @@ class Call:
         "doubtful",
         "eager",
         "keys",
+        "limits",
         "number",
         "on_done",
         "packed",
         "patient",
+        "paused_until",
         "script",
         "sent",
         "sha_only",
         "slot",
         "tries",
+        "waits_since",
         "whole",
     )
 
@@ -79,18 +89,22 @@ class Call:
         args: list[Any],
         on_done: Callable[[Call, Any], object],
         slot: int | None = None,
+        limits: CallLimits | None = None,
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
         self.on_done = on_done
         self.slot = slot
+        self.limits = limits  # its caller's; None for a call that is nobody's in particular
+        self.waits_since = 0.0  # when its present attempt to reach the server began
         self.number = 0  # its position among the calls of a loop, on a cluster
         self.sent = False  # the server may have received it
         self.doubtful = False  # sent, and the connection broke before a reply: it may have run
         self.whole = False  # send the script itself, not its SHA
         self.sha_only = False  # this user may not send scripts
         self.tries = 0  # attempts since the server was last reached
+        self.paused_until = 0.0  # by its own backoff: what fails before then doesn't count
         self.patient = False  # is retried until its caller withdraws it
         self.packed: bytes | None = None  # what to send the first time, if packed beforehand
         self.alone = False  # its caller makes no other call in this tick
@@ -143,14 +157,18 @@ class Connection:
 
     __slots__ = (
         "_answered",
-        "_answered_before_silence",
+        "_answered_before",
+        "_check_at",
+        "_doubted",
         "_failed_polls",
         "_flushing",
         "_later",
+        "_limits_seen",
         "_lingering",
         "_loop",
         "_on_lost",
         "_on_message",
+        "_on_overdue",
         "_on_reply",
         "_on_silence",
         "_out",
@@ -159,7 +177,8 @@ class Connection:
         "_reader",
         "_ready",
         "_recv",
-        "_reply_timeout",
+        "_reply_timeout_of",
+        "_silent_since",
         "_skipped_polls",
         "_sock",
         "_suspicious",
@@ -176,11 +195,12 @@ class Connection:
         self,
         handshake: Handshake,
         loop: asyncio.AbstractEventLoop,
-        reply_timeout: float,
+        reply_timeout_of: Callable[[Call], float],
         on_reply: Callable[[Call, Any], object],
         on_message: Callable[[bytes], object],
         on_lost: Callable[[Connection, Exception, list[Call]], object],
         *,
+        on_overdue: Callable[[Call], object] | None = None,
         on_silence: Callable[[], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
     ) -> None:
@@ -189,10 +209,12 @@ class Connection:
         self._recv = handshake.sock.recv
         self._reader = handshake.reader
         self._loop = loop
-        self._reply_timeout = reply_timeout
+        self._reply_timeout_of = reply_timeout_of
         self._on_reply = on_reply
         self._on_message = on_message
         self._on_lost = on_lost
+        # Called for a call whose reply_timeout is over while others are still awaited.
+        self._on_overdue = on_overdue
         # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
@@ -208,8 +230,13 @@ class Connection:
         self._failed_polls = 0  # in a row
         self.full = False
         self.closed = False
-        self._answered = self._answered_before_silence = 0
+        self._answered = 0
+        self._answered_before = 0  # when that was last checked
+        self._check_at = math.inf  # when that is checked next
+        self._limits_seen: object = _NO_LIMITS  # of the last call since this was set
         self._suspicious = False
+        self._doubted = False
+        self._silent_since = 0.0  # when a reply was last seen, or the first call was sent
         self._watch: asyncio.TimerHandle | None = None
         # Called before a late reply is read; it then calls `trust` or `lose`.
         self._verify = verify
@@ -221,11 +248,15 @@ class Connection:
     def send(self, call: Call) -> None:
         # No other call will come to share the write.
         at_once = call.alone and self.is_last_in_tick()
+        call.waits_since = time.monotonic()
         if self._verify is not None and not self._pending:
-            self._waits_since = time.monotonic()
+            self._waits_since = call.waits_since
         self._out.append(call.pack())
         self._pending.append(call)
         call.sent = True
+        if call.limits is not self._limits_seen:
+            self._limits_seen = call.limits
+            self._check_in_time_for(call)
         if not self._flushing and not self.full:
             if at_once:
                 self._flush()
@@ -380,48 +411,81 @@ class Connection:
     # -------------------------------------------------------------- watching
 
     def _start_watch(self) -> None:
-        self._suspicious = False
+        self._suspicious = self._doubted = False
         self.silent_at = math.inf
-        self._check_again(0.0)
+        self._silent_since = time.monotonic()
+        self._answered_before = self._answered
+        self._check_again()
 
-    def _check_again(self, silent: float) -> None:
-        """Check again later; ``silent`` seconds have passed without a reply so far."""
-        wait = min(_SILENCE, self._reply_timeout - silent)
-        self._watch = self._loop.call_later(wait, self._check, self._answered, silent + wait)
+    def _check_again(self) -> None:
+        """Check again when the first reply is overdue, and at least every `_SILENCE` seconds."""
+        now = time.monotonic()
+        due = min(map(self._overdue_at, self._pending), default=math.inf)
+        wait = min(max(due - now, _GRAIN), _SILENCE)
+        self._check_at = now + wait
+        self._limits_seen = _NO_LIMITS
+        self._watch = self._loop.call_later(wait, self._check)
 
-    def _check(self, answered_before: int, silent: float) -> None:
-        """Check whether any reply has arrived since the last check."""
+    def _check_in_time_for(self, call: Call) -> None:
+        """Check earlier than planned if a call is overdue before that."""
+        planned = self._watch is not None and not self._suspicious
+        if planned and self._overdue_at(call) < self._check_at:
+            assert self._watch is not None
+            self._watch.cancel()
+            self._check_again()
+
+    def _overdue_at(self, call: Call) -> float:
+        return max(call.waits_since, self._silent_since) + self._reply_timeout_of(call)
+
+    def _check(self) -> None:
+        """Check whether any reply has arrived since the last check, and whether one is overdue."""
         self._watch = None
         if self.closed or not self._pending:
             self.silent_at = math.inf
             return
-        if self._answered != answered_before:
+        if self._answered != self._answered_before:
             self._start_watch()
-        elif self._suspicious:
-            self.lose(TimeoutError())
-        elif silent >= self._reply_timeout:
-            self._suspect()
-        else:
-            self._check_again(silent)
-            if self._on_silence is not None:
-                self.silent_at = min(self.silent_at, time.monotonic())
-                self._answered_before_silence = answered_before
+            return
+        now = time.monotonic()
+        overdue = [call for call in self._pending if self._overdue_at(call) <= now]
+        if not (overdue or self._doubted):
+            self._check_again()
+            if self._on_silence is not None and now - self._silent_since >= _SILENCE:
+                self.silent_at = min(self.silent_at, now)
                 self._on_silence()
+        elif not self._suspicious:
+            self._suspect()
+        elif self._doubted or now >= self._silent_since + self._longest_timeout():
+            self.lose(TimeoutError())
+        else:
+            self._suspicious = False
+            for call in overdue:
+                call.waits_since = now
+            self._check_again()
+            if self._on_overdue is not None:
+                for call in overdue:
+                    self._on_overdue(call)
+
+    def _longest_timeout(self) -> float:
+        """Return after how long a silence nobody waits on this connection any more."""
+        return max(map(self._reply_timeout_of, self._pending))
 
     def _suspect(self) -> None:
-        """Close soon. The loop may have been blocked, with the reply waiting in the socket."""
+        """Act soon. The loop may have been blocked, with the reply waiting in the socket."""
         self._suspicious = True
-        self._watch = self._loop.call_later(_GRACE, self._check, self._answered, 0.0)
+        self._watch = self._loop.call_later(_GRACE, self._check)
 
     def doubt_if_silent(self, alive_at: float) -> None:
         """Close soon if the server has replied elsewhere to what it was asked at ``alive_at``.
 
         If this connection has been silent for longer than that, its other end is gone.
         """
-        is_silent = self._answered == self._answered_before_silence and self.silent_at < alive_at
-        if is_silent and self._watch is not None and not self._suspicious:
-            self._watch.cancel()
-            self._suspect()
+        is_silent = self._answered == self._answered_before and self.silent_at < alive_at
+        if is_silent and self._watch is not None:
+            self._doubted = True
+            if not self._suspicious:
+                self._watch.cancel()
+                self._suspect()
 
     # ---------------------------------------------------------------- ending
 

@@ -3,6 +3,9 @@
 A connection that breaks is reopened with exponential backoff and jitter. Every call without a
 reply is then sent again: all our scripts can be repeated without harm. A call fails after
 ``attempts`` failures in a row, and at once when repeating it wouldn't change the reply.
+
+Callers with different limits share a connection: it follows `ServerSettings`, and is kept open
+for as long as any call on it would wait. A call whose own limits are shorter fails by itself.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from hiredis import ReplyError
 
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
-from slotwise.redis._config import RedisConfig
+from slotwise.redis._call_limits import CallLimits, ServerSettings
 from slotwise.redis._endpoint import Address
+from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.preparation import open_connection
@@ -43,7 +47,7 @@ class Reconnector:
 
     def __init__(
         self,
-        config: RedisConfig,
+        settings: ServerSettings,
         loop: asyncio.AbstractEventLoop,
         address: Address | None,
         channel: str | None,
@@ -56,11 +60,12 @@ class Reconnector:
         on_silence: Callable[[], object] | None = None,
         listens: Callable[[], bool],
     ) -> None:
-        self.config = config
+        self._settings = settings
+        self._endpoint = settings.config.endpoint
         self.loop = loop
         self.address = address
         self.channel = channel
-        self._server = config.endpoint.server(address)
+        self._server = self._endpoint.server(address)
         self.connection: Connection | None = None
         self.trouble: BackendError | None = None  # why there is no connection
         self._on_message = on_message
@@ -70,7 +75,7 @@ class Reconnector:
         self._on_trouble = on_trouble
         self._on_silence = on_silence
         self._listens = listens
-        self._backlog: list[Call] = []
+        self._backlog = Backlog(settings, loop, self._overdue_backlog)
         # While missing scripts are loaded, or the server can't serve anybody for a moment: the
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
@@ -94,22 +99,21 @@ class Reconnector:
         elif self.connection is not None:
             self.connection.send(call)
         else:
-            self._backlog.append(call)
+            self._backlog.add(call)
             self.open()
 
-    def command(self, *words: object) -> asyncio.Future[Any]:
+    def command(self, *words: object, limits: CallLimits | None = None) -> asyncio.Future[Any]:
         """Send a plain command; cancelling the future doesn't stop it."""
         reply: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(None, (), list(words), IntoFuture(reply)))
+        self.submit(Call(None, (), list(words), IntoFuture(reply), limits=limits))
         return reply
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call that was not sent; return False if it was."""
-        for calls in (self._backlog, self._held_back or []):
-            if not call.sent and call in calls:
-                calls.remove(call)
-                return True
-        return False
+        if self._held_back is not None and not call.sent and call in self._held_back:
+            self._held_back.remove(call)
+            return True
+        return self._backlog.withdraw(call)
 
     def has_pending(self, slot: int | None) -> bool:
         """Whether replies to calls of a hash slot are due."""
@@ -117,8 +121,7 @@ class Reconnector:
 
     def take_backlog(self) -> list[Call]:
         """Return the calls that were not sent, to be sent elsewhere."""
-        backlog, self._backlog = self._backlog, []
-        return backlog
+        return self._backlog.take()
 
     # --------------------------------------------------------------- opening
 
@@ -129,8 +132,7 @@ class Reconnector:
         self._opening = True
         delay = 0.0
         if self._failures:
-            longest = self.config.backoff * 2 ** min(self._failures - 1, 30)
-            delay = min(longest, self.config.max_backoff) * _jitter.uniform(0.5, 1)
+            delay = self._settings.config.limits.pause(self._failures) * _jitter.uniform(0.5, 1)
         self._attempt += 1
         if delay:
             self.loop.call_later(delay, self._start_opening, self._attempt)
@@ -140,20 +142,21 @@ class Reconnector:
     def _start_opening(self, attempt: int) -> None:
         if attempt == self._attempt:
             self._opening_since = time.monotonic()
+            self._backlog.begin_attempt()
             _in_thread(self._open_in_thread, attempt)
 
     def _open_in_thread(self, attempt: int) -> None:
         result: Handshake | BackendError
         try:
             result = open_connection(
-                *(self.config, self.address, self.channel),
+                *(self._settings.config, self.address, self.channel),
                 load_scripts=False,
                 on_socket=lambda sock: self._begin_handshake(attempt, sock),
             )
         except BackendError as error:
             result = error
         except BaseException as error:  # a bug must not leave callers waiting
-            result = _diagnosis.unusable(self.config.endpoint, error)
+            result = _diagnosis.unusable(self._endpoint, error)
         try:
             self.loop.call_soon_threadsafe(self._opened, attempt, result)
         except RuntimeError:  # the loop was closed in the meantime
@@ -179,17 +182,18 @@ class Reconnector:
         self.trouble = None
         _outages.end(self._server)
         if self.address is not None:  # a node answers, and so its cluster does
-            _outages.end(self.config.endpoint.server())
+            _outages.end(self._endpoint.server())
         self.connection = Connection(
             result,
             self.loop,
-            self.config.reply_timeout,
+            self._reply_timeout_of,
             self._replied,
             self._on_message,
             self._lost,
+            on_overdue=self._overdue,
             on_silence=self._on_silence,
             # Without a channel it's for calls that block: there, no reply is late.
-            verify=self._verify if self.config.endpoint.service and self.channel else None,
+            verify=self._verify if self._endpoint.service and self.channel else None,
         )
         # First: a call of a missing script would be refused, and overtaken by other calls.
         for script in result.missing_scripts:
@@ -198,9 +202,12 @@ class Reconnector:
         # Existing waiters ask first, so that grants made in the meantime are known before
         # anything new is requested.
         self._on_open(again)
-        backlog, self._backlog = self._backlog, []
-        for call in backlog:
+        self._backlog.end_attempt()
+        for call in self._backlog.take():
             self.submit(call)
+
+    def _reply_timeout_of(self, call: Call) -> float:
+        return self._backlog.limits_of(call).reply_timeout
 
     def _failed(self, error: BackendError) -> None:
         """Fail the calls that have tried often enough, and try again for the others."""
@@ -210,34 +217,40 @@ class Reconnector:
             ago = time.monotonic() - self._opening_since
             _outages.begin(self._server, error, broken=True, ago=ago)
         hopeless = isinstance(error, _diagnosis.Refused)
-        kept: list[Call] = []
-        failed: list[Call] = []
-        for call in self._backlog:
-            call.tries += 1
-            (failed if hopeless or self._is_exhausted(call) else kept).append(call)
-        self._backlog = kept
-        for call in failed:
-            call.on_done(call, error)
+        self._backlog.fail_attempt(error, self._failures, hopeless=hopeless)
         if self._backlog or self._listens():
             self.open()
             self._on_trouble()
         else:
             self._failures = 0
 
-    def _is_exhausted(self, call: Call) -> bool:
-        return call.tries >= self.config.attempts and not call.patient
+    def _overdue_backlog(self, seconds: float) -> BackendError:
+        """Return the error for calls that waited for a connection in vain."""
+        error = _diagnosis.unreachable(self._endpoint, TimeoutError())
+        _outages.begin(self._server, error, broken=True, ago=seconds)
+        return error
+
+    def _overdue(self, call: Call) -> None:
+        """Count an attempt of a call whose reply is overdue; the connection is kept for others."""
+        call.tries += 1
+        if self._backlog.is_exhausted(call):
+            error = _diagnosis.unreachable(self._endpoint, TimeoutError())
+            _outages.begin(self._server, error, broken=False, ago=self._reply_timeout_of(call))
+            # Its reply may still come, and belongs to nobody then.
+            on_done, call.on_done = call.on_done, _ignore
+            on_done(call, error)
 
     def _lost(self, connection: Connection, error: Exception, pending: list[Call]) -> None:
         if connection is not self.connection:
             return
         self.connection = None
-        self.trouble = _diagnosis.unreachable(self.config.endpoint, error)
+        self.trouble = _diagnosis.unreachable(self._endpoint, error)
         refused, self._refused = self._refused, []
         held_back, self._held_back = self._held_back or [], None
         if self._pausing is not None:
             self._pausing.cancel()
         self._pause, self._pausing = 0.0, None
-        self._backlog = refused + pending + held_back + self._backlog
+        self._backlog.put_first(refused + pending + held_back)
         if self._ended:
             return
         if self._backlog:
@@ -246,8 +259,7 @@ class Reconnector:
         for call in pending:
             call.tries += 1
             call.doubtful = True
-        for call in [call for call in self._backlog if self._is_exhausted(call)]:
-            self._backlog.remove(call)
+        for call in self._backlog.take_exhausted():
             call.on_done(call, self.trouble)
         if self._backlog or self._listens():
             self.open()
@@ -272,7 +284,7 @@ class Reconnector:
 
         def ask() -> None:
             try:
-                primary = ask_sentinels(self.config)
+                primary = ask_sentinels(self._settings.config)
             except (BackendError, ValueError):
                 primary = None
             with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
@@ -308,9 +320,9 @@ class Reconnector:
 
     def _replied_error(self, call: Call, reply: Any) -> None:
         text = str(reply)
-        demoted = "READONLY" in text and self.config.endpoint.service is not None
+        demoted = "READONLY" in text and self._endpoint.service is not None
         if text.startswith("NOSCRIPT") and call.sha_only:
-            call.on_done(call, _diagnosis.scripts_missing(self.config.endpoint, reply))
+            call.on_done(call, _diagnosis.scripts_missing(self._endpoint, reply))
         elif text.startswith("NOSCRIPT"):
             call.whole = True  # for users who may not load scripts
             self._hold_back(call)
@@ -323,12 +335,12 @@ class Reconnector:
         ):
             pass
         elif demoted or _diagnosis.is_temporary(reply):
-            call.tries += 1
-            if call.tries >= self.config.attempts + 3 and not call.patient:
-                call.on_done(call, _diagnosis.refused(self.config.endpoint, reply))
+            self._backlog.count_failure(call)
+            if self._backlog.is_exhausted(call, more=3):
+                call.on_done(call, _diagnosis.refused(self._endpoint, reply))
                 return
-            delay = min(self.config.backoff * 2**call.tries, self.config.max_backoff)
-            if self.config.endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
+            delay = self._settings.config.limits.pause(call.tries + 1)
+            if self._endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
                 self._on_unsettled(call, delay)  # other slots may be served
             else:
                 self._pause = max(self._pause, delay)
@@ -337,7 +349,7 @@ class Reconnector:
                 # The sentinels know its successor.
                 self.connection.lose(ConnectionResetError("it is not the primary any more"))
         else:
-            call.on_done(call, _diagnosis.refused(self.config.endpoint, reply))
+            call.on_done(call, _diagnosis.refused(self._endpoint, reply))
 
     def _hold_back(self, call: Call) -> None:
         self._refused.append(call)
@@ -390,8 +402,8 @@ class Reconnector:
                 handshake_sock.shutdown(socket.SHUT_RDWR)  # ends its thread
         if self.connection is not None:
             self.connection.lose(ConnectionResetError("closed by us"))
-        backlog, self._backlog = self._backlog, []
-        for call in backlog:
+        self._backlog.end_attempt()
+        for call in self._backlog.take():
             call.on_done(call, error)
 
     def abandon(self, error: BackendError) -> None:

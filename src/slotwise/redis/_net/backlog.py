@@ -1,0 +1,158 @@
+"""Backlog: the calls that wait for a connection, each for as long as its own limits allow.
+
+Whoever opens the connection says when an attempt begins and when it has failed. The attempt may
+be longer than a caller's ``connect_timeout``, and the next one may come sooner than a caller's
+backoff. A caller counts only those failures that it would have had by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from slotwise.errors import BackendError
+from slotwise.redis._call_limits import CallLimits, ServerSettings
+from slotwise.redis._net.connection import Call
+
+# An attempt that takes the whole connect_timeout of a call fails first, and says why.
+_GRACE = 0.1
+_MANY = 1_000_000
+# The shortest time between two looks at the calls.
+_GRAIN = 0.05
+
+
+class Backlog:
+    """Calls in the order in which they were made, in the thread of their event loop."""
+
+    # Between any two ticks:
+    #   B1  while an attempt is under way and there are calls, a timer rings when the first of
+    #       them has waited for its connect_timeout
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        loop: asyncio.AbstractEventLoop,
+        on_overdue: Callable[[float], BackendError],
+    ) -> None:
+        self._settings = settings
+        self._loop = loop
+        # Called with the seconds that a call has waited in vain; returns its error.
+        self._on_overdue = on_overdue
+        self._calls: list[Call] = []
+        self._attempting = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def limits_of(self, call: Call) -> CallLimits:
+        return call.limits or self._settings.config.limits
+
+    def is_exhausted(self, call: Call, more: int = 0) -> bool:
+        """Whether a call has failed ``attempts`` times, and as many ``more``."""
+        return not call.patient and call.tries >= self.limits_of(call).attempts + more
+
+    def add(self, call: Call) -> None:
+        call.waits_since = time.monotonic()
+        self._calls.append(call)
+        if self._attempting:
+            self._set_timer()
+
+    def put_first(self, calls: list[Call]) -> None:
+        """Add calls that were made before all others; those that are exhausted too."""
+        now = time.monotonic()
+        for call in calls:
+            call.waits_since = now
+        self._calls = calls + self._calls
+
+    def withdraw(self, call: Call) -> bool:
+        """Take back a call that was not sent; return whether it was here."""
+        if not call.sent and call in self._calls:
+            self._calls.remove(call)
+            return True
+        return False
+
+    def take(self) -> list[Call]:
+        """Return all calls, to be sent, or to fail."""
+        self._stop_timer()
+        calls, self._calls = self._calls, []
+        return calls
+
+    def take_exhausted(self) -> list[Call]:
+        exhausted = [call for call in self._calls if self.is_exhausted(call)]
+        if exhausted:
+            self._calls = [call for call in self._calls if not self.is_exhausted(call)]
+        return exhausted
+
+    # -------------------------------------------------------------- attempts
+
+    def begin_attempt(self) -> None:
+        """Note that a connection is being opened from now on."""
+        self._attempting = True
+        now = time.monotonic()
+        for call in self._calls:
+            call.waits_since = now
+        self._set_timer()
+
+    def end_attempt(self) -> None:
+        """Note that a connection was opened, or that nobody tries any more."""
+        self._attempting = False
+        self._stop_timer()
+
+    def fail_attempt(
+        self, error: BackendError, failures: int = _MANY, *, hopeless: bool = False
+    ) -> None:
+        """Count a failed attempt, the last of several ``failures``; fail what is exhausted.
+
+        If it is ``hopeless``, everything fails.
+        """
+        self.end_attempt()
+        for call in self._calls:
+            self.count_failure(call, failures)
+        failed = self.take() if hopeless else self.take_exhausted()
+        for call in failed:
+            call.on_done(call, error)
+
+    def count_failure(self, call: Call, failures: int = _MANY) -> None:
+        """Count an attempt of a call, unless the call would not have made it so soon.
+
+        The pause after it is that after its own failures, or after ``failures`` if those are fewer.
+        """
+        now = time.monotonic()
+        if now >= call.paused_until:
+            call.tries += 1
+            # Half of it: the least that the jitter leaves of a pause.
+            pause = self.limits_of(call).pause(min(call.tries, failures)) / 2
+            call.paused_until = now + pause
+
+    # ----------------------------------------------------------------- timer
+
+    def _overdue_at(self, call: Call) -> float:
+        began = max(call.waits_since, call.paused_until)
+        return began + self.limits_of(call).connect_timeout + _GRACE
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        if self._calls:
+            wait = min(map(self._overdue_at, self._calls)) - time.monotonic()
+            self._timer = self._loop.call_later(max(wait, _GRAIN), self._ring)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        """Count the attempt as failed for the calls that would not have waited any longer."""
+        self._timer = None
+        now = time.monotonic()
+        overdue = [call for call in self._calls if self._overdue_at(call) <= now]
+        if overdue:
+            waited = max(now - call.waits_since for call in overdue)
+            error = self._on_overdue(waited)
+            for call in overdue:
+                self.count_failure(call)
+            for call in self.take_exhausted():
+                call.on_done(call, error)
+        self._set_timer()
