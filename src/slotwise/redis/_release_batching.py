@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from slotwise.redis._dialect import Released
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.connection import Call, fail_future
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -94,8 +94,7 @@ def _send_one(
 
     def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
-            if not future.done():
-                future.set_exception(reply)
+            fail_future(future, reply)
             return
         released, messages = dialect.read_release(reply)
         if call.doubtful and not (released.held or released.waited):
@@ -132,8 +131,7 @@ def _send_many(
     def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
             for _, future in batch:
-                if not future.done():
-                    future.set_exception(reply)
+                fail_future(future, reply)
             return
         digits, messages = dialect.read_release_many(reply)
         shared.dispatch_all(messages, record, client)
@@ -157,8 +155,7 @@ def send_kick(
 
     def answered(call: Call, reply: Any) -> None:
         if isinstance(reply, BaseException):
-            if not future.done():
-                future.set_exception(reply)
+            fail_future(future, reply)
             return
         shared.dispatch_all(reply[1:], record, client)
         if not future.done():

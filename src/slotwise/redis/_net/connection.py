@@ -126,6 +126,13 @@ class Call:
         return packed
 
 
+def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Fail a future unless it is done; asyncio doesn't complain if nobody awaits it any more."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
 class IntoFuture:
     """Set the result of a future to a reply, unless it is done."""
 
@@ -135,11 +142,10 @@ class IntoFuture:
         self._future = future
 
     def __call__(self, _: Call | None, reply: Any) -> None:
-        if not self._future.done():
-            if isinstance(reply, BaseException):
-                self._future.set_exception(reply)
-            else:
-                self._future.set_result(reply)
+        if isinstance(reply, BaseException):
+            fail_future(self._future, reply)
+        elif not self._future.done():
+            self._future.set_result(reply)
 
 
 def pack_half(words: Sequence[Any]) -> bytes:
