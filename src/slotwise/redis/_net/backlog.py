@@ -8,6 +8,7 @@ backoff. A caller counts only those failures that it would have had by itself.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from slotwise.errors import BackendError
 from slotwise.redis._call_limits import CallLimits, ServerSettings
 from slotwise.redis._net.connection import Call
 
-# An attempt that takes the whole connect_timeout of a call fails first, and says why.
+# How much longer a call may wait: the thread that opens the connection starts late, too.
 _GRACE = 0.1
 _MANY = 1_000_000
 # The shortest time between two looks at the calls.
@@ -26,8 +27,8 @@ class Backlog:
     """Calls in the order in which they were made, in the thread of their event loop."""
 
     # Between any two ticks:
-    #   B1  while an attempt is under way and there are calls, a timer rings when the first of
-    #       them has waited for its connect_timeout
+    #   B1  while an attempt is under way, a timer rings when the first call with a shorter
+    #       connect_timeout than the attempt has waited for as long
 
     def __init__(
         self,
@@ -129,14 +130,18 @@ class Backlog:
     # ----------------------------------------------------------------- timer
 
     def _overdue_at(self, call: Call) -> float:
-        began = max(call.waits_since, call.paused_until)
-        return began + self.limits_of(call).connect_timeout + _GRACE
+        timeout = self.limits_of(call).connect_timeout
+        if timeout >= self._settings.config.connect_timeout:
+            return math.inf  # the attempt ends by itself, and says why
+        return max(call.waits_since, call.paused_until) + timeout + _GRACE
 
     def _set_timer(self) -> None:
         self._stop_timer()
         if self._calls:
-            wait = min(map(self._overdue_at, self._calls)) - time.monotonic()
-            self._timer = self._loop.call_later(max(wait, _GRAIN), self._ring)
+            overdue_at = min(map(self._overdue_at, self._calls))
+            if overdue_at < math.inf:
+                wait = max(overdue_at - time.monotonic(), _GRAIN)
+                self._timer = self._loop.call_later(wait, self._ring)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
