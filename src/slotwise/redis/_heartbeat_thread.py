@@ -421,7 +421,9 @@ class HeartbeatThread:
     def _probe_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         asked_at, answered = time.monotonic(), False
         try:
-            open_connection(self._shared.config, None, None, load_scripts=False).sock.close()
+            open_connection(
+                self._shared.settings.config, None, None, load_scripts=False
+            ).sock.close()
             answered = True
         except BackendError:
             pass
