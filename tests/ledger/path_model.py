@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import count, islice
 
 Node = tuple[int, Hashable]  # (tier, key)
 
@@ -18,15 +19,19 @@ class Request:
     key: Hashable
     path: tuple[Hashable, ...]
     ttl: float | None = None
+    needs: tuple[int, ...] | None = None  # None: one slot of each
     deadline: float | None = None
     ticket: int = 0
-    number: int = 0
+    numbers: list[int] = field(default_factory=list)  # in the widest tier
     parked: Node | None = None
     keeps: list[Node] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[Node]:
         return list(enumerate(self.path))
+
+    def need(self, node: Node) -> int:
+        return 1 if self.needs is None else self.needs[node[0]]
 
 
 class PathModel:
@@ -46,18 +51,33 @@ class PathModel:
         return self.own_values.get(node, self.values[node[0]])
 
     def held(self, node: Node) -> int:
-        return sum(node in request.nodes for request in self.holding)
+        return sum(request.need(node) for request in self.holding if node in request.nodes)
 
     def keeper(self, node: Node) -> Request | None:
         return next((request for request in self.waiting if node in request.keeps), None)
 
-    def has_slot(self, node: Node, request: Request | None) -> bool:
+    def has_room(self, node: Node, request: Request) -> bool:
         keeper = self.keeper(node)
-        kept = keeper is not None and keeper is not request
-        return self.value(node) == 0 or self.held(node) + kept < self.value(node)
+        kept = 0 if keeper is None or keeper is request else keeper.need(node)
+        needed = self.held(node) + kept + request.need(node)
+        return self.value(node) == 0 or needed <= self.value(node)
+
+    def is_blocked(self, node: Node, request: Request) -> bool:
+        """Whether an older head is parked there that there is too little for."""
+        ticket = request.ticket or self.tickets + 1  # that of a newcomer
+        first = next((head for head in self.heads() if head.parked == node), None)
+        return first is not None and first.ticket < ticket and not self.has_room(node, first)
 
     def lacks(self, request: Request) -> Node | None:
-        return next((node for node in request.nodes if not self.has_slot(node, request)), None)
+        for node in request.nodes:
+            if not self.has_room(node, request):
+                return node
+            if node not in request.keeps and self.is_blocked(node, request):
+                return node
+        return None
+
+    def can_never_fit(self, request: Request) -> bool:
+        return any(0 < self.value(node) < request.need(node) for node in request.nodes)
 
     def heads(self) -> list[Request]:
         """The first of every path, the oldest first."""
@@ -75,11 +95,11 @@ class PathModel:
     def request(self, request: Request, now: float, wait_until: float | None) -> list[Hashable]:
         if self.try_request(request, now):
             return [request.key]
+        first = next((other for other in self.heads() if other.path == request.path), None)
+        request.parked = self.lacks(request) if first is None else None
         self.tickets += 1
         request.ticket = self.tickets
         request.deadline = wait_until
-        first = next((other for other in self.heads() if other.path == request.path), None)
-        request.parked = self.lacks(request) if first is None else None
         self.waiting.append(request)
         return []
 
@@ -113,12 +133,16 @@ class PathModel:
         self._leave(waiters)
         return [one.key for one in holders], [one.key for one in waiters], self._grant(now)
 
-    def resize(self, tier: int, value: int, key: Hashable, one: bool, now: float) -> list[Hashable]:
+    def resize(
+        self, tier: int, value: int, key: Hashable, one: bool, now: float
+    ) -> tuple[list[Hashable], list[Hashable]]:
         if one:
             self.own_values[tier, key] = value
         else:
             self.values[tier] = value
-        return self._grant(now)
+        refused = [request for request in self.waiting if self.can_never_fit(request)]
+        self._leave(refused)
+        return [request.key for request in refused], self._grant(now)
 
     # ------------------------------------------------------------- the rules
 
@@ -137,14 +161,16 @@ class PathModel:
 
     def _seat(self, request: Request, now: float) -> None:
         widest = request.nodes[-1]
-        taken = [other.number for other in self.holding if other.nodes[-1] == widest]
-        request.number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        others = [other for other in self.holding if other.nodes[-1] == widest]
+        taken = {number for other in others for number in other.numbers}
+        free = (number for number in count(1) if number not in taken)
+        request.numbers = list(islice(free, request.need(widest)))
         request.deadline = None if request.ttl is None else now + request.ttl
         request.keeps = []
         self.holding.append(request)
 
     def _grant(self, now: float) -> list[Hashable]:
-        """As long as there is a slot where a head is parked, examine the oldest such head."""
+        """As long as a node has room for the oldest head there, examine the oldest such head."""
         granted: list[Hashable] = []
         while True:
             head = next((one for one in self.heads() if self._can_be_examined(one)), None)
@@ -167,7 +193,7 @@ class PathModel:
 
     def _can_be_examined(self, head: Request) -> bool:
         assert head.parked is not None
-        return self.has_slot(head.parked, None)
+        return self.has_room(head.parked, head) and not self.is_blocked(head.parked, head)
 
     def _keep(self, head: Request, narrower: list[Node]) -> None:
         for node in narrower:

@@ -260,4 +260,4 @@ class TestLedgerThatKeepsRangesAgainstModel(LedgerAgainstModel.TestCase):
 
 @pytest.fixture
 def few_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "_FEW", 1)
+    monkeypatch.setattr(slots_module, "FEW", 1)

@@ -170,7 +170,7 @@ def test_one_call_examines_a_bounded_number_of_heads():
         office.ask(f"h{n}", None)
     for n in range(500):
         office.ask(f"w{n}", None)
-    granted = office.ledger.resize(1, 1000)
+    _, granted = office.ledger.resize(1, 1000)
     assert len(granted) == paths.LOOKS
     assert office.ledger.unfinished
     # Who comes meanwhile does not pass those who were there.
@@ -203,7 +203,7 @@ def test_no_limit_has_always_a_slot_and_counts():
     office = Office(0, 0)
     assert all(office.ask("a", None) for _ in range(50))
     node = office.ledger.tiers[0].nodes["a"]
-    assert (node.in_use, node.limit) == (50, UNLIMITED)
+    assert (node.in_use, node.value) == (50, UNLIMITED)
     check(office.ledger)
 
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._ledger import paths
-from slotwise._ledger.paths import PathClaim, PathLedger
+from slotwise._ledger.paths import LargePathClaim, PathClaim, PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise.errors import SemaphoreClosed
 
@@ -27,11 +27,20 @@ from slotwise.errors import SemaphoreClosed
 tenants = st.sampled_from(["a", "b", "c"])
 models = st.sampled_from(["x", "y"])
 values = st.sampled_from([0, 1, 1, 2, 2, 3])
+# What is needed of each tier: mostly one slot.
+perhaps_several = st.none() | st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 3)
 perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
 which = st.integers(0, 30)
 
 # So little that keeping, which is for emergencies, is an everyday thing here.
 PATIENCE = 1
+
+
+Needs = tuple[int, ...] | None
+
+
+def claim_of(key: Hashable, ttl: float | None, needs: Needs) -> PathClaim:
+    return PathClaim(key, ttl) if needs is None else LargePathClaim(key, needs, ttl)
 
 
 class PathsAgainstModel(RuleBasedStateMachine):
@@ -71,29 +80,48 @@ class PathsAgainstModel(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- the rules
 
-    @rule(crowd=st.lists(st.tuples(tenants, models), min_size=2, max_size=6))
-    def several_request(self, crowd: list[tuple[str, str]]) -> None:
-        for tenant, model in crowd:
-            self.ask((tenant, model, None))
+    @rule(crowd=st.lists(st.tuples(tenants, models, perhaps_several), min_size=2, max_size=6))
+    def several_request(self, crowd: list[tuple[str, str, Needs]]) -> None:
+        for tenant, model, needs in crowd:
+            self.ask((tenant, model, None), needs=needs)
 
-    @rule(tenant=tenants, model=models, ttl=perhaps_seconds, wait=perhaps_seconds)
-    def request(self, tenant: str, model: str, ttl: float | None, wait: float | None) -> None:
-        self.ask((tenant, model, None), ttl, wait)
+    @rule(
+        tenant=tenants,
+        model=models,
+        needs=perhaps_several,
+        ttl=perhaps_seconds,
+        wait=perhaps_seconds,
+    )
+    def request(
+        self, tenant: str, model: str, needs: Needs, ttl: float | None, wait: float | None
+    ) -> None:
+        self.ask((tenant, model, None), ttl, wait, needs)
 
     def ask(
-        self, path: tuple[Hashable, ...], ttl: float | None = None, wait: float | None = None
+        self,
+        path: tuple[Hashable, ...],
+        ttl: float | None = None,
+        wait: float | None = None,
+        needs: Needs = None,
     ) -> None:
         key = self.new_key()
         until = None if wait is None else self.now + wait
-        expected = self.model.request(Request(key, path, ttl), self.now, until)
-        granted = self.ledger.request(PathClaim(key, ttl), path, self.now, wait_until=until)
+        request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
+        if self.model.can_never_fit(request):
+            with pytest.raises(ValueError, match="never"):
+                self.ledger.request(claim, path, self.now, wait_until=until)
+            return
+        expected = self.model.request(request, self.now, until)
+        granted = self.ledger.request(claim, path, self.now, wait_until=until)
         self.assert_same(granted, expected)
 
-    @rule(tenant=tenants, model=models, ttl=perhaps_seconds)
-    def try_request(self, tenant: str, model: str, ttl: float | None) -> None:
+    @rule(tenant=tenants, model=models, needs=perhaps_several, ttl=perhaps_seconds)
+    def try_request(self, tenant: str, model: str, needs: Needs, ttl: float | None) -> None:
         key, path = self.new_key(), (tenant, model, None)
-        expected = self.model.try_request(Request(key, path, ttl), self.now)
-        assert self.ledger.try_request(PathClaim(key, ttl), path, self.now) is expected
+        request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
+        if not self.model.can_never_fit(request):
+            expected = self.model.try_request(request, self.now)
+            assert self.ledger.try_request(claim, path, self.now) is expected
 
     @rule(tenant=tenants, model=models)
     def take_quickly(self, tenant: str, model: str) -> None:
@@ -119,7 +147,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
     @rule(number=which)
     def give_quickly(self, number: int) -> None:
         ledger, key = self.ledger, self.some_key(number)
-        if ledger.attention or key not in ledger.holders:
+        if ledger.attention or key not in ledger.holders or ledger.holders[key].needs:
             return
         claim = ledger.holders.pop(key)
         if ledger.deadlines is not None:
@@ -163,8 +191,10 @@ class PathsAgainstModel(RuleBasedStateMachine):
     def resize(self, tier: int, value: int, key: str | None) -> None:
         self.resized = True
         one = key is not None and tier < 2
-        granted = self.ledger.resize(tier, value, key, self.now, one=one)
-        self.assert_same(granted, self.model.resize(tier, value, key, one, self.now))
+        refused, granted = self.ledger.resize(tier, value, key, self.now, one=one)
+        expected_refused, expected = self.model.resize(tier, value, key, one, self.now)
+        assert [claim.key for claim in refused] == expected_refused
+        self.assert_same(granted, expected)
 
     @rule(
         tier=st.integers(0, 2), age=st.sampled_from([0.0, 1.0]), most=st.none() | st.integers(0, 2)
@@ -206,12 +236,9 @@ class PathsAgainstModel(RuleBasedStateMachine):
     @invariant()
     def both_say_the_same(self) -> None:
         ledger, model = self.ledger, self.model
-        numbers = {key: claim._slot_number for key, claim in ledger.holders.items()}
-        if self.resized:
-            assert numbers.keys() == {request.key for request in model.holding}
-            assert len({*numbers.values()}) == len(numbers)
-        else:
-            assert numbers == {request.key: request.number for request in model.holding}
+        numbers = {key: [*claim.numbers] for key, claim in ledger.holders.items()}
+        assert numbers == {request.key: request.numbers for request in model.holding}
+        assert all(claim.slot_number == numbers[key][0] for key, claim in ledger.holders.items())
         assert list(ledger.waiting) == [request.key for request in model.waiting]
         assert ledger.next_deadline() == model.next_deadline()
         kept = {

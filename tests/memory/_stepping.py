@@ -63,7 +63,6 @@ _SHARED = {
     "free",
     "home",
     "line",
-    "retired",
     "tables",
     "under_way",
     "value",
@@ -73,7 +72,7 @@ _ATTACHMENT = {"_tracker", "_ledger", "_lane"}
 _HEAP = re.compile(r"heappop\(|heappush\(")
 _ATOMIC = re.compile(
     # Heaps of paths that only who has the lock knows of are no steps.
-    r"heap(?:pop|push)\((?!work|parked|ages|self\.(?:work|_parked|_ages|retired))|popleft\(|\.pop\(|popitem\("
+    r"heap(?:pop|push)\((?!work|parked|ages|self\.(?:work|_parked|_ages))|popleft\(|\.pop\(|popitem\("
     r"|(?:line|_numbers)\.(?:append|clear|extend)\(|\.done\(|set_result\(|future\.cancel\("
 )
 _LOOK_AT_LINE = re.compile(r"\b(?:while|if|not|and|or) line\b|\bin line\b")

@@ -146,7 +146,7 @@ class Stage:
         nodes: list[Node] = [node for table in ledger.tables for node in table.values()]
         return (
             ledger.attention,
-            *[(node.key, node.circulating, node.limit, *node.free) for node in nodes],
+            *[(node.key, node.circulating, node.value, *node.free) for node in nodes],
         )
 
 
@@ -304,6 +304,49 @@ def test_who_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path)
         return stage.story(taker(stage, path), give, check=check)
 
     play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
+@pytest.mark.parametrize("giver", GIVERS)
+def test_who_asks_for_two_slots_while_the_last_one_is_given_gets_them(play, giver, path):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(2, 2)
+        stage.used(ALICE, BOB)
+        give = giver(stage, ALICE)
+        block = stage.paths.cm(path, needs=(2, 2))
+
+        def take() -> None:
+            block.__enter__()
+            stage.holds(path, lambda: block.__exit__(None, None, None))
+
+        def check() -> None:
+            assert stage.count() == 1
+            assert [lease.numbers for lease in stage.ledger.holders.values()] == [(1, 2)]
+
+        return stage.story(take, give, check=check)
+
+    play(scene, interruptions=2)
+
+
+@pytest.mark.parametrize("giver", GIVERS)
+def test_a_quick_taker_and_one_of_two_slots_are_never_inside_together(play, giver):
+    def scene(stage: Stage) -> Story:
+        stage.tiers(2, 2)
+        stage.used(ALICE, BOB)
+        give = giver(stage, ALICE)
+        block = stage.paths.cm(BOB, timeout=0, needs=(1, 2))
+
+        def try_both() -> None:
+            try:
+                block.__enter__()
+            except AcquireTimeout:
+                return
+            assert {*stage.ledger.holders.values()} == {block}
+            block.__exit__(None, None, None)
+
+        return stage.story(try_both, give, _thread_visits(stage, BOB))
+
+    play(scene, acts=3, interruptions=1)
 
 
 @pytest.mark.parametrize("paths", [(ALICE, ALICE), (ALICE, BOB)], ids=["one user", "two users"])

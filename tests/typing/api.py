@@ -205,10 +205,13 @@ async def tiers() -> None:
     taken = await limits.acquire(tenant="acme", timeout=5, label="import")
     assert_type(taken, AcquisitionResult)
     assert_type(limits.acquire_sync(1, tenant="acme"), AcquisitionResult)
+    assert_type(await limits.acquire({"tenant": 2}, tenant="acme"), AcquisitionResult)
+    assert_type(await limits.at(tenant="acme").acquire({"tenant": 2}), AcquisitionResult)
     assert_type(await limits.try_acquire(tenant="acme"), AcquisitionResult | None)
     assert_type(await limits.release(taken), bool)
     assert_type(await limits.holders(), list[Claimant])
     assert_type(limits.waiters_sync()[0].keys["tenant"], str)
+    assert_type(limits.waiters_sync()[0].needs["tenant"], int)
     assert_type(await limits.kick(taken), bool)
     assert_type(Tiers(Tier("all", 1), url="redis://cache").max_acquire_time, float | None)
     async with limits.cm(tenant="acme", timeout=None) as acquired:

@@ -263,7 +263,7 @@ class AcquiringContext(AcquisitionContext):
     __slots__ = ("_acquired", "_entered", "_label", "_limit", "_slots", "_timeout")
 
     def __init__(
-        self, limit: Limit, slots: int, timeout: float | Unset | None, label: str | None
+        self, limit: Limit, slots: Any, timeout: float | Unset | None, label: str | None
     ) -> None:
         self._limit = limit
         self._slots = slots

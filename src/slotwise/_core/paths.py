@@ -7,7 +7,7 @@ Redis server the scripts that mirror it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -19,6 +19,9 @@ from slotwise.errors import AcquireTimeout, BackendError
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
 
+# What a request needs of each tier, narrow to wide.
+Needs: TypeAlias = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class TierSpec:
@@ -27,6 +30,13 @@ class TierSpec:
     name: str
     value: int
     keyed: bool
+
+
+def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, int]:
+    """What is needed of each tier, by its name; nothing for one slot of each."""
+    if needs is None:
+        return {}
+    return {spec.name: need for spec, need in zip(specs, needs, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class TierStats:
 class NodeStats(NamedTuple):
     """How full one tier of a path is; ``value`` 0 is no limit.
 
-    ``kept`` slots are free, but kept for a request that has waited for long.
+    ``kept`` slots are free, but not for newcomers: an older request waits for them.
     """
 
     active: int
@@ -101,37 +111,53 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def acquire(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
-        """Wait for one slot of every tier, by the rules of `slotwise._ledger.paths`.
+        """Wait for slots of every tier, by the rules of `slotwise._ledger.paths`.
 
         A wait that is cancelled or times out takes nothing. ``timeout`` 0 does
-        not wait, None waits forever. `holders` and `waiters` show ``label``.
+        not wait, None waits forever. `holders` and `waiters` show ``label``. ``needs`` None
+        is one slot of each tier.
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
             SemaphoreClosed: closed before or during the wait.
             ValueConflict: a tier is in use with another value (where others share it).
+            ValueError: it needs more than a tier has, now or after a resize.
         """
 
     @abstractmethod
     def acquire_sync(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
 
-    async def try_acquire(self, path: Path, label: str | None = None) -> AcquisitionResult | None:
-        """Take one slot of every tier if that needs no wait; else return None."""
+    async def try_acquire(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
+        """Take slots of every tier if that needs no wait; else return None."""
         try:
-            return await self.acquire(path, timeout=0, label=label)
+            return await self.acquire(path, timeout=0, label=label, needs=needs)
         except BackendError:
             raise  # also if it is a time-out: nobody knows whether there was a slot
         except AcquireTimeout:
             return None
 
-    def try_acquire_sync(self, path: Path, label: str | None = None) -> AcquisitionResult | None:
+    def try_acquire_sync(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
         try:
-            return self.acquire_sync(path, timeout=0, label=label)
+            return self.acquire_sync(path, timeout=0, label=label, needs=needs)
         except BackendError:
             raise
         except AcquireTimeout:

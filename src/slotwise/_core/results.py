@@ -130,7 +130,9 @@ class Claimant:
     clock where there is a server. Clients that speak only the documented Redis
     protocol leave no host, pid, label or slot number behind, and as holders no time.
     Of one that is ``unreadable``, because somebody else wrote there, nothing but the id is
-    known, with what is no text in it escaped. ``keys`` has the keys of a path through tiers.
+    known, with what is no text in it escaped. ``keys`` has the keys of a path through tiers,
+    ``needs`` what it takes of each tier, if that is not one slot of each; then ``slots`` is
+    what it takes of the widest.
     """
 
     acquisition_id: str
@@ -142,6 +144,7 @@ class Claimant:
     slot_number: int | None = None
     unreadable: bool = False
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
+    needs: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def acquisition_id_of(given: object) -> str:

@@ -58,7 +58,20 @@ _NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
 class Ledger(NumberedSlots, BaseLedger[C]):
     """Who holds which slot numbers, and who waits, in the order of arrival."""
 
-    __slots__ = ("attention", "deadlines", "former_values", "holders", "line", "waiting")
+    __slots__ = (
+        "attention",
+        "circulating",
+        "closed",
+        "deadlines",
+        "former_values",
+        "free",
+        "holders",
+        "line",
+        "reserve",
+        "top",
+        "value",
+        "waiting",
+    )
 
     # Between any two calls:
     #   I1  circulating - len(free) slots are held, in_use

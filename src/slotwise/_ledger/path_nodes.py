@@ -9,10 +9,11 @@ import sys
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 from typing import Any
 
 from slotwise._ledger.claims import BaseClaim
-from slotwise._ledger.slots import SlotPool
+from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
 
 UNLIMITED = sys.maxsize
 
@@ -35,83 +36,130 @@ class PathClaim(BaseClaim):
     nodes: Sequence[Node]
     ticket: int  # while it waits
     group: Group  # while it waits
+    # What it takes of each tier; None is one slot of each, and most have that.
+    needs: tuple[int, ...] | None = None
+    ranges: Sequence[range] = ()  # of its numbers in the widest tier, if it has ``needs``
 
     def __init__(self, key: Hashable, ttl: float | None = None) -> None:
         self.key = key
         self.ttl = ttl
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The slot numbers of the widest tier that it was granted, lowest first."""
+        return (self._slot_number,) if self.needs is None else (*chain(*self.ranges),)
+
+
+class LargePathClaim(PathClaim):
+    """A request for several slots of at least one tier."""
+
+    __slots__ = ("needs", "ranges")
+
+    needs: tuple[int, ...] | None
+    ranges: Sequence[range]
+
+    def __init__(self, key: Hashable, needs: tuple[int, ...], ttl: float | None = None) -> None:
+        super().__init__(key, ttl)
+        self.needs = needs
+
 
 class Node(SlotPool):
     """One key of one tier, and its slots.
 
-    A slot is a number in ``free`` or in a holder's hand; numbers are made when they
-    are needed. Only in the widest tier do they mean anything: that is where
-    a claim has its slot number from, which it gives back to all its nodes.
+    A slot is a number in ``free`` or in a holder's hand. Which number it is means nothing
+    here: a holder gives that of its widest tier back to all its nodes. `NumberedNode` is
+    for that tier.
     """
 
     __slots__ = (
         "_parked",
+        "circulating",
+        "free",
+        "kept",
         "kept_for",
         "key",
-        "limit",
         "look",
-        "retired",
+        "tier",
         "used",
+        "value",
         "waiting",
     )
 
-    def __init__(self, key: Hashable, limit: int, now: float) -> None:
+    def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
+        self.tier = tier
         self.key = key
-        self.limit = limit
+        self.value = value  # `UNLIMITED` if it has no limit
         self.free = []
         self.circulating = 0
-        self.top = 0
-        self.retired: list[int] | None = None  # a heap of numbers that a shrink took away
         self.waiting = 0  # requests that wait, wherever they are parked
+        self.kept = 0  # slots that are kept for the head of a group
         self.kept_for: Group | None = None
         self._parked: list[tuple[int, Group]] = _NOBODY  # a heap; some entries are stale
         self.look: int | None = None  # its ticket in the list of nodes to look at
         self.used = now  # when a slot of it was last given back
 
-    def has_slot_for(self, group: Group | None) -> bool:
-        kept = self.kept_for is not None and self.kept_for is not group
-        return self.in_use + kept < self.limit
+    def has_room(self, need: int, group: Group | None = None) -> bool:
+        """Whether so many slots are free and not kept for another than ``group``."""
+        kept = 0 if self.kept_for is group else self.kept
+        return self.in_use + kept + need <= self.value
 
-    def take(self) -> int | None:
-        """The lowest free number; None if there is none, nor may be."""
+    def take_one(self) -> int | None:
+        """Take a slot; return its number, or None if there is none, nor may be."""
         try:
             return heappop(self.free)
         except IndexError:
-            if self.circulating >= self.limit:
+            if self.circulating >= self.value:
                 return None
         self.circulating += 1
-        if self.retired:
-            return heappop(self.retired)
-        self.top += 1
-        return self.top
+        return 1
 
-    def put_back(self, number: int) -> None:
-        """Take a number back, out of circulation if there are too many."""
-        if self.circulating > self.limit:
+    def take(self, need: int) -> Sequence[range]:
+        """Take so many slots; return their numbers, or nothing if there are too few."""
+        taken = 0
+        try:
+            while taken < need:
+                heappop(self.free)
+                taken += 1
+        except IndexError:
+            pass
+        missing = need - taken
+        if missing > self.value - self.circulating:  # a taker on the quick lane was faster
+            for number in range(1, taken + 1):
+                heappush(self.free, number)
+            return ()
+        self.circulating += missing
+        return (range(1, need + 1),)
+
+    def put_back_one(self, number: int) -> None:
+        """Take a slot back, out of circulation if there are too many."""
+        if self.circulating > self.value:
             self.circulating -= 1
-            if self.retired is None:
-                self.retired = []
-            heappush(self.retired, number)
         else:
             heappush(self.free, number)
 
-    def shrink(self) -> bool:
-        """Take free numbers out of circulation, the highest first; False if too many are held."""
-        spare = self._drain() if self.circulating > self.limit else []
-        for number in reversed(spare):
-            self.put_back(number)
-        return self.circulating <= self.limit
+    def put_back(self, need: int, ranges: Sequence[range]) -> None:  # noqa: ARG002 - the widest
+        """Take back what `take` took."""
+        if need > FEW:
+            self.circulating -= need
+        else:
+            for number in range(1, need + 1):
+                self.put_back_one(number)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether what circulates is what the value allows, so that the quick lane may run."""
+        return self.circulating <= self.value
+
+    def balance(self) -> None:
+        """Take free slots out of circulation while there are too many."""
+        while self.circulating > self.value and self._pop_free() is not None:
+            self.circulating -= 1
 
     def retire(self) -> bool:
         """Let nobody take anything here any more, if nobody has or wants anything."""
         if self.waiting or not self._take_everything():
             return False
-        self.limit = 0
+        self.value = 0
         return True
 
     # ------------------------------------------------------ who is parked here
@@ -133,6 +181,13 @@ class Node(SlotPool):
             heappop(parked)
         return None
 
+    def is_blocked(self, ticket: int) -> bool:
+        """Whether an older head is parked here that there is too little room for."""
+        first = self.first_parked()
+        if first is None or first.ticket >= ticket:
+            return False
+        return not self.has_room(first.need(self), first)
+
     def unpark(self) -> None:
         """Take out the group that `first_parked` found."""
         heappop(self._parked)
@@ -146,30 +201,78 @@ class Node(SlotPool):
         return group.parked_at is self and group.ticket == ticket
 
 
+class NumberedNode(Node, NumberedSlots):
+    """One key of the widest tier: its slots are numbered from 1 to its value.
+
+    After a shrink it is out of balance until the numbers above the value have come back.
+    """
+
+    __slots__ = ("closed", "reserve", "top")
+
+    def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
+        Node.__init__(self, tier, key, value, now)
+        NumberedSlots.__init__(self, value)
+
+    def take_one(self) -> int | None:
+        return self._take_one()
+
+    def take(self, need: int) -> Sequence[range]:
+        return self._take(need)
+
+    def put_back_one(self, number: int) -> None:
+        self._put_back(number)
+
+    def put_back(self, need: int, ranges: Sequence[range]) -> None:  # noqa: ARG002
+        self._put_back_ranges(ranges)
+
+    @property
+    def is_balanced(self) -> bool:
+        return not self.reserve and self.circulating <= self.value
+
+    def balance(self) -> None:
+        if not self.is_balanced:
+            self._rebalance_if_needed()
+
+
 class Group:
     """Those who wait for one path, in the order of their arrival."""
 
-    __slots__ = ("keeps", "nodes", "parked_at", "path", "ticket", "waiters")
+    __slots__ = ("keeps", "needs", "nodes", "parked_at", "path", "ticket", "waiters")
 
     def __init__(self, path: Path, nodes: tuple[Node, ...]) -> None:
         self.path = path
         self.nodes = nodes
         self.waiters: OrderedDict[Hashable, Any] = OrderedDict()
         self.ticket = 0  # its head's
+        self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: Node | None = None
         self.keeps: list[Node] = []
 
     def lacks(self) -> Node | None:
-        return next((node for node in self.nodes if not node.has_slot_for(self)), None)
+        """The first node, narrow to wide, without room for its head, or that an older one blocks.
+
+        It is not parked itself when this is asked.
+        """
+        for node in self.nodes:
+            if not node.has_room(self.need(node), self):
+                return node
+            if node.kept_for is not self and node.is_blocked(self.ticket):
+                return node
+        return None
+
+    def need(self, node: Node) -> int:
+        """How many slots of a node its head needs."""
+        return 1 if self.needs is None else self.needs[node.tier]
 
 
 class TierNodes:
     """The nodes of one tier: those in use, and those that are idle and only remembered."""
 
-    __slots__ = ("_ages", "_made", "index", "max_idle", "nodes", "own_values", "value")
+    __slots__ = ("_ages", "_made", "_node", "index", "max_idle", "nodes", "own_values", "value")
 
-    def __init__(self, index: int, value: int) -> None:
+    def __init__(self, index: int, value: int, node: type[Node]) -> None:
         self.index = index
+        self._node = node
         self.value = value  # 0: no limit
         self.nodes: dict[Hashable, Node] = {}
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
@@ -184,7 +287,7 @@ class TierNodes:
         return self.own_values.get(key, self.value)
 
     def make(self, key: Hashable, now: float) -> Node:
-        self.nodes[key] = node = Node(key, self.value_of(key) or UNLIMITED, now)
+        self.nodes[key] = node = self._node(self.index, key, self.value_of(key) or UNLIMITED, now)
         if key is not None:  # a tier without keys has one node, for ever
             self._made += 1
             heappush(self._ages, (now, self._made, node))

@@ -1,52 +1,64 @@
-"""The rules of atomic paths: one slot of every tier at one instant, or none.
+"""The rules of atomic paths: what is needed of every tier at one instant, or nothing.
 
 A *path* is one key for each tier, narrow to wide; a *node* is one key of one
-tier, with a limit and a count of what is held. Nothing is held while waiting.
+tier, with a value and a count of what is held. A request needs one slot of each
+node of its path, or more of some; nothing is held while waiting.
 Every request that is granted or waits gets a ticket, 1, 2, 3, … at its arrival
 (the quick lane, see below, gives none: nobody waits then, so nobody is passed).
 
-1. A node *has a slot* for a request if fewer are held than its limit, one slot
-   that is kept for somebody else (rule 5) counting as held. A request *fits* if
-   every node of its path has a slot for it; else it *lacks* the first node,
-   narrow to wide, that has none. A node without a limit always has a slot.
+1. A node *has room* for a request if what is held, what is kept for others (rule
+   5) and what the request needs there are not more than its value. A request
+   *fits* if every node of its path has room for it, and none is *blocked*: by an
+   older head that is parked there (rule 3) and needs more than there is room for.
+   (What is kept for a request is not blocked for it.) Else it *lacks* the first
+   node, narrow to wide, of which that is not true. A node without a limit always
+   has room. A request that needs more than a value is refused at once, and when a
+   value shrinks below it.
 2. A newcomer that fits is granted at once, unless somebody of the very same
    path waits, or a node of its path is unfinished (rule 4). So requests of one
-   path never pass each other, and others are passed only by who fits.
+   path never pass each other, and a head that needs more than is free at a node is
+   passed only by requests that don't need that node.
 3. Otherwise it waits. Waiters of one path form a *group*, in the order of
    arrival, and only its head matters to others. A group is *parked* at one node,
-   the first that its head lacks (or the unfinished one): waiters are found by
-   what they lack, and never scanned.
-4. A node that gets a slot is *looked at*: while it has one that is not kept, the
-   oldest head parked there is examined. Of several nodes to be looked at, that
-   with the oldest head comes first. A head that fits is granted, and its group
-   goes on with the next, parked where that one lacks something, or left here if
-   it lacks nothing, until its turn comes. One that does not fit is parked at the
-   node it lacks. At most `LOOKS` heads are examined in one call; what is left is
-   *unfinished*, and the next call of any kind goes on with it first.
+   the first that its head lacks (or the unfinished one): waiters are found by what
+   they lack, and never scanned.
+4. A node that gets slots, or loses a head that was parked there, is *looked at*:
+   while it has room for the oldest head parked there, that is examined. Of
+   several nodes to be looked at, that with the oldest head comes first. A head
+   that fits is granted, and its group goes on with the next, parked where that
+   one lacks something, or left here if it lacks nothing, until its turn comes.
+   One that does not fit is parked at the node it lacks. At most `LOOKS` heads are
+   examined in one call; what is left is *unfinished*, and the next call of any
+   kind goes on with it first.
 5. Nobody starves. A head is *overdue* when more than `PATIENCE` later requests
    have come: until then no more than that can have passed it. When an overdue
-   head is examined and lacks a node, one slot of each narrower node with a limit
-   is *kept* for it, from the narrowest on, up to the first that is keeping one
-   for somebody else: no node keeps more than one. The keeper uses what is kept
-   when it is granted; if it leaves, it is dropped. Only after a shrink can a head
-   lack a node that is kept for it, or a narrower one; then the keeps from that
-   node on are dropped.
+   head is examined and lacks a node, what it needs of each narrower node with a
+   limit is *kept* for it, from the narrowest on, up to the first that is keeping
+   something for another head: a node keeps for one head at a time. The keeper uses
+   what is kept when it is granted; if it leaves, it is dropped. Only after a shrink
+   can a head lack a node that is kept for it, or a narrower one; then the keeps
+   from that node on are dropped.
 6. Growing looks at a node. After a shrink nothing is granted there until it fits.
 7. Whoever stops waiting, for whatever reason, leaves its group at once. Nothing is
    ever closed here: an object that is closed takes its own waiters out.
 
-Why nobody starves: who keeps slots waits for wider tiers only, so no two wait for
-each other in a circle, and what is kept is not lost again. A keeper that waits
-for the widest tier is granted once the older ones there are; then one that waits
-for the tier below that; and so on down to the narrowest. When a keeper is granted
-the next oldest keeps. And a slot of a wide tier is never kept for a request that
-lacks a narrower one: the second upload of a user never holds up another user.
+Why nobody starves, however much it needs: who keeps slots waits for wider tiers only,
+so no two wait for each other in a circle, and what is kept is not lost again. Nothing
+of the widest tier is kept, and need not be: whoever is the oldest parked there gets
+all that comes back, until it has enough. A keeper that waits for the widest tier
+is granted once the older ones there are; then one that waits for the tier below
+that; and so on down to the narrowest. When a keeper is granted the next oldest
+keeps. The bound: an overdue head is offered room where it is parked once more
+than it has tiers at most. And a slot of a wide tier is never kept for a request
+that lacks a narrower one: the second upload of a user never holds up another user.
+What it costs: slots of a node are idle while they are too few for the oldest head
+parked there, for at most as long as the longest hold there.
 
 Nothing here waits, wakes, locks or knows the time. Callers take a lock, but for
 the *quick lane*: while nobody waits, slots that have been used before are taken
 and given by single operations on lists and dicts, each atomic in CPython:
 
-    take    if not ledger.attention:
+    take    if not ledger.attention:                    # one slot of each
                 for nodes, key in zip(ledger.tables, path):
                     number = heappop(nodes[key].free)   # KeyError, IndexError: undo, ask `request`
                 ledger.holders[claim.key] = claim
@@ -75,10 +87,19 @@ from typing import TypeVar
 
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, Path, PathClaim, TierNodes
+from slotwise._ledger.path_nodes import (
+    UNLIMITED,
+    Group,
+    LargePathClaim,
+    Node,
+    NumberedNode,
+    Path,
+    PathClaim,
+    TierNodes,
+)
 from slotwise.errors import SemaphoreClosed
 
-__all__ = ["LOOKS", "PATIENCE", "PathClaim", "PathLedger"]
+__all__ = ["LOOKS", "PATIENCE", "LargePathClaim", "PathClaim", "PathLedger"]
 
 PATIENCE = 100
 LOOKS = 64
@@ -96,29 +117,36 @@ class PathLedger(BaseLedger[C]):
         "groups",
         "holders",
         "last_ticket",
-        "shrunk",
         "tables",
         "tiers",
+        "unbalanced",
         "waiting",
         "work",
     )
 
     # Between any two calls:
-    #   P1  a node's `held` counts the holders, its `waiting` the waiters, of paths through it
-    #   P2  `held` exceeds the limit only after a shrink, and nothing is granted there then
-    #   P3  a group is parked at a node of its path that has no slot for its head, or that
-    #       is unfinished; so nobody waits who fits, unless something is unfinished
-    #   P4  no node keeps more than one slot, and that for an overdue head; unless a limit
-    #       was changed, that head lacks something wider, and every narrower node with a
-    #       limit is kept for it too
+    #   P1  a node's `in_use` counts the slots of the holders, its `waiting` the waiters, of
+    #       paths through it
+    #   P2  `in_use` exceeds the value only after a shrink, and nothing is granted there then
+    #   P3  a group is parked at a node of its path that has no room for its head, or where an
+    #       older head is parked, or that is unfinished; so nobody waits who fits, unless
+    #       something is unfinished
+    #   P4  a node keeps slots for one overdue head at most, as many as that needs; unless a
+    #       value was changed, that head lacks something wider, and every narrower node with a
+    #       limit keeps for it too
     #   P5  tickets within a group rise
-    #   P6  attention is up if somebody waits, while a shrink is not done, and while closed
+    #   P6  attention is up if somebody waits, while a node is not balanced, and while closed
     #   P7  nobody waits on a closed ledger
+    #   P8  the holders of a widest node have different numbers, each the lowest at its grant
     # `paths_invariants.check` is these, as code.
 
     def __init__(self, values: Sequence[int]) -> None:
         """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit."""
-        self.tiers = tuple(TierNodes(index, value) for index, value in enumerate(values))
+        widest = len(values) - 1
+        self.tiers = tuple(
+            TierNodes(index, value, NumberedNode if index == widest else Node)
+            for index, value in enumerate(values)
+        )
         self.tables = tuple(tier.nodes for tier in self.tiers)
         self.holders: dict[Hashable, C] = {}
         self.waiting: dict[Hashable, C] = {}
@@ -127,7 +155,7 @@ class PathLedger(BaseLedger[C]):
         self.last_ticket = 0
         self.closed = False
         self.attention = not QUICK_LANE
-        self.shrunk: set[Node] = set()  # nodes of which too many slots are held
+        self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
         # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
         # parked at one node, so no two tickets are the same, and nodes are not compared.
         self.work: list[tuple[int, Node]] = []
@@ -137,10 +165,11 @@ class PathLedger(BaseLedger[C]):
     def request(
         self, claim: C, path: Path, now: float = 0.0, *, wait_until: float | None = None
     ) -> list[C]:
-        """Grant ``claim`` one slot of each node, or let it wait; who is granted now is returned.
+        """Grant ``claim`` what it needs, or let it wait; return who is granted now.
 
         Raises:
             SemaphoreClosed: nothing is granted any more.
+            ValueError: it needs more than there is.
         """
         granted = self.settle(now) if self.work else []
         if self.try_request(claim, path, now):
@@ -159,22 +188,33 @@ class PathLedger(BaseLedger[C]):
         return granted
 
     def try_request(self, claim: C, path: Path, now: float = 0.0) -> bool:
-        """Grant ``claim`` one slot of each node if rule 2 allows it; else take nothing."""
+        """Grant ``claim`` what it needs if rule 2 allows it; else take nothing."""
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
+        needs = claim.needs
+        if needs is not None and self.unfit(needs, path) is not None:
+            raise ValueError(f"{needs} needed of {path}: that can never be granted")
         if path in self.groups:
             return False
         nodes = self._nodes(path, now)
         for node in nodes:
-            if node.look is not None or not node.has_slot_for(None):
+            need = 1 if needs is None else needs[node.tier]
+            if not node.has_room(need) or node.first_parked() is not None:
                 return False
-        number = self._take(nodes)
+        number = self._take(claim, nodes)
         if not number:
             return False
         claim.nodes = nodes
         self.last_ticket += 1
         self._file(claim, number, now)
         return True
+
+    def unfit(self, needs: Sequence[int], path: Path) -> TierNodes | None:
+        """The first tier that can never give so much to a path."""
+        for tier, key, need in zip(self.tiers, path, needs, strict=True):
+            if need > (tier.value_of(key) or UNLIMITED):
+                return tier
+        return None
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""
@@ -197,8 +237,11 @@ class PathLedger(BaseLedger[C]):
 
     def resize(
         self, tier: int, value: int, key: Hashable = None, now: float = 0.0, *, one: bool = False
-    ) -> list[C]:
-        """Change the value of a tier, or with ``one`` that of one key: who is granted now."""
+    ) -> tuple[list[C], list[C]]:
+        """Change the value of a tier, or with ``one`` that of one key.
+
+        Returns the waiters that can never fit now, and who is granted now.
+        """
         which = self.tiers[tier]
         if one:
             which.own_values[key] = value
@@ -208,10 +251,17 @@ class PathLedger(BaseLedger[C]):
             nodes = which.nodes.values()
         self.attention = True
         for node in nodes:
-            node.limit = which.value_of(node.key) or UNLIMITED
-            self.shrunk.add(node)
+            node.value = which.value_of(node.key) or UNLIMITED
+            self.unbalanced.add(node)
+        refused = [
+            claim
+            for claim in self.waiting.values()
+            if claim.needs is not None and self.unfit(claim.needs, claim.group.path) is not None
+        ]
+        for claim in refused:
+            self._leave(claim, now)
         self.look_after(nodes)
-        return self.settle(now)
+        return refused, self.settle(now)
 
     def close(self, now: float = 0.0) -> list[C]:
         """Refuse newcomers from now on: the waiters, who all fail, are returned."""
@@ -228,8 +278,10 @@ class PathLedger(BaseLedger[C]):
     def look_after(self, nodes: Iterable[Node]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
         for node in nodes:
-            if node in self.shrunk and node.shrink():
-                self.shrunk.discard(node)
+            if node in self.unbalanced:
+                node.balance()
+                if node.is_balanced:
+                    self.unbalanced.discard(node)
             if node.waiting:
                 self._look_at(node)
         self._lower_attention()
@@ -244,13 +296,15 @@ class PathLedger(BaseLedger[C]):
                 continue  # it has been put there with an older head since
             node.look = None
             first = node.first_parked()
-            if first is None or not node.has_slot_for(None):
+            if first is None or not node.has_room(first.need(node), first):
                 continue
             if first.ticket == ticket:
                 looks -= 1
                 node.unpark()
                 self._examine(first, node, now, granted)
             self._look_at(node)
+        while work and work[0][1].look != work[0][0]:
+            heappop(work)  # so that `unfinished` tells the truth
         self._lower_attention()
         return granted
 
@@ -293,17 +347,30 @@ class PathLedger(BaseLedger[C]):
             for tier, key in zip(self.tiers, path, strict=True)
         ]
 
-    def _take(self, nodes: Sequence[Node]) -> int:
-        """Take a slot of each node; the number is that of the last, or 0 if one had none."""
+    def _take(self, claim: C, nodes: Sequence[Node]) -> int:
+        """Take what a claim needs of each node; its slot number, or 0 if one had too little."""
+        if claim.needs is not None:
+            return self._take_several(claim, nodes, claim.needs)
         number = 0
         for count, node in enumerate(nodes):
-            taken = node.take()
+            taken = node.take_one()
             if taken is None:  # a taker on the quick lane was faster
                 for other in nodes[:count]:
-                    other.put_back(number)
+                    other.put_back_one(number)
                 return 0
             number = taken
         return number
+
+    def _take_several(self, claim: C, nodes: Sequence[Node], needs: Sequence[int]) -> int:
+        taken: Sequence[range] = ()
+        for count, (node, need) in enumerate(zip(nodes, needs, strict=True)):
+            taken = node.take(need)
+            if not taken:
+                for other, others_need in zip(nodes[:count], needs, strict=False):
+                    other.put_back(others_need, ())
+                return 0
+        claim.ranges = taken
+        return taken[0].start
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
@@ -315,11 +382,17 @@ class PathLedger(BaseLedger[C]):
             self.deadlines.discard(claim.key)
         for node in claim.nodes:
             node.used = now
-            node.put_back(claim._slot_number)
+            if claim.needs is None:
+                node.put_back_one(claim._slot_number)
+            else:
+                node.put_back(claim.needs[node.tier], claim.ranges)
+                if not node.is_balanced:
+                    self.unbalanced.add(node)
+                    self.attention = True
         self.look_after(claim.nodes)
 
     def _lower_attention(self) -> None:
-        if not self.groups and not self.shrunk and not self.closed:
+        if not self.groups and not self.unbalanced and not self.closed:
             self.attention = not QUICK_LANE
 
     def _wait(self, claim: C, path: Path, now: float) -> bool:
@@ -327,11 +400,12 @@ class PathLedger(BaseLedger[C]):
         group = self.groups.get(path)
         if group is None:
             group = Group(path, tuple(self._nodes(path, now)))
-            at = group.lacks() or next((n for n in group.nodes if n.look is not None), None)
+            group.ticket = self.last_ticket + 1
+            group.needs = claim.needs
+            at = group.lacks() or next((n for n in group.nodes if n.first_parked()), None)
             if at is None:
                 return False
             self.groups[path] = group
-            group.ticket = self.last_ticket + 1
             self._park(group, at)
         self.last_ticket = claim.ticket = self.last_ticket + 1
         claim.nodes = group.nodes
@@ -349,27 +423,31 @@ class PathLedger(BaseLedger[C]):
         was_head = group.ticket == claim.ticket
         if was_head:
             self._drop_keeps(group, group.keeps)
-        at = self._take_out(claim)
-        if was_head and at is not None:
-            # The next one of the same path lacks the same node.
-            self._park(group, at)
+        at = group.parked_at
+        assert at is not None
+        self._take_out(claim)
+        if was_head:
+            if group.waiters:
+                self._park(group, at)
+            if at.has_room(1):  # too little for the head that left, but not for those behind it
+                self._look_at(at)
         for node in group.nodes:
             node.used = now
         self._lower_attention()
 
-    def _take_out(self, claim: C) -> Node | None:
-        """End a wait; where its group is parked, or None if nobody is left in it."""
+    def _take_out(self, claim: C) -> None:
+        """End a wait; its group is not parked any more if it was the head."""
         group = claim.group
         del self.waiting[claim.key], group.waiters[claim.key], claim.group
         for node in group.nodes:
             node.waiting -= 1
-        at = group.parked_at
         if not group.waiters:
             del self.groups[group.path]
             group.parked_at = None
-            return None
-        group.ticket = next(iter(group.waiters.values())).ticket
-        return at
+            return
+        head = next(iter(group.waiters.values()))
+        group.ticket = head.ticket
+        group.needs = head.needs
 
     def _park(self, group: Group, node: Node) -> None:
         group.parked_at = node
@@ -386,9 +464,10 @@ class PathLedger(BaseLedger[C]):
         """Grant the head of a group, or park it where it lacks something."""
         lacking = group.lacks()
         while lacking is None:
-            number = self._take(group.nodes)
+            claim: C = next(iter(group.waiters.values()))
+            number = self._take(claim, group.nodes)
             if number:
-                self._grant(group, number, here, now, granted)
+                self._grant(claim, number, here, now, granted)
                 return
             lacking = group.lacks()
         narrower = group.nodes[: group.nodes.index(lacking)]
@@ -398,26 +477,27 @@ class PathLedger(BaseLedger[C]):
             self._keep(group, narrower)
         self._park(group, lacking)
 
-    def _grant(self, group: Group, number: int, here: Node, now: float, granted: list[C]) -> None:
-        claim: C = next(iter(group.waiters.values()))
+    def _grant(self, claim: C, number: int, here: Node, now: float, granted: list[C]) -> None:
+        group = claim.group
         for node in group.keeps:
-            node.kept_for = None  # it is taken now
+            node.kept_for, node.kept = None, 0  # it is taken now
         group.keeps = []
         self._file(claim, number, now)
-        if self._take_out(claim) is not None:
+        self._take_out(claim)
+        if group.waiters:
             self._park(group, group.lacks() or here)
         granted.append(claim)
 
     def _keep(self, group: Group, narrower: Iterable[Node]) -> None:
         for node in narrower:
-            if node.kept_for is None and node.limit != UNLIMITED:
-                node.kept_for = group
+            if node.kept_for is None and node.value != UNLIMITED:
+                node.kept_for, node.kept = group, group.need(node)
                 group.keeps.append(node)
-            elif node.kept_for is not group and node.limit != UNLIMITED:
+            elif node.kept_for is not group and node.value != UNLIMITED:
                 return
 
     def _drop_keeps(self, group: Group, which: list[Node]) -> None:
         group.keeps = [node for node in group.keeps if node not in which]
         for node in which:
-            node.kept_for = None
+            node.kept_for, node.kept = None, 0
             self._look_at(node)

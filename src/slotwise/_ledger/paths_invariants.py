@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise._ledger import paths
 from slotwise._ledger.base import QUICK_LANE
-from slotwise._ledger.path_nodes import UNLIMITED, Group, Node
+from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, PathClaim
 from slotwise._ledger.paths import PathLedger
 
 
@@ -21,10 +21,10 @@ def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
     holders, waiters = list(ledger.holders.values()), list(ledger.waiting.values())
     for tier in ledger.tiers:
         for key, node in tier.nodes.items():
-            held = sum(node in claim.nodes for claim in holders)
+            held = sum(_need(claim, node) for claim in holders if node in claim.nodes)
             waiting = sum(node in claim.nodes for claim in waiters)
             assert (node.in_use, node.waiting) == (held, waiting), f"P1: {key}"
-            assert resized or node.in_use <= node.limit, f"P2: {node.in_use} held of {key}"
+            assert resized or node.in_use <= node.value, f"P2: {node.in_use} held of {key}"
             if node.kept_for is not None:
                 _check_keep(ledger, node, node.kept_for, resized)
     for claim in [*holders, *waiters]:
@@ -33,25 +33,40 @@ def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
     for group in ledger.groups.values():
         at = group.parked_at
         assert at in group.nodes, "P3: parked elsewhere"
-        assert not at.has_slot_for(group) or at.look is not None, f"P3: {group.path} has a slot"
+        first = at.first_parked()
+        assert first is not None, "P3: nobody is parked there"
+        is_blocked = first.ticket < group.ticket or not at.has_room(group.need(at), group)
+        assert is_blocked or at.look is not None, f"P3: {group.path} fits"
         assert at.has_parked(group), "P3: not to be found where it is parked"
         tickets = [claim.ticket for claim in group.waiters.values()]
         assert tickets == sorted(tickets), "P5: out of order"
         assert group.ticket == tickets[0], "P5: not its head's ticket"
-    shrunk = [node for tier in ledger.tiers for node in tier.nodes.values() if too_full(node)]
+    nodes = [node for tier in ledger.tiers for node in tier.nodes.values()]
+    unbalanced = {node for node in nodes if not node.is_balanced}
+    assert unbalanced <= ledger.unbalanced, "P6: nobody balances it"
     assert not (ledger.closed and waiters), "P7: somebody waits on a closed ledger"
-    careful = bool(waiters) or bool(shrunk) or ledger.closed or not QUICK_LANE
+    careful = bool(waiters) or bool(unbalanced) or ledger.closed or not QUICK_LANE
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"
     assert sum(len(group.waiters) for group in ledger.groups.values()) == len(waiters)
+    for node in ledger.tiers[-1].nodes.values():
+        _check_numbers(node, [claim for claim in holders if node in claim.nodes])
 
 
-def too_full(node: Node) -> bool:
-    return node.circulating > node.limit
+def _need(claim: PathClaim, node: Node) -> int:
+    return 1 if claim.needs is None else claim.needs[node.tier]
+
+
+def _check_numbers(node: Node, holders: list[Any]) -> None:
+    numbers = [number for claim in holders for number in claim.numbers]
+    assert len({*numbers}) == len(numbers), f"P8: {node.key} has two holders of one number"
+    for claim in holders:
+        assert len(claim.numbers) == _need(claim, node), "P8: not a number for each slot"
 
 
 def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: bool) -> None:
     assert ledger.groups.get(keeper.path) is keeper, "P4: kept for nobody"
     assert node in keeper.keeps, "P4: a keep its group knows nothing of"
+    assert node.kept == keeper.need(node), "P4: not as many as it needs"
     assert ledger.last_ticket - keeper.ticket > paths.PATIENCE, "P4: kept for one not overdue"
     if resized:
         return
@@ -60,5 +75,5 @@ def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: boo
     index = keeper.nodes.index(node)
     assert index < keeper.nodes.index(at), "P4: something narrower is lacking"
     for narrower in keeper.nodes[:index]:
-        kept = narrower.kept_for is keeper or narrower.limit == UNLIMITED
+        kept = narrower.kept_for is keeper or narrower.value == UNLIMITED
         assert kept, "P4: a narrower one is not kept"

@@ -14,7 +14,11 @@ from slotwise._ledger.ranges import Ranges, ranges_of
 
 # How many numbers come into circulation at once, and what is handled one by one: with
 # that many the quick lane is worth it, and nobody notices the time.
-_FEW = 1024
+FEW = 1024
+
+# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
+# that may be assigned to.
+_SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 # What most pools have, since most are never shrunk. Shared and therefore never changed.
 NO_NUMBERS = Ranges()
@@ -23,7 +27,7 @@ NO_NUMBERS = Ranges()
 class SlotPool:
     """Numbers that are free or held, as many as are needed."""
 
-    __slots__ = ("circulating", "free", "top")
+    __slots__ = _SLOTS_OF_SUBCLASSES
 
     circulating: int  # how many numbers are free or held
     free: list[int]  # a heap
@@ -58,7 +62,7 @@ class SlotPool:
 class NumberedSlots(SlotPool):
     """The numbers from 1 to the value, each held by at most one; the lowest is taken first."""
 
-    __slots__ = ("closed", "reserve", "value")
+    __slots__ = _SLOTS_OF_SUBCLASSES
 
     value: int
     closed: bool  # while it is, what comes back is put aside
@@ -81,7 +85,7 @@ class NumberedSlots(SlotPool):
 
     def _put_back_ranges(self, ranges: Sequence[range]) -> None:
         for numbers in ranges:
-            if len(numbers) > _FEW:
+            if len(numbers) > FEW:
                 self._put_aside(numbers)
             else:
                 for number in numbers:
@@ -151,7 +155,7 @@ class NumberedSlots(SlotPool):
         if self.reserve:
             heappush(self.free, self._draw(1)[0].start)
             return True
-        for number in range(self.top + 1, self.top + 1 + min(missing, self.circulating or 1, _FEW)):
+        for number in range(self.top + 1, self.top + 1 + min(missing, self.circulating or 1, FEW)):
             self.circulating += 1
             self.top = number
             heappush(self.free, number)
@@ -168,7 +172,7 @@ class NumberedSlots(SlotPool):
             self.circulating > self.value
             or max(self.free, default=0) > reserve[0].start
             or reserve[-1].stop > self.top
-            or (self.circulating < self.value and reserve.total <= _FEW)
+            or (self.circulating < self.value and reserve.total <= FEW)
         ):
             self._rebalance()
 
@@ -185,7 +189,7 @@ class NumberedSlots(SlotPool):
             # Nobody has those, nor any above them: they are drawn anew when they are needed.
             self.top = reserve[-1].start - 1
             del reserve[-1]
-        if reserve.total <= _FEW:
+        if reserve.total <= FEW:
             while reserve and self.circulating < self.value:
                 heappush(self.free, self._draw(1)[0].start)
         if not reserve:

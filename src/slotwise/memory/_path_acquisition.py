@@ -7,6 +7,7 @@ as a MemoryAcquisition is, and for the same reason.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -187,3 +188,34 @@ class TimedMemoryPathAcquisition(MemoryPathAcquisition):
 
     ttl: float | None
     task: asyncio.Task[Any] | None  # whom to cancel when the ttl ends; not set if nobody
+
+
+class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
+    """Several slots of at least one tier, perhaps with a ttl; never by the quick lane."""
+
+    __slots__ = ("needs", "ranges")
+
+    needs: tuple[int, ...] | None
+    ranges: Sequence[range]
+
+    def take(self) -> bool:
+        return False
+
+    def give(self) -> bool:
+        tracker = self.paths._tracker
+        if tracker.holders.pop(self.key, None) is None:
+            tracker.keep_task(self.key)
+            return False
+        tracker.take_back(self)
+        return True
+
+    async def __aenter__(self) -> MemoryPathAcquisition:
+        key = next_key()
+        if self.key is not None:
+            raise messages.context_reused(self._title)
+        self.key = key
+        await self.paths._acquire(self)
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self.__exit__(exc_type, exc, traceback)

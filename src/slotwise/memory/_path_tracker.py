@@ -15,8 +15,16 @@ from heapq import heappush
 from typing import cast
 
 from slotwise._core.closing import Closure
-from slotwise._core.messages import display, no_slot, occupancy
-from slotwise._core.paths import KeyStats, NodeStats, Path, PathStats, TierSpec, TierStats
+from slotwise._core.messages import display, no_slot, occupancy, too_many_slots
+from slotwise._core.paths import (
+    KeyStats,
+    NodeStats,
+    Path,
+    PathStats,
+    TierSpec,
+    TierStats,
+    needs_by_name,
+)
 from slotwise._core.results import Claimant
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node
@@ -80,6 +88,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._reopen_perhaps()
             if self.closed:
                 raise claim.paths.closed_error()
+        if claim.needs is not None:
+            error = self._never_fits(claim, claim.needs)
+            if error is not None:
+                raise error
         claim._slot_number = 0  # until it is granted
 
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
@@ -153,10 +165,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def stats(self) -> dict[str, TierStats]:
         with lock:
-            # Every path goes through every tier.
-            active, waiting = len(self.holders), len(self.waiting)
+            waiting = len(self.waiting)  # every path goes through every tier
             return {
-                spec.name: TierStats(active, waiting, tier.value, self._keys(spec, tier.index))
+                spec.name: TierStats(
+                    sum(node.in_use for node in tier.nodes.values()),
+                    waiting,
+                    tier.value,
+                    self._keys(spec, tier.index),
+                )
                 for spec, tier in zip(self.specs, self.tiers, strict=True)
             }
 
@@ -180,7 +196,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if node is None:
                 found.append(NodeStats(0, 0, value))
             else:
-                kept = int(node.kept_for is not None)
+                is_waited_for = node.first_parked() is not None
+                kept = max(value - node.in_use, 0) if is_waited_for else node.kept
                 found.append(NodeStats(node.in_use, node.waiting, value, kept))
         return PathStats(tuple(found), self.closed, self.closure)
 
@@ -200,19 +217,24 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         pairs = zip(self.specs, lease.path, strict=True)
         return Claimant(
             lease.acquisition_id,
-            1,
+            1 if lease.needs is None else lease.needs[-1],
             since,
             socket.gethostname(),
             os.getpid(),
             getattr(lease, "label", None),
             slot_number,
             keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
+            needs=needs_by_name(self.specs, lease.needs),
         )
 
     def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
-        """Change the value of a tier or of one key, *in the section*: who is granted."""
+        """Change the value of a tier or of one key, *in the section*: whose wait this ends."""
         now = clock.now()
-        return self._after_change(self.resize(index, value, key, now, one=key is not None), now)
+        refused, granted = self.resize(index, value, key, now, one=key is not None)
+        for claim in refused:
+            assert claim.needs is not None
+            claim.failure = self._never_fits(claim, claim.needs)
+        return refused + self._after_change(granted, now)
 
     # --------------------------------------------------------------- closing
 
@@ -271,11 +293,26 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         where = "nothing of it"
         for spec, tier, key in zip(self.specs, self.tiers, claim.path, strict=True):
             node = tier.nodes.get(key)
-            if node is not None and not node.has_slot_for(None):
-                which = f"{spec.name} {key!r}" if spec.keyed else spec.name
-                full = occupancy(value=node.limit, held=node.in_use, waiting=node.waiting)
-                where = f"{which}: {full}"
-                if node.in_use < node.limit:
+            need = 1 if claim.needs is None else claim.needs[tier.index]
+            if node is not None and (not node.has_room(need) or node.first_parked() is not None):
+                full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
+                where = f"{_which(spec, key)}: {full}"
+                if node.in_use + need <= node.value:
                     where += ", the rest kept for an older request"
+                elif need > 1:
+                    where += f", and {need} are needed"
                 break
         return no_slot(self.title, claim.timeout or 0, where)
+
+    def _never_fits(self, claim: MemoryPathAcquisition, needs: Sequence[int]) -> ValueError | None:
+        """Why a claim will never be granted, if that is so."""
+        tier = self.unfit(needs, claim.path)
+        if tier is None:
+            return None
+        key = claim.path[tier.index]
+        which = f"{_which(self.specs[tier.index], key)} of {self.title}"
+        return too_many_slots(which, needs[tier.index], tier.value_of(key))
+
+
+def _which(spec: TierSpec, key: object) -> str:
+    return f"{spec.name} {key!r}" if spec.keyed else spec.name

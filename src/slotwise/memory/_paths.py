@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from slotwise._core import messages
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error
-from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
@@ -21,7 +21,11 @@ from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import _log
 from slotwise.memory._acquisition import key_of, next_key, running_task
-from slotwise.memory._path_acquisition import MemoryPathAcquisition, TimedMemoryPathAcquisition
+from slotwise.memory._path_acquisition import (
+    LargeMemoryPathAcquisition,
+    MemoryPathAcquisition,
+    TimedMemoryPathAcquisition,
+)
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._waiting import Waiting
 
@@ -85,11 +89,19 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     # ---------------------------------------------------------------- taking
 
     def cm(
-        self, path: Path, timeout: float | None = None, label: str | None = None
+        self,
+        path: Path,
+        timeout: float | None = None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> MemoryPathAcquisition:
         """A context manager for one acquisition, whose result it gives."""
         lease: MemoryPathAcquisition
-        if self._ttl is None:
+        if needs is not None:
+            lease = large = LargeMemoryPathAcquisition()
+            large.needs = needs
+            large.ttl = self._ttl
+        elif self._ttl is None:
             lease = MemoryPathAcquisition()
         else:
             lease = timed = TimedMemoryPathAcquisition()
@@ -103,18 +115,28 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return lease
 
     async def acquire(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
-        lease = self.cm(path, timeout, label)
+        lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()
         if not lease.take():
             await self._acquire(lease)
         return lease
 
     def acquire_sync(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
-        lease = self.cm(path, timeout, label)
+        lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()
         if not lease.take():
             self._acquire_sync(lease)

@@ -16,12 +16,13 @@ from slotwise._core.results import AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import ClosedByUs, Unreachable
 from slotwise.redis._net.connection import Call
+from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._request_batching import send_request
 from slotwise.redis._wait_for_grant import TimedOut
 
 if TYPE_CHECKING:
-    from slotwise._core.paths import Path
+    from slotwise._core.paths import Needs, Path
     from slotwise.redis._dialect import Released
     from slotwise.redis._limit import RedisLimit
     from slotwise.redis._loop_client import LoopClient
@@ -43,6 +44,7 @@ class RedisAcquisition(AcquisitionResult):
         "interval",
         "label",
         "limit",
+        "needs",
         "parts",
         "path",
         "queued",
@@ -63,7 +65,14 @@ class RedisAcquisition(AcquisitionResult):
     record: NameRecord
     client: LoopClient
 
-    def __init__(self, limit: RedisLimit, slots: int, label: str, path: Path = ()) -> None:
+    def __init__(
+        self,
+        limit: RedisLimit,
+        slots: int,
+        label: str,
+        path: Path = (),
+        needs: Needs | None = None,
+    ) -> None:
         shared, record = limit._attached()
         client = shared.client()
         self.limit = limit
@@ -73,6 +82,7 @@ class RedisAcquisition(AcquisitionResult):
         self.slots = slots
         self.label = label
         self.path = path  # empty for a semaphore
+        self.needs = needs  # of a path; None for one slot of each tier
         self.written_path = ""  # as the scripts have it
         self.ttl = limit._ttl
         self.interval = limit._interval
@@ -88,7 +98,7 @@ class RedisAcquisition(AcquisitionResult):
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
         self.future: asyncio.Future[None] = client.loop.create_future()
-        count = f"*{slots}" if slots > 1 else ""
+        count = f"*{slots}" if slots > 1 else "" if needs is None else write_needs(needs)
         super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
         self.call: Call | None = None  # its request, once it is on its way
         self.in_batch = False  # whether that is a request of others too
@@ -172,7 +182,7 @@ class RedisAcquisition(AcquisitionResult):
         elif word == "closed":
             self.fail(self.limit._closed_error(Closure(" ".join(more) if more else None)))
         elif word == "refused":
-            self.fail(self.record.dialect.refused_error(self, int(more[0])))
+            self.fail(self.record.dialect.refused_error(self, *map(int, more)))
 
     def on_granted(self, number: int, token: int) -> None:
         """Hold the slots, unless that has to be confirmed first."""

@@ -76,8 +76,8 @@ class Dialect(ABC):
         """Tell an acquisition the reply to its request; returns the messages behind it."""
 
     @abstractmethod
-    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
-        """The error for a waiter that a resize to ``value`` left without hope."""
+    def refused_error(self, acquisition: RedisAcquisition, value: int, tier: int = 0) -> Exception:
+        """The error for a request of more than ``value`` slots, of that tier if there are tiers."""
 
     @abstractmethod
     def timeout_error(

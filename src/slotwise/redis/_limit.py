@@ -35,7 +35,7 @@ from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
 
 if TYPE_CHECKING:
-    from slotwise._core.paths import Path
+    from slotwise._core.paths import Needs, Path
     from slotwise.redis._dialect import Dialect, Released
     from slotwise.redis._loop_client import LoopClient
 
@@ -124,7 +124,9 @@ class RedisLimit:
 
     # ------------------------------------------------------------- acquiring
 
-    def _new_acquisition(self, slots: int, label: str | None, path: Path = ()) -> RedisAcquisition:
+    def _new_acquisition(
+        self, slots: int, label: str | None, path: Path = (), needs: Needs | None = None
+    ) -> RedisAcquisition:
         """An acquisition that is yet to be requested.
 
         Raises:
@@ -133,7 +135,7 @@ class RedisLimit:
         if not self._generation.admits(self._attached()[0].has):
             raise self._closed_error()
         checked_label = "" if label is None else check_label(label) or ""
-        acquisition = RedisAcquisition(self, slots, checked_label, path)
+        acquisition = RedisAcquisition(self, slots, checked_label, path, needs)
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition

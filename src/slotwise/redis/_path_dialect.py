@@ -88,14 +88,20 @@ class PathDialect(Dialect):
         if word == b"busy":
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:5]))
             return reply[5:]
+        if word == b"refused":
+            acquisition.fail(self.refused_error(acquisition, *reply[1:3]))
+            return reply[3:]
         if word == b"closed":
             acquisition.fail(limit._closed_error(read_closure(reply[1:])))
         else:
             acquisition.fail(limit._conflict(*reply[1:3]))
         return []
 
-    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
-        raise NotImplementedError  # a path takes one slot of each tier: it always fits
+    def refused_error(self, acquisition: RedisAcquisition, value: int, tier: int = 0) -> Exception:
+        limit: Any = acquisition.limit
+        needs = acquisition.needs or (1,) * len(acquisition.path)
+        node = limit._node(tier, acquisition.path[tier])
+        return messages.too_many_slots(f"{node} of {limit._title}", needs[tier], value)
 
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
@@ -104,8 +110,11 @@ class PathDialect(Dialect):
         node, value, held, waiting = counts
         why = "it came just too late"
         if node:
+            tier, key = read_node(node)
             occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
-            why = f"{limit._node(*read_node(node))}: {occupancy}"
+            why = f"{limit._node(tier, key)}: {occupancy}"
+            if acquisition.needs is not None and acquisition.needs[tier] > 1:
+                why += f", and {acquisition.needs[tier]} are needed"
         return messages.no_slot(limit._title, waited, why)
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002

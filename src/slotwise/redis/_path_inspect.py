@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slotwise._core.closing import Closure
-from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec
+from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec, needs_by_name
 from slotwise._core.results import Claimant
-from slotwise.redis._path_keys import read_node
+from slotwise.redis._path_keys import read_needs, read_node
 
 
 def read_path_stats(
@@ -37,20 +37,22 @@ def _read(
 ) -> tuple[tuple[float, int], Claimant]:
     """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
     try:
-        _, _, ticket, granted, number, _, path, owner = claim.decode().split(" ", 7)
+        _, _, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
         # lua/base/proof.lua says what the secret in front is for; nobody is shown it.
         host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
         holds = granted != "0"
         since = datetime.fromtimestamp(float(granted), UTC) if holds else None
+        needs = read_needs(raw_id.decode(), len(tiers))
         claimant = Claimant(
             raw_id.decode(),
-            1,
+            1 if needs is None else needs[-1],
             since,
             host,
             int(pid),
             label or None,
-            int(number) if holds else None,
+            int(re.split("[-,]", numbers)[0]) if holds else None,
             keys=_keys(path, tiers),
+            needs=needs_by_name(tiers, needs),
         )
         return (float(granted), int(ticket)), claimant
     except (ValueError, OverflowError, OSError, IndexError):

@@ -36,5 +36,21 @@ def read_node(node: bytes) -> tuple[int, str]:
     return int(tier), unquote_to_bytes(written).decode("utf-8", "surrogatepass")
 
 
+def write_needs(needs: Sequence[int]) -> str:
+    """What an id of a request ends in that needs other than one slot of each tier."""
+    return "*" + ".".join(map(str, needs))
+
+
+def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
+    """What a request needs of so many tiers, by its id; None for one slot of each."""
+    _, star, written = acquisition_id.rpartition("*")
+    if not star:
+        return None
+    needs = tuple(map(int, written.split(".")))
+    if len(needs) != tiers:
+        raise ValueError(f"not what {tiers} tiers need: {written!r}")
+    return needs
+
+
 def write_path(keys: Sequence[str | None]) -> str:
     return ",".join([write_node(tier, key) for tier, key in enumerate(keys)])

@@ -33,7 +33,7 @@ async def collect(
         args = [b"", cursor]
         looking = client.run(_INSPECT, record.keys.all, args, record.keys.slot, limits)
         reply = await reply_within(INSPECT, looking, client, record.keys.slot)
-        cursor, active, waiting, unfinished, texts, *found = reply
+        cursor, _, waiting, unfinished, texts, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
             shared.continue_serving(record, client)
@@ -43,10 +43,15 @@ async def collect(
     if texts and texts.count(b",") == len(values) - 1:  # not somebody else's tiers
         values = [int(each) for each in texts.split(b",")]
     keys = _by_key(tiers, values, records, idle)
+    active = [0] * len(tiers)
+    for node, text in records.items():
+        index = read_node(node)[0]
+        if index < len(tiers):
+            active[index] += int(text.split()[0])
     # Every path goes through every tier.
     return {
-        tier.name: TierStats(active, waiting, value, MappingProxyType(those))
-        for tier, value, those in zip(tiers, values, keys, strict=True)
+        tier.name: TierStats(held, waiting, value, MappingProxyType(those))
+        for tier, held, value, those in zip(tiers, active, values, keys, strict=True)
     }
 
 

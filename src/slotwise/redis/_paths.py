@@ -13,7 +13,7 @@ from urllib.parse import quote
 from slotwise._core.arguments import check_name
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error
-from slotwise._core.paths import Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
@@ -115,9 +115,14 @@ class RedisPaths(RedisLimit, PathBackend):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
-        """Wait for one slot of every tier; see `PathBackend`.
+        """Wait for slots of every tier; see `PathBackend`.
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
@@ -125,7 +130,7 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        acquisition = self._new_acquisition(1, label, path)
+        acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
         acquisition.send_request(wait=timeout != 0)
@@ -133,9 +138,16 @@ class RedisPaths(RedisLimit, PathBackend):
         return acquisition
 
     def acquire_sync(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
-        return self._acquire_blocking(lambda: self.acquire(path, timeout=timeout, label=label))
+        return self._acquire_blocking(
+            lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
+        )
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         self._idle.leave(acquisition.path)
@@ -264,7 +276,7 @@ class RedisPaths(RedisLimit, PathBackend):
     def _title(self) -> str:
         return f"the tiers {', '.join(self._indexes)} of {self._name!r}"
 
-    def _node(self, index: int, key: str) -> str:
+    def _node(self, index: int, key: str | None) -> str:
         tier = self._tiers[index]
         return f"{tier.name} {key!r}" if tier.keyed else tier.name
 

@@ -108,7 +108,12 @@ class SemaphoreDialect(Dialect):
             acquisition.fail(self.refused_error(acquisition, reply[1]))
         return []
 
-    def refused_error(self, acquisition: RedisAcquisition, value: int) -> Exception:
+    def refused_error(
+        self,
+        acquisition: RedisAcquisition,
+        value: int,
+        tier: int = 0,  # noqa: ARG002
+    ) -> Exception:
         return messages.too_many_slots(acquisition.limit._title, acquisition.slots, value)
 
     def timeout_error(

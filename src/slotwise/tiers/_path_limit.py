@@ -5,6 +5,7 @@ Nothing here waits or decides: the backend of the tiers does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from slotwise._core.arguments import UNSET, Unset
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PathLimit(Limit):
-    """One slot of every tier, for fixed keys; made by `Tiers.at` alone."""
+    """A path through tiers, for fixed keys; made by `Tiers.at` alone."""
 
     __slots__ = ("_does_io", "_path", "_tiers")
 
@@ -54,27 +55,39 @@ class PathLimit(Limit):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int | Mapping[str, int] = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
     ) -> AcquisitionResult:
         return await self._tiers._acquire(self._path, slots, timeout, label)
 
     def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int | Mapping[str, int] = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
     ) -> AcquisitionResult:
         return self._tiers._acquire_sync(self._path, slots, timeout, label)
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         return await self._tiers._try_acquire(self._path, slots, label)
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         return self._tiers._try_acquire_sync(self._path, slots, label)
 
     def cm(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int | Mapping[str, int] = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
     ) -> AcquisitionContext:
         return self._tiers._cm(self._path, slots, timeout, label)
 

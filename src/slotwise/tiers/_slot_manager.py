@@ -156,7 +156,7 @@ class SlotManager(SameWhenCopied):
         """
         if timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
-        return self._download_context(_NO_KEYS, timeout, None)
+        return self._download_context(_NO_KEYS, timeout, None, None)
 
     def upload(self, username: str, *, timeout: float | None = None) -> AcquisitionContext:
         """An upload slot, of the user and of all, for one ``async with`` or ``with`` block.
@@ -168,7 +168,7 @@ class SlotManager(SameWhenCopied):
             _check_username(username)
         if timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
-        return self._upload_context((username, None), timeout, None)
+        return self._upload_context((username, None), timeout, None, None)
 
     # ------------------------------------------------------ the documented verbs
 

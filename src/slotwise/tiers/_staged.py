@@ -26,12 +26,14 @@ from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
     KeyStats,
+    Needs,
     NodeStats,
     Path,
     PathBackend,
     PathStats,
     TierSpec,
     TierStats,
+    needs_by_name,
 )
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.semaphore import Semaphore
@@ -93,15 +95,21 @@ class StagedPaths(PathBackend):
     # ---------------------------------------------------------------- taking
 
     async def acquire(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
         until = None if timeout is None else clock.now() + timeout
-        claimant = self._claimant(path, label)
+        claimant = self._claimant(path, label, needs)
         self._waiting[claimant.acquisition_id] = claimant
         visited: list[StageKey] = []
         held: Held = []
         try:
-            for stage, key in zip(self._stages, path, strict=True):
+            slots = needs or (1,) * len(path)
+            for stage, key, need in zip(self._stages, path, slots, strict=True):
                 visited.append(stage.visit(key))
                 semaphore = visited[-1].semaphore
                 if semaphore is None:
@@ -109,7 +117,7 @@ class StagedPaths(PathBackend):
                     continue
                 left = _left(until, timeout)
                 try:
-                    held.append((semaphore, await self._wait(semaphore, left, label)))
+                    held.append((semaphore, await self._wait(semaphore, need, left, label)))
                 except BackendError:
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
@@ -129,12 +137,12 @@ class StagedPaths(PathBackend):
         return self._result(held, visited, claimant)
 
     async def _wait(
-        self, semaphore: Semaphore, timeout: float | None, label: str | None
+        self, semaphore: Semaphore, slots: int, timeout: float | None, label: str | None
     ) -> AcquisitionResult:
         """Acquire, if it has to wait in a task of its own, which a close can cancel."""
         self._refuse_if_closed()
         try:
-            return await self._wait_for(semaphore, timeout, label)
+            return await self._wait_for(semaphore, slots, timeout, label)
         except SemaphoreClosed as closed:
             if self._generation.closed:
                 raise self._closed_error() from None
@@ -143,14 +151,14 @@ class StagedPaths(PathBackend):
             ) from None
 
     async def _wait_for(
-        self, semaphore: Semaphore, timeout: float | None, label: str | None
+        self, semaphore: Semaphore, slots: int, timeout: float | None, label: str | None
     ) -> AcquisitionResult:
         # Where there is a server to ask, asking twice takes twice as long.
         if timeout != 0 and not semaphore._has_a_server:
-            acquired = await semaphore.try_acquire(label=label)
+            acquired = await semaphore.try_acquire(slots, label=label)
             if acquired is not None:
                 return acquired
-        waiting = asyncio.ensure_future(semaphore.acquire(timeout=timeout, label=label))
+        waiting = asyncio.ensure_future(semaphore.acquire(slots, timeout=timeout, label=label))
         self._waits.add(waiting)
         if self._generation.closed:  # by another thread, which may not have seen it
             waiting.cancel()
@@ -167,14 +175,19 @@ class StagedPaths(PathBackend):
             self._waits.discard(waiting)
 
     def acquire_sync(
-        self, path: Path, *, timeout: float | None, label: str | None = None
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
     ) -> AcquisitionResult:
         self._refuse_if_closed()
         taken: list[str] = []
         interrupted = False
 
         async def take() -> AcquisitionResult:
-            acquired = await self.acquire(path, timeout=timeout, label=label)
+            acquired = await self.acquire(path, timeout=timeout, label=label, needs=needs)
             taken.append(acquired.acquisition_id)
             if interrupted:
                 await give_back()
@@ -194,16 +207,17 @@ class StagedPaths(PathBackend):
             self._loop_thread.run_soon(give_back())
             raise
 
-    def _claimant(self, path: Path, label: str | None) -> Claimant:
+    def _claimant(self, path: Path, label: str | None, needs: Needs | None) -> Claimant:
         pairs = zip(self._stages, path, strict=True)
         return Claimant(
             f"{self._prefix}{next(self._numbers)}",
-            1,
+            1 if needs is None else needs[-1],
             datetime.now(UTC),
             socket.gethostname(),
             os.getpid(),
             label,
             keys={stage.spec.name: key for stage, key in pairs if key is not None},
+            needs=needs_by_name([stage.spec for stage in self._stages], needs),
         )
 
     def _result(self, held: Held, visited: list[StageKey], claimant: Claimant) -> AcquisitionResult:

@@ -6,8 +6,8 @@ decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from slotwise._core.arguments import (
     UNSET,
@@ -23,7 +23,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
-from slotwise._core.paths import KeyStats, Path, TierStats
+from slotwise._core.paths import KeyStats, Needs, Path, TierStats
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._urls import parsed
@@ -41,11 +41,14 @@ MAX_IDLE_KEYS = 10_000
 # Compared by identity, which is quick and tells it from True and 1.0.
 _ONE = 1
 
-_MakeContext = Callable[[Path, float | None, str | None], AcquisitionContext]
+# How many slots: of every tier, or by the names of tiers.
+Slots: TypeAlias = int | Mapping[str, int]
+
+_MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
 
 
 class Tiers(SameWhenCopied):
-    """Limits from narrow to wide, of each of which work takes one slot::
+    """Limits from narrow to wide, of each of which work takes a slot, or several::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
         async with tiers.cm(tenant="acme") as acquired:
@@ -205,18 +208,19 @@ class Tiers(SameWhenCopied):
 
     async def acquire(
         self,
-        slots: int = 1,
+        slots: Slots = 1,
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         **keys: str,
     ) -> AcquisitionResult:
-        """Wait for a slot of every tier.
+        """Wait for slots of every tier.
 
         A wait that is cancelled or times out takes nothing.
 
         Args:
-            slots: 1; tiers are acquired one slot at a time.
+            slots: how many of every tier; or a dict of tier names to how many, 1 of those
+                left out. All are granted together or none is.
             timeout: the longest wait in seconds, for all tiers together; 0 does not
                 wait, None waits forever. Left out, it is ``max_acquire_time``.
             label: what the slots are for; ``holders()`` and ``waiters()`` show it.
@@ -226,12 +230,13 @@ class Tiers(SameWhenCopied):
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
             SemaphoreClosed: closed before or during the wait.
             TypeError: a key is missing, unknown or not a str.
+            ValueError: ``slots`` is more than a tier has, now or after a `resize`.
         """
         return await self._acquire(self._path(keys), slots, timeout, label)
 
     def acquire_sync(
         self,
-        slots: int = 1,
+        slots: Slots = 1,
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
@@ -241,20 +246,20 @@ class Tiers(SameWhenCopied):
         return self._acquire_sync(self._path(keys), slots, timeout, label)
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None, **keys: str
+        self, slots: Slots = 1, *, label: str | None = None, **keys: str
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
         return await self._try_acquire(self._path(keys), slots, label)
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, **keys: str
+        self, slots: Slots = 1, *, label: str | None = None, **keys: str
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
         return self._try_acquire_sync(self._path(keys), slots, label)
 
     def cm(
         self,
-        slots: int = 1,
+        slots: Slots = 1,
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
@@ -267,58 +272,70 @@ class Tiers(SameWhenCopied):
         return self._cm(self._path(keys), slots, timeout, label)
 
     async def _acquire(
-        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
-        _check_slots(slots)
-        seconds, label = self._timeout(timeout), check_label(label)
+        needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
         try:
-            return await self._backend.acquire(path, timeout=seconds, label=label)
+            return await self._backend.acquire(path, timeout=seconds, label=label, needs=needs)
         except SemaphoreClosed as closed:
             self._reraise(closed)
 
     def _acquire_sync(
-        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        _check_slots(slots)
-        seconds, label = self._timeout(timeout), check_label(label)
+        needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
         try:
-            return self._backend.acquire_sync(path, timeout=seconds, label=label)
+            return self._backend.acquire_sync(path, timeout=seconds, label=label, needs=needs)
         except SemaphoreClosed as closed:
             self._reraise(closed)
 
     async def _try_acquire(
-        self, path: Path, slots: int, label: str | None
+        self, path: Path, slots: Slots, label: str | None
     ) -> AcquisitionResult | None:
-        _check_slots(slots)
+        needs = self._needs(slots)
         try:
-            return await self._backend.try_acquire(path, check_label(label))
+            return await self._backend.try_acquire(path, check_label(label), needs)
         except SemaphoreClosed as closed:
             self._reraise(closed)
 
     def _try_acquire_sync(
-        self, path: Path, slots: int, label: str | None
+        self, path: Path, slots: Slots, label: str | None
     ) -> AcquisitionResult | None:
-        _check_slots(slots)
+        needs = self._needs(slots)
         try:
-            return self._backend.try_acquire_sync(path, check_label(label))
+            return self._backend.try_acquire_sync(path, check_label(label), needs)
         except SemaphoreClosed as closed:
             self._reraise(closed)
 
     def _cm(
-        self, path: Path, slots: int, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionContext:
-        if slots is not _ONE:
-            _check_slots(slots)
         if label is not None:
             check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
-        return self._context(path, seconds, label)
+        if slots is _ONE:
+            return self._context(path, seconds, label, None)
+        return self._context(path, seconds, label, self._needs(slots))
 
     def _slow_context(
-        self, path: Path, timeout: float | None, label: str | None = None
+        self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
     ) -> AcquisitionContext:
-        return AcquiringContext(PathLimit(self, path), 1, timeout, label)
+        slots = 1 if needs is None else dict(zip(self._tiers, needs, strict=True))
+        return AcquiringContext(PathLimit(self, path), slots, timeout, label)
+
+    def _needs(self, slots: Slots) -> Needs | None:
+        """What ``slots`` takes of each tier; None for one slot of each."""
+        if slots is _ONE:
+            return None
+        if isinstance(slots, Mapping):
+            for name, count in slots.items():
+                self._check_tier(name, keyed=False)
+                check_count(f"the slots of tier {name!r}", count)
+            needs = tuple(slots.get(name, 1) for name in self._tiers)
+        else:
+            needs = (check_count("slots", slots),) * len(self._tiers)
+        return None if max(needs) == 1 else needs
 
     def _timeout(self, timeout: float | Unset | None) -> float | None:
         return check_timeout(timeout, self._max_acquire_time)
@@ -513,11 +530,6 @@ def _check_key(tier: str, key: object) -> None:
     if not isinstance(key, str):
         raise TypeError(f"the key of tier {tier!r} must be a str, not {redacted_repr(key)}")
     check_text(f"the key of tier {tier!r}", key)
-
-
-def _check_slots(slots: object) -> None:
-    if check_count("slots", slots) != 1:
-        raise ValueError(f"slots must be 1: tiers are acquired one slot at a time, not {slots}")
 
 
 def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:

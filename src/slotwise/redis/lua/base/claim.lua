@@ -43,3 +43,20 @@ end
 local function owner_in(text)
   return string.match(text or '', '^%S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
 end
+
+-- ---------------------------------------------------------------- numbers as text: "1-3,7"
+
+local function range(low, high)
+  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
+end
+
+local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
+  local following = string.gmatch(text, '[^,]+')
+  return function()
+    local part = following()
+    if not part then return nil end
+    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
+    low = tonumber(low) or 0
+    return low, tonumber(high) or low
+  end
+end

@@ -110,21 +110,6 @@ end
 
 -- ------------------------------------------------------------------------- slot numbers
 
-local function range(low, high)
-  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
-end
-
-local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
-  local following = string.gmatch(text, '[^,]+')
-  return function()
-    local part = following()
-    if not part then return nil end
-    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
-    low = tonumber(low) or 0
-    return low, tonumber(high) or low
-  end
-end
-
 local function free_numbers(text)
   -- Without the key nobody knows the others: it will be made of the claims that are left.
   if text == '0' or redis.call('EXISTS', numbers) == 0 then return end

@@ -19,9 +19,9 @@ local reply = {closed, known['.reason'] or '', is_unfinished(), ''}
 if ARGV[2] == 'path' then
   if known['.shape'] then
     for _, node in ipairs(nodes_of(ARGV[3])) do
-      for _, number in ipairs({node.held, node.waiting, value_of(node), node.kept and 1 or 0}) do
-        reply[#reply + 1] = number
-      end
+      local value, kept = value_of(node), node.kept_slots or 0
+      if node.waiting > 0 and first_parked(node) then kept = math.max(value - node.held, 0) end
+      for _, each in ipairs({node.held, node.waiting, value, kept}) do reply[#reply + 1] = each end
     end
   end
 else

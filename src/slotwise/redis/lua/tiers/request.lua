@@ -1,15 +1,16 @@
--- tiers/request.lua: take one slot of every tier at once, or else wait, holding nothing; for one
--- request or for several of one Tiers object.
+-- tiers/request.lua: take what is needed of every tier at once, or else wait, holding nothing; for
+-- one request or for several of one Tiers object.
 -- KEYS  1-8 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
 --       6 "wait" or "try"   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
---       10... in turn an acquisition id and its path
+--       10... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
 -- Returns {"granted", number, token}
 --         {"queued", ms until the next check is due, or -1}
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
+--         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value}      in use with other tiers
 --         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
 -- and behind these, messages for the caller; for several, {"each", one of these for each} with the
@@ -78,8 +79,10 @@ local function request(id, path)
     if granted then return granted end
     if redis.call('ZSCORE', waiters, id) and read_claim(id) then return {'queued', -1} end
   end
-  local path_nodes = nodes_of(path)
-  local lacking = lacks(path_nodes)
+  local path_nodes, needs = nodes_of(path), needs_of(id)
+  local tier, value = unfit(path_nodes, needs)
+  if tier then return {'refused', value, tier} end
+  local lacking = lacks(path_nodes, needs)
   local is_free = not lacking and not parked_at(path) and not unfinished_on(path_nodes)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
@@ -88,7 +91,7 @@ local function request(id, path)
   last_ticket = last_ticket + 1
   local claim = {
     interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '0', number = 0,
-    token = 0, owner = owner,
+    numbers = '0', token = 0, owner = owner,
   }
   if is_free then
     hold(id, claim, path_nodes, deadline)

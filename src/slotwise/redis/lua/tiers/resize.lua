@@ -4,8 +4,9 @@
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit
 --       9 for how long it is remembered when nobody is there (s)
---       10 empty to change it, or the node behind which to look on for waiters that fit now
--- Returns {"resized", the node behind which to look on, or "" at the end}, {"conflict", tier or -1, its value} or
+--       10 empty to change it, or where to go on: "*" and a cursor with waiters that can never fit now,
+--          or the node behind which to look on for waiters that fit now
+-- Returns {"resized", where to go on, or "" at the end}, {"conflict", tier or -1, its value} or
 -- {"closed", the reason if there is one}, and behind it messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include tiers/rules.lua
@@ -18,11 +19,10 @@ if clash then return {'conflict', clash - 1, values[clash] or 0} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
-if name ~= '' then
-  local node = read_node(name)
-  node.value = value
-  change(node)
-  look_at(node)
+local changed_node = name ~= '' and read_node(name)
+if changed_node and after == '' then
+  changed_node.value = value
+  change(changed_node)
 elseif after == '' then
   values[tier] = value
   -- Objects may be made with the old value and with the new one.
@@ -36,7 +36,39 @@ elseif after == '' then
   put('.values', table.concat(texts, ','))
   put('.accepted', table.concat(parts, '|'))
 end
-if name == '' then
+
+-- Those who wait and need more than there is now.
+local function refuse(ids)
+  local unfits = {}
+  for _, id in ipairs(ids) do
+    local claim = string.find(id, '*', 1, true) and read_claim(id)
+    local unfit_tier, its_value
+    if claim then unfit_tier, its_value = unfit(nodes_of(claim.path), needs_of(id)) end
+    if unfit_tier then unfits[#unfits + 1] = {claim.ticket, id, claim.owner, its_value, unfit_tier} end
+  end
+  table.sort(unfits, function(one, other) return one[1] < other[1] end)
+  for _, each in ipairs(unfits) do
+    leave(each[2])
+    notify(each[2], each[3], 'refused', each[2], whole(each[4]), whole(each[5]))
+  end
+end
+if known['.large'] and (after == '' or string.sub(after, 1, 1) == '*') then
+  if after == '' and redis.call('ZCARD', waiters) <= PAGE then
+    refuse(redis.call('ZRANGE', waiters, 0, -1))
+  else
+    local found, ids = redis.call('ZSCAN', waiters, after == '' and '0' or string.sub(after, 2), 'COUNT', PAGE), {}
+    for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
+    refuse(ids)
+    after = found[1] ~= '0' and '*' .. found[1] or ''
+  end
+end
+
+if string.sub(after, 1, 1) == '*' then
+  -- There is more to refuse first.
+elseif changed_node then
+  after = ''
+  look_at(changed_node)
+else
   -- From node to node, whatever is parked at each: so many of them in one call.
   local from, left = '[' .. (after == '' and whole(tier - 1) .. ':' or after .. '!'), AT_ONCE
   after = ''

@@ -5,18 +5,13 @@ local PATIENCE = 100
 local LOOKS = 64
 local is_finished = false  -- whether it is known that no node is to be looked at
 
-local function has_slot_for(node, ticket)
+-- Whether so many slots are free that are not kept for another head than that with `ticket`.
+local function has_room(node, need, ticket)
   if blocked_until > now then return false end
   local value = value_of(node)
   if value == 0 then return true end
-  local kept = node.kept and node.kept ~= ticket
-  return node.held + (kept and 1 or 0) < value
-end
-
-local function lacks(path_nodes, ticket)
-  for at, node in ipairs(path_nodes) do
-    if not has_slot_for(node, ticket) then return node, at end
-  end
+  local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
+  return node.held + kept + need <= value
 end
 
 -- ----------------------------------------------------------------- groups, and where they are
@@ -47,6 +42,23 @@ local function first_parked(node)
     heads = node.heads
   end
   return heads[1]
+end
+
+-- Whether an older head is parked at a node that there is too little room for; only if somebody
+-- waits who needs several slots of a node. What is kept for a head is not blocked for it. A newcomer
+-- has no ticket yet.
+local function is_blocked(node, ticket)
+  if not known['.large'] or node.waiting == 0 or (ticket and node.kept == ticket) then return false end
+  local first = first_parked(node)
+  if not first or (ticket and first[1] >= ticket) then return false end
+  return not has_room(node, need_of(node, needs_of(first[3])), first[1])
+end
+
+-- The first node without room for a head, or that an older one blocks, and which it is.
+local function lacks(path_nodes, needs, ticket)
+  for at, node in ipairs(path_nodes) do
+    if not has_room(node, need_of(node, needs), ticket) or is_blocked(node, ticket) then return node, at end
+  end
 end
 
 local function park(head, name)
@@ -126,51 +138,74 @@ end
 local function unfinished_on(path_nodes)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    if redis.call('ZSCORE', unfinished, node.name) then return node end
+    if redis.call('ZSCORE', unfinished, node.name) and first_parked(node) then return node end
   end
 end
 
 -- ------------------------------------------------------------------------ holding, waiting
 
--- The lowest of the free numbers that are in the key, or nil; read once.
+-- The lowest range of free numbers that is in the key, or nil; read once.
 local function lowest_stored(widest)
   if widest.lowest == nil then
     local free = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
                             'LIMIT', 0, 1)[1]
-    widest.lowest = free and tonumber(string.match(free, '%d+$')) or false
+    local low, high = string.match(free or '', ' (%d+)%-?(%d*)$')
+    low = tonumber(low)
+    widest.lowest = low and {low, tonumber(high) or low} or false
   end
   return widest.lowest or nil
 end
 
--- The lowest of the numbers that this call has freed, and where it is.
+-- The lowest range of numbers that this call has freed, and where it is.
 local function lowest_freed(widest)
   local lowest, at
-  for i, number in ipairs(freed[widest.name] or {}) do
-    if not lowest or number < lowest then lowest, at = number, i end
+  for i, each in ipairs(freed[widest.name] or {}) do
+    if not lowest or each[1] < lowest[1] then lowest, at = each, i end
   end
   return lowest, at
 end
 
-local function take_number(widest)  -- before it counts the new holder
-  if widest.top > widest.held then
-    local stored, own, at = lowest_stored(widest), lowest_freed(widest)
-    if own and not (stored and stored < own) then
-      table.remove(freed[widest.name], at)
-      return own
-    elseif stored then
-      redis.call('ZREM', numbers, widest.name .. ' ' .. padded(stored))
-      widest.lowest = nil
-      return stored
-    end
-  end
-  widest.top = widest.top + 1
-  return widest.top
-end
-
-local function free_number(widest, number)
+local function free_range(widest, low, high)
   local those = freed[widest.name] or {}
   freed[widest.name] = those
-  those[#those + 1] = number
+  those[#those + 1] = {low, high}
+end
+
+-- Take the lowest free numbers that follow each other, at most so many: the first and the last.
+local function take_range(widest, at_most)  -- before it counts the new holder
+  if widest.top > widest.held then
+    local stored, own, at = lowest_stored(widest), lowest_freed(widest)
+    local found = stored
+    if own and not (stored and stored[1] < own[1]) then
+      table.remove(freed[widest.name], at)
+      found = own
+    elseif stored then
+      redis.call('ZREM', numbers, numbers_record(widest.name, stored))
+      widest.lowest = nil
+    end
+    if found then
+      local last = math.min(found[2], found[1] + at_most - 1)
+      if last < found[2] then free_range(widest, last + 1, found[2]) end
+      return found[1], last
+    end
+  end
+  local first = widest.top + 1
+  widest.top = widest.top + at_most
+  return first, widest.top
+end
+
+-- Give a claim its slot numbers: the lowest that are free.
+local function number(claim, widest, need)
+  local taken = {}
+  while need > 0 do
+    local low, high = take_range(widest, need)
+    need = need - (high - low + 1)
+    local last = taken[#taken]
+    if last and last[2] + 1 == low then last[2] = high else taken[#taken + 1] = {low, high} end
+  end
+  claim.number = taken[1][1]
+  for i, each in ipairs(taken) do taken[i] = range(each[1], each[2]) end
+  claim.numbers = table.concat(taken, ',')
 end
 
 local function free_all_numbers(widest)
@@ -180,13 +215,13 @@ local function free_all_numbers(widest)
   freed[widest.name], widest.lowest, widest.top = nil, false, 0
 end
 
--- Turn a claim, whose nodes all have a slot for it, into a holder until `deadline`.
+-- Turn a claim, whose nodes all have room for it, into a holder until `deadline`.
 local function hold(id, claim, path_nodes, deadline)
-  local widest = path_nodes[#path_nodes]
-  claim.number = take_number(widest)
+  local widest, needs = path_nodes[#path_nodes], needs_of(id)
+  number(claim, widest, need_of(widest, needs))
   if widest.held == 0 then fresh[holders] = true end
   for _, node in ipairs(path_nodes) do
-    node.held = node.held + 1
+    node.held = node.held + need_of(node, needs)
     change(node)
   end
   token = math.max(token + 1, now_us)
@@ -204,19 +239,30 @@ end
 -- End a hold, if there is one; grants nothing.
 local function release(id)
   if redis.call('ZREM', holders, id) == 0 then return 0 end
-  local claim = read_claim(id)
+  local claim, needs = read_claim(id), needs_of(id)
   if not claim then return 0 end
   put(id, false)
   if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
   local path_nodes = nodes_of(claim.path)
   for _, node in ipairs(path_nodes) do
-    node.held = math.max(node.held - 1, 0)  -- should the server have lost one key and not the other
+    node.held = math.max(node.held - need_of(node, needs), 0)  -- should a key be lost, and not the other
     change(node)
     if node.waiting > 0 then touched[node.name] = node end
   end
   local widest = path_nodes[#path_nodes]
-  if widest.held > 0 then free_number(widest, claim.number) else free_all_numbers(widest) end
+  if widest.held > 0 then
+    for low, high in each_range(claim.numbers) do free_range(widest, low, high) end
+  else
+    free_all_numbers(widest)
+  end
   return 1
+end
+
+-- Count one more, or one less, of those who wait and need several slots of a node.
+local function count_large(id, change_by)
+  if not string.find(id, '*', 1, true) then return end
+  local count = (tonumber(known['.large']) or 0) + change_by
+  put('.large', count > 0 and whole(count))
 end
 
 -- Wait. The group of a path is parked when its first one comes.
@@ -230,8 +276,9 @@ local function wait(id, claim, path_nodes, deadline)
     change(node)
   end
   if not parked_at(claim.path) then
-    park({claim.ticket, claim.path, id}, (lacks(path_nodes) or unfinished_on(path_nodes)).name)
+    park({claim.ticket, claim.path, id}, (lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)).name)
   end
+  count_large(id, 1)
 end
 
 -- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
@@ -239,6 +286,7 @@ local function take_out(id, path, ticket, path_nodes)
   local record = path .. ' ' .. padded(ticket) .. ' ' .. id
   zrem(queue, record)
   zrem(waiters, id)
+  count_large(id, -1)
   for _, node in ipairs(path_nodes) do
     node.waiting = math.max(node.waiting - 1, 0)
     change(node)
@@ -258,7 +306,7 @@ local function drop_keeps(path_nodes, from, ticket)
   for at = from, #path_nodes do
     local node = path_nodes[at]
     if node.kept == ticket then
-      node.kept = nil
+      node.kept, node.kept_slots = nil, nil
       change(node)
       look_at(node)
     end
@@ -281,22 +329,24 @@ local function leave(id)
   unpark(head, name)
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(next_head, name)  -- it lacks the same node
+    park(next_head, name)
   else
     put('>' .. path, false)
   end
+  local node = read_node(name)
+  if has_room(node, 1) then look_at(node) end  -- too little for the head that left, but not for those behind it
   return 1, name
 end
 
 -- ------------------------------------------------------------------------------- serving
 
--- Keep a slot of each narrower node with a limit, up to the first that keeps one for another.
-local function keep(path_nodes, before, ticket)
+-- Keep what a head needs of each narrower node with a limit, up to the first that keeps for another.
+local function keep(path_nodes, before, ticket, needs)
   for at = 1, before - 1 do
     local node = path_nodes[at]
     if value_of(node) ~= 0 then
       if node.kept and node.kept ~= ticket then return end
-      node.kept = ticket
+      node.kept, node.kept_slots = ticket, need_of(node, needs)
       change(node)
     end
   end
@@ -305,17 +355,17 @@ end
 -- Grant the head of a group that is parked here, or park it where it lacks something.
 local function examine(head, here)
   local ticket, path, id = head[1], head[2], head[3]
-  local path_nodes = nodes_of(path)
+  local path_nodes, needs = nodes_of(path), needs_of(id)
   unpark(head, here.name)
-  local lacking, at = lacks(path_nodes, ticket)
+  local lacking, at = lacks(path_nodes, needs, ticket)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
-    if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket) end
+    if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket, needs) end
     park(head, lacking.name)
     return
   end
   for _, node in ipairs(path_nodes) do
-    if node.kept == ticket then node.kept = nil end  -- it is taken now
+    if node.kept == ticket then node.kept, node.kept_slots = nil, nil end  -- it is taken now
   end
   local claim, deadline = read_claim(id), redis.call('ZSCORE', waiters, id)
   if claim and deadline then
@@ -326,7 +376,7 @@ local function examine(head, here)
   end
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(next_head, (lacks(path_nodes, next_head[1]) or here).name)
+    park(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head[1]) or here).name)
   else
     put('>' .. path, false)
   end
@@ -394,8 +444,8 @@ local function settle()
     local following = take_work()
     if not following then break end
     local here = read_node(following[2])
-    local head = has_slot_for(here) and first_parked(here)
-    if head then
+    local head = has_room(here, 1) and first_parked(here)
+    if head and has_room(here, need_of(here, needs_of(head[3])), head[1]) then
       if head[1] == following[1] then
         looks = looks - 1
         examine(head, here)
@@ -468,7 +518,7 @@ local function forget_counts()
     local field = fields[i]
     if string.match(field, '^%d') then
       local node = read_node(field)
-      node.held, node.waiting, node.top, node.kept = 0, 0, 0, nil
+      node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
       change(node)
     elseif string.sub(field, 1, 1) == '>' then
       put(field, false)
@@ -485,6 +535,7 @@ function rebuild()
   local held_until, holders_there = scores_in(holders)
   local alive_until, waiters_there = scores_in(waiters)
   local taken, heads = {}, {}
+  put('.large', false)
   redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
   for _, id in ipairs(forget_counts()) do
     local claim = read_claim(id)
@@ -494,19 +545,20 @@ function rebuild()
     if not claim or (there and not scores[id]) then
       put(id, false)
     else
-      local path_nodes = nodes_of(claim.path)
+      local path_nodes, needs = nodes_of(claim.path), needs_of(id)
       redis.call('ZADD', granted and holders or waiters, scores[id] or seconds(now + claim.interval), id)
       for _, node in ipairs(path_nodes) do
-        if granted then node.held = node.held + 1 else node.waiting = node.waiting + 1 end
+        if granted then node.held = node.held + need_of(node, needs) else node.waiting = node.waiting + 1 end
         change(node)
       end
       if granted then
         local widest = path_nodes[#path_nodes]
-        widest.top = math.max(widest.top, claim.number)
-        taken[widest.name] = taken[widest.name] or {}
-        taken[widest.name][claim.number] = true
+        local those = taken[widest.name] or {}
+        taken[widest.name] = those
+        for low, high in each_range(claim.numbers) do those[#those + 1] = {low, high} end
         if claim.ttl ~= '-' then redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id) end
       else
+        count_large(id, 1)
         redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
         local head = heads[claim.path]
         if not head or claim.ticket < head[1] then heads[claim.path] = {claim.ticket, claim.path, id} end
@@ -514,13 +566,19 @@ function rebuild()
     end
   end
   for name, those in pairs(taken) do
-    for number = 1, read_node(name).top do
-      if not those[number] then redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number)) end
+    table.sort(those, function(one, other) return one[1] < other[1] end)
+    local node = read_node(name)
+    for _, each in ipairs(those) do
+      if each[1] > node.top + 1 then redis.call('ZADD', numbers, 0, numbers_record(name, {node.top + 1, each[1] - 1})) end
+      node.top = math.max(node.top, each[2])
     end
   end
-  for path, head in pairs(heads) do
-    local path_nodes = nodes_of(path)
-    local lacking = lacks(path_nodes, head[1])
+  local oldest_first = {}
+  for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
+  table.sort(oldest_first, function(one, other) return one[1] < other[1] end)
+  for _, head in ipairs(oldest_first) do
+    local path_nodes = nodes_of(head[2])
+    local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
     park(head, (lacking or path_nodes[1]).name)
     if not lacking then look_at(path_nodes[1]) end
   end
@@ -561,10 +619,19 @@ local function declare(shape, own_values)
     if string.sub(field, 1, 1) ~= '.' then put(field, false) end
   end
   read_values(own_values)
+  put('.large', false)
   put('.shape', shape)
   put('.declared', own_values)
   put('.accepted', (string.gsub(own_values, '(%d+),?', '|,%1,')))
   put('.values', own_values)
+end
+
+-- The tier that can never give a path what it needs, and its value; nil if there is none.
+local function unfit(path_nodes, needs)
+  for _, node in ipairs(needs and path_nodes or {}) do
+    local value = value_of(node)
+    if value > 0 and need_of(node, needs) > value then return node.tier - 1, value end
+  end
 end
 
 -- The last thing that a script does: write, and reply. Behind the reply stand the messages for the

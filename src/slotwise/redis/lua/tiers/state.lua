@@ -5,11 +5,13 @@
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
 --   state       hash  node -> "held waiting value kept top": how many slots are held, how many
 --                     wait whose path goes through it, its own value or "-" for that of its
---                     tier, the ticket of the head that a slot is kept for or "-", and, in the
---                     widest tier, the highest slot number there has been
+--                     tier, the ticket of the head that slots are kept for, with "*" and how many if
+--                     that is not one, or "-", and, in the widest tier, the highest slot number
+--                     there has been
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
+--                     .large, how many wait that need several slots of a node,
 --                     .closed, .until, until when (us) they would have been kept if they were not,
 --                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
@@ -21,7 +23,9 @@
 --                     is the head of its group
 --   parked      zset  "node ticket path id", likewise: the first of a node has the oldest head
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
---   numbers     zset  "node number", likewise: slot numbers below a node's top that are free
+--   numbers     zset  "node number" or "node first-last", likewise: slot numbers below a node's
+--                     top that are free
+-- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
 -- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
 -- made anew of the claims; if it is state itself, all of them are over.
 -- include base/base.lua
@@ -32,7 +36,7 @@ local state, holders, waiters, ttls, queue, parked, unfinished, numbers
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
-local freed                   -- widest node -> slot numbers that this call has freed
+local freed                   -- widest node -> ranges of slot numbers that this call has freed
 local touched                 -- nodes that this call has freed slots of, to be looked at
 local fresh                   -- keys that this call may have made
 local values, token, last_ticket, longest, life_us, blocked_until
@@ -80,6 +84,12 @@ local function zrem(key, member)
 end
 
 local function padded(ticket) return string.format('%016d', ticket) end
+
+-- A range of free slot numbers of a node, {first, last}, as a member of numbers.
+local function numbers_record(name, each)
+  local record = name .. ' ' .. padded(each[1])
+  return each[1] == each[2] and record or record .. '-' .. whole(each[2])
+end
 
 -- ------------------------------------------------------------- state: read once, written once
 
@@ -133,7 +143,7 @@ local function open(first, given_now, fields)
   messages, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
-                         '.life', '.closed', '.reason', '.keys', '.blocked'}) do
+                         '.life', '.closed', '.reason', '.keys', '.blocked', '.large'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)
@@ -184,7 +194,9 @@ local function read_node(name)
   if text then
     local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
-    node.value, node.kept = tonumber(value), tonumber(kept)
+    node.value = tonumber(value)
+    local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
+    if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
   end
   nodes[name] = node
   return node
@@ -208,14 +220,24 @@ end
 
 local function change(node) moved[node.name] = node end
 
+-- What an id needs of each tier, or nil for one slot of each.
+local function needs_of(id)
+  if not string.find(id, '*', 1, true) then return nil end
+  local needs = {}
+  for need in string.gmatch(string.match(id, '%*([%d.]*)$') or '', '%d+') do needs[#needs + 1] = tonumber(need) end
+  return needs
+end
+
+local function need_of(node, needs) return needs and needs[node.tier] or 1 end
+
 local function value_of(node) return node.value or values[node.tier] or 0 end
 
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
 local function save()
   for name, those in pairs(freed) do
-    for _, number in ipairs(those) do
-      redis.call('ZADD', numbers, 0, name .. ' ' .. padded(number))
+    for _, each in ipairs(those) do
+      redis.call('ZADD', numbers, 0, numbers_record(name, each))
       fresh[numbers] = true
     end
   end
@@ -226,8 +248,10 @@ local function save()
     if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)
     else
+      local kept = node.kept and whole(node.kept) or '-'
+      if node.kept and node.kept_slots > 1 then kept = kept .. '*' .. whole(node.kept_slots) end
       put(name, string.format('%d %d %s %s %d', node.held, node.waiting, node.value and whole(node.value) or '-',
-                              node.kept and whole(node.kept) or '-', node.top))
+                              kept, node.top))
     end
   end
   local written, gone = {}, {}
@@ -259,7 +283,7 @@ local function read_claim(id)
 end
 
 local function write_claim(id, claim)
-  put(id, claim_text(claim.interval, claim.ttl, whole(claim.ticket), claim.granted, whole(claim.number),
+  put(id, claim_text(claim.interval, claim.ttl, whole(claim.ticket), claim.granted, claim.numbers,
                      whole(claim.token), claim.path .. ' ' .. claim.owner))
 end
 
