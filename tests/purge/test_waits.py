@@ -134,10 +134,8 @@ def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(ro
         run = Run(plan)
         assert run.one_is_enough
         scan, delete = run.limits.scan, run.limits.delete
-        assert scan is not None
-        assert delete is not None
         for _ in range(16):
-            delete.get()
+            delete.enter()
         arrived = threading.Semaphore(0)
 
         def worker() -> None:
@@ -156,12 +154,12 @@ def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(ro
             each.start()
         for _ in workers:
             assert arrived.acquire(timeout=30)
-        readable = scan.qsize()
+        reading = scan.in_flight
         for _ in range(16):
-            delete.put(None)
+            delete.leave()
         for each in workers:
             each.join(30)
     finally:
         plan.close()
-    assert readable == 16
+    assert reading == 0
     assert not path.exists()
