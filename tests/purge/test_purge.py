@@ -478,7 +478,7 @@ def test_progress_is_told(root, old) -> None:
         ({"age_by": "btime"}, ValueError),
         ({"max_concurrency_scanning": 0}, ValueError),
         ({"max_concurrency_deletion": 0}, ValueError),
-        ({"memory_limit_mb": 0}, ValueError),
+        ({"memory_limit_mb": -1}, ValueError),
         ({"max_files_to_delete": -1}, ValueError),
         ({"max_delete_per_second": 0}, ValueError),
         ({"include": "*.log"}, TypeError),
