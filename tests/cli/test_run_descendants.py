@@ -128,3 +128,33 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
     run.run.send_signal(signal.SIGTERM)
     assert end(run.run)[0] == 128 + signal.SIGTERM
     assert end(following)[:2] == (0, "done\n")
+
+
+def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: Shell, started):
+    tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
+    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
+    started.append(run)
+    assert run.run.stdout is not None
+    assert run.run.stderr is not None
+    run.pids.append(int(run.run.stdout.readline()))
+    assert run.run.stderr.readline() == "ready\n"
+    look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
+    following = any_shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
+    any_shell.until_waiting(1)
+    [held] = any_shell.holders()
+    for _ in range(2):  # the second changes nothing
+        assert any_shell.here("kick", held.acquisition_id, "--yes").returncode == 0
+    code, _, err = end(run.run)
+    assert (code, "it was kicked" in err) == (124, True)
+    assert run.alive() == [False, False, False]
+    assert end(following)[:2] == (0, "done\n")
+
+
+def test_a_kick_frees_the_slot_after_the_grace_even_if_nobody_releases_it(any_shell: Shell):
+    run = any_shell.hold("api", "--grace", "100ms")
+    run.send_signal(signal.SIGSTOP)
+    [held] = any_shell.holders()
+    assert any_shell.here("kick", held.acquisition_id, "--yes").returncode == 0
+    until(lambda: any_shell.holders() == [], "the end of the grace")
+    run.send_signal(signal.SIGCONT)
+    assert end(run)[0] == 124

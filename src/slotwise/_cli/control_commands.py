@@ -93,8 +93,9 @@ def reopen(given: argparse.Namespace) -> int:
 def _kick_parser() -> Parser:
     parser = Parser(
         "kick",
-        details="The next waiter gets the slots at once, perhaps before the holder has noticed:\n"
-        "fencing tokens are for that.",
+        details="'slotwise run' ends its command with all that it has started, and then gives the\n"
+        "slots back. From any other holder the next waiter gets them at once, perhaps before that\n"
+        "holder has noticed: fencing tokens are for that.",
         examples="  slotwise show backup                    lists the ids\n"
         "  slotwise kick pef2e9eb1a04049f-1        asks, as it can't be undone\n"
         "  slotwise kick pef2e9eb1a04049f-1 --yes  in scripts",

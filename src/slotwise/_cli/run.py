@@ -133,6 +133,7 @@ def _run(given: argparse.Namespace) -> int:
         ledger_ttl = None if given.ttl is None else given.ttl + given.grace + _MARGIN
         semaphore = slot_flags.semaphore_of(given, ledger_ttl)
         slot_flags.check_nested(semaphore, given.slots)
+        semaphore._kick_grace = given.grace + _MARGIN
         slot = Slot(semaphore, given.slots, given.wait, given.label)
         acquired = _wait(slot, signals)
     except BaseException:

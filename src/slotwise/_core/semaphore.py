@@ -27,7 +27,7 @@ class Semaphore(Limit):
     name, made with the same arguments. A private one is its own copy, and can't be pickled.
     """
 
-    __slots__ = ("_cancel_task_after_ttl", "_max_acquire_time", "_name", "_ttl")
+    __slots__ = ("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_ttl")
 
     # Whether every question takes a round trip to a server.
     _has_a_server: ClassVar[bool] = False
@@ -36,6 +36,7 @@ class Semaphore(Limit):
     _max_acquire_time: float | None
     _ttl: float | None
     _cancel_task_after_ttl: bool
+    _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
     @property
     def name(self) -> str | None:

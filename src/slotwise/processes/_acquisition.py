@@ -28,6 +28,7 @@ class ProcessAcquisition(AcquisitionResult):
         "failure",
         "file",
         "generation",
+        "grace",
         "granted_at",
         "holds",
         "label",
@@ -61,6 +62,7 @@ class ProcessAcquisition(AcquisitionResult):
         self.label = label
         self.requested_at = requested_at
         self.generation = generation  # of the instance that was asked
+        self.grace = 0.0  # for how long it keeps its slots after a kick
         self.requested = False  # whether it may be in the file
         self.granted_at = 0.0
         self.holds = False

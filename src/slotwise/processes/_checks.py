@@ -52,10 +52,17 @@ def check_snapshot(snapshot: Any) -> None:
 
 
 def _request(
-    acquisition_id: Any, slots: Any, ttl: Any, wait_until: Any, value: Any, pid: Any, label: Any
+    acquisition_id: Any,
+    slots: Any,
+    ttl: Any,
+    wait_until: Any,
+    value: Any,
+    pid: Any,
+    label: Any,
+    grace: Any = 0.0,
 ) -> bool:
     return (
-        _is_claim(acquisition_id, slots, ttl, pid, label, 0)
+        _is_claim(acquisition_id, slots, ttl, pid, label, 0, grace)
         and _is_time_or_none(wait_until)
         and (value is None or _is_count(value))
     )
@@ -74,7 +81,14 @@ def _is_reason(given: object) -> bool:
 
 
 def _is_claim(
-    acquisition_id: Any, slots: Any, ttl: Any, pid: Any, label: Any, requested_us: Any
+    acquisition_id: Any,
+    slots: Any,
+    ttl: Any,
+    pid: Any,
+    label: Any,
+    requested_us: Any,
+    grace: Any = 0.0,
+    is_kicked: Any = False,
 ) -> bool:
     return (
         isinstance(acquisition_id, str)
@@ -84,6 +98,8 @@ def _is_claim(
         and _is_natural(pid)
         and (label is None or isinstance(label, str))
         and _is_natural(requested_us)
+        and _is_time(grace)
+        and isinstance(is_kicked, bool)
     )
 
 

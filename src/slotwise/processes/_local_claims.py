@@ -81,6 +81,8 @@ class LocalClaims:
             claim = state.holders.get(acquisition_id)
             if claim is not None:
                 self._apply(acquisition, "granted", claim, state, after)
+                if claim.is_kicked and not acquisition.lost:
+                    self._apply(acquisition, "kicked", claim, state, after)
             elif acquisition_id not in state.waiting:
                 self._end(acquisition, _likely_event(acquisition, state, after.now), state, after)
 
@@ -134,7 +136,10 @@ class LocalClaims:
         state: State,
         after: AfterUnlock,
     ) -> None:
-        if event != "granted":
+        if event == "kicked" and claim.acquisition_id in state.holders:
+            after.lost = after.lost or deque()  # it keeps its slots for its grace
+            after.lost.append((acquisition, event))
+        elif event != "granted":
             self._end(acquisition, event, state, after)
         elif not acquisition.holds:
             acquisition.grant(claim, after.now)

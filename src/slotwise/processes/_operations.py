@@ -67,6 +67,7 @@ def _request(
         file.write(
             *(after, "request", acquisition_id, slots, acquisition.ttl, acquisition.wait_until),
             *(declared, file.process.pid, acquisition.label),
+            *((acquisition.grace,) if acquisition.grace else ()),
         )
     except BaseException:
         if not acquisition.holds:
@@ -142,7 +143,7 @@ def _release(after: AfterUnlock, file: SemaphoreFile, acquisition_id: str) -> bo
 def kick(
     file: SemaphoreFile, acquisition_id: str, lock_timeout: float | None = LOCK_TIMEOUT
 ) -> bool:
-    """End a hold of any process; return False if it had ended before."""
+    """End a hold of any process, or begin its grace; return False if it had ended before."""
 
     def work(after: AfterUnlock) -> bool:
         if acquisition_id not in file.current_state().holders:

@@ -89,6 +89,7 @@ class ProcessSemaphore(Semaphore):
         stored_name.encode()  # a ValueError here, and not in the middle of a change
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
+        self._kick_grace = 0.0
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         path = locate(directory)
         self._attachment = Attachment(path, stored_name, private=name is None)
@@ -252,9 +253,11 @@ class ProcessSemaphore(Semaphore):
         acquisition_id = f"{process.owner}-{process.next_number()}"
         now = clock.now()
         generation = self._generation
-        return ProcessAcquisition(
+        acquisition = ProcessAcquisition(
             acquisition_id, file, slots, self._ttl, seconds, label, now, generation
         )
+        acquisition.grace = self._kick_grace
+        return acquisition
 
     def _request(
         self,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 from slotwise._core.closing import Closure
 from slotwise._ledger import Claim, Ledger
 
-RULES = 3
+RULES = 4
 
 # Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
 Record: TypeAlias = "list[Any]"
@@ -25,12 +25,17 @@ Record: TypeAlias = "list[Any]"
 class ProcessClaim(Claim):
     """The claim of a holder or waiter in any process."""
 
-    __slots__ = ("expires_at", "granted_us", "label", "owner", "pid", "requested_us", "token")
+    __slots__ = (
+        *("expires_at", "grace", "granted_us", "is_kicked", "label", "owner", "pid"),
+        *("requested_us", "token"),
+    )
 
     owner: str  # the process: the prefix of its acquisition ids
     pid: int
     label: str | None
     requested_us: int
+    grace: float  # for how long it keeps its slots after a kick, in seconds
+    is_kicked: bool
     granted_us: int  # set when it is granted, like the next two
     token: int
     expires_at: float | None
@@ -43,6 +48,8 @@ class ProcessClaim(Claim):
         pid: int,
         label: str | None,
         requested_us: int,
+        grace: float = 0.0,
+        is_kicked: bool = False,
     ) -> None:
         self.key = acquisition_id
         self.slots = slots
@@ -51,6 +58,8 @@ class ProcessClaim(Claim):
         self.pid = pid
         self.label = label
         self.requested_us = requested_us
+        self.grace = grace
+        self.is_kicked = is_kicked
 
 
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
@@ -115,10 +124,11 @@ class State(Ledger[ProcessClaim]):
         value: int | None,
         pid: int,
         label: str | None,
+        grace: float = 0.0,
     ) -> list[Event]:
         if value is not None and not self.accepts(value) and self.idle:
             self.start_anew(value, now)
-        claim = ProcessClaim(acquisition_id, slots, ttl, pid, label, wall_us)
+        claim = ProcessClaim(acquisition_id, slots, ttl, pid, label, wall_us, grace)
         granted = self.request(claim, now, wait_until=wait_until)
         self._count(claim)
         return self._granted(granted, now, wall_us)
@@ -127,7 +137,16 @@ class State(Ledger[ProcessClaim]):
         return self._end_hold(now, wall_us, acquisition_id, "released")
 
     def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
-        return self._end_hold(now, wall_us, acquisition_id, "kicked")
+        """End a hold; if it has a grace, its holder is told, and has that long to release it."""
+        claim = self.holders.get(acquisition_id)
+        if claim is None or not claim.grace:
+            return self._end_hold(now, wall_us, acquisition_id, "kicked")
+        ends_at = now + claim.grace
+        if claim.expires_at is None or ends_at < claim.expires_at:
+            claim.expires_at = ends_at
+            self.timed().set(acquisition_id, ends_at)
+        claim.is_kicked = True
+        return [("kicked", claim)]
 
     def _end_hold(self, now: float, wall_us: int, acquisition_id: str, event: str) -> list[Event]:
         claim = self.holders.get(acquisition_id)
@@ -258,6 +277,8 @@ class State(Ledger[ProcessClaim]):
                         claim.pid,
                         claim.label,
                         claim.requested_us,
+                        claim.grace,
+                        claim.is_kicked,
                     ),
                     *(claim.granted_us, claim.token, claim.expires_at, claim.numbers),
                 ]
@@ -272,6 +293,8 @@ class State(Ledger[ProcessClaim]):
                         claim.pid,
                         claim.label,
                         claim.requested_us,
+                        claim.grace,
+                        claim.is_kicked,
                     ),
                     self.deadline_of(claim.key),
                 ]

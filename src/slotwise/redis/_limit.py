@@ -58,6 +58,7 @@ class RedisLimit:
     _generation: Generation
     _interval: float
     _limits: CallLimits
+    _kick_grace: float
     _ping_interval: float
     _record: NameRecord
     _shared: SharedClient
@@ -84,6 +85,7 @@ class RedisLimit:
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
+        self._kick_grace = 0.0
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         self._closing_key = _closing.key_of(config, self._dialect.kind, name)
         self._generation = _closing.generations.current(self._closing_key)

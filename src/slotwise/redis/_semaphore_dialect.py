@@ -18,8 +18,15 @@ from slotwise.redis._scripts import load
 if TYPE_CHECKING:
     from slotwise.errors import AcquireTimeout
     from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._limit import RedisLimit
     from slotwise.redis._semaphore import RedisSemaphore
-    from slotwise.redis._shared_client import NameRecord
+    from slotwise.redis._shared_client import NameRecord, SharedClient
+
+
+def _owner(limit: RedisLimit, shared: SharedClient) -> str:
+    """Return who asks, as lua/base/claim.lua says, without the label."""
+    grace = limit._kick_grace
+    return f"{shared.owner}/{grace:.3f}" if grace else shared.owner
 
 
 class SemaphoreDialect(Dialect):
@@ -53,7 +60,7 @@ class SemaphoreDialect(Dialect):
             b"" if acquisition.ttl is None else acquisition.ttl,
             b"wait" if wait else b"try",
             b"again" if again else b"",
-            f"{acquisition.shared.owner} {acquisition.label}",
+            f"{_owner(limit, acquisition.shared)} {acquisition.label}",
             acquisition.record.keys.notification,
             due,
         ]
@@ -62,7 +69,7 @@ class SemaphoreDialect(Dialect):
         shared, record = limit._attached()
         first = pack_call(self.request, record.keys.all, 10, b"")
         ttl = b"" if limit._ttl is None else limit._ttl
-        words = (limit._value, limit._interval, ttl, b"wait", b"", f"{shared.owner} ")
+        words = (limit._value, limit._interval, ttl, b"wait", b"", f"{_owner(limit, shared)} ")
         return first, pack_half((*words, record.keys.notification))
 
     def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
@@ -78,7 +85,7 @@ class SemaphoreDialect(Dialect):
             first.interval,
             b"" if first.ttl is None else first.ttl,
             b"",
-            f"{first.shared.owner} ",
+            f"{_owner(first.limit, first.shared)} ",
             due,
             first.record.keys.notification,
             *(each._acquisition_id for each in batch),

@@ -232,7 +232,10 @@ class SharedClient:
         if word == "kicked":
             holder = self.holders.get(acquisition_id)
             if holder is not None:
-                self.heartbeat_thread.lose(holder, KICKED)
+                if more == ["later"]:  # it keeps its slots for its grace, or until its release
+                    holder.lost.set(KICKED)
+                else:
+                    self.heartbeat_thread.lose(holder, KICKED)
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:

@@ -8,7 +8,8 @@
 --   granted   when that was (s), or "0" while it waits
 --   numbers   of its slots, like "1-3,7"; "0" while it waits
 --   token     the fencing token; "0" while it waits
---   owner     "!secret host pid label" (proof.lua); a path through tiers stands in front of it
+--   owner     "!secret host pid label" (proof.lua); a path through tiers stands in front of it;
+--             "pid/grace" if it keeps its slots for some seconds after a kick (semaphore/kick.lua)
 --
 -- It is written and read here alone. Those who need a part of it on a fast path read that part.
 local function claim_text(interval, ttl, ticket, granted, numbers, token, owner)

@@ -1,4 +1,5 @@
--- semaphore/kick.lua: end somebody's acquisition, all its slots; the next ones get them at once.
+-- semaphore/kick.lua: end somebody's acquisition, all its slots; the next ones get them at once, or
+-- after its grace if it has one and does not release it before.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
@@ -14,8 +15,19 @@ drop_silent()
 local released = 0
 if redis.call('ZSCORE', main, id) and id_of(id) == id then
   local owner = owner_of(id)
-  released = drop(id)
-  notify(id, owner, 'kicked')
+  local grace = tonumber(string.match(owner or '', '^!%S* %S+ %d+/([%d.]+)'))
+  if grace then  -- it is told, and has that long to release it
+    local ends = tonumber(redis.call('ZSCORE', ttls, id) or nil)
+    if not ends or ends > now + grace then
+      redis.call('ZADD', ttls, seconds(now + grace), id)
+      outlive(ttls, grace + tonumber(ARGV[4]))
+    end
+    released = slots_of(id)
+    notify(id, owner, 'kicked', 'later')
+  else
+    released = drop(id)
+    notify(id, owner, 'kicked')
+  end
 end
 settle(current_value(), tonumber(ARGV[4]))
 table.insert(messages, 1, released)
