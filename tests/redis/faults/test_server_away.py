@@ -467,25 +467,21 @@ async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) 
 async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server) -> None:
     with IsSlow(server.port) as slow:
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
+        command = ["run", "s", "--limit", "1", "--wait", "2", "--url", slow.url, "--", "true"]
         async with semaphore, tiers.cm(user="u"):
-            found = await asyncio.gather(
+            *found, done = await asyncio.gather(
                 semaphore.acquire(timeout=2),
                 tiers.acquire(user="u", timeout=2),
                 asyncio.to_thread(semaphore.acquire_sync, timeout=2),
                 asyncio.to_thread(tiers.acquire_sync, user="u", timeout=2),
+                asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-m", "slotwise", *command],
+                    capture_output=True,
+                    timeout=60,
+                    check=False,
+                ),
                 return_exceptions=True,
-            )
-            command = [
-                *("run", "s", "--limit", "1", "--wait", "2", "--url", slow.url),
-                "--",
-                "true",
-            ]
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-m", "slotwise", *command],
-                capture_output=True,
-                timeout=60,
-                check=False,
             )
         for error in found:
             assert isinstance(error, AcquireTimeout), error
