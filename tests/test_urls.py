@@ -77,9 +77,9 @@ def test_the_environment_sets_the_default_and_an_argument_wins(tmp_path: Path, m
     [
         ("ftp://host", "url must be one of memory:// .* not ftp://"),
         ("localhost:6379", "not one without '://'"),
-        ("memory://name", "memory:// and nothing else"),
+        ("memory://name", "exactly memory://"),
         ("process://relative/folder", "three slashes"),
-        ("process:///folder?x=1", "nothing else"),
+        ("process:///directory?x=1", "nothing else"),
         ("redis://host:port", "port is not a number"),
     ],
 )

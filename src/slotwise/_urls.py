@@ -1,6 +1,6 @@
-"""semaphore(): one function for every scope; and what a url says about the scope of a limit.
+"""semaphore(): make a semaphore of the scope that a url names; and parse such urls.
 
-Nothing here knows how a scope works. A driver is imported when its url is used.
+How a scope works is up to its driver, which is imported when its url is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REDIS = (
     *("redis+sentinel", "rediss+sentinel"),
 )
 _SCOPES = (
-    "memory:// (this process), process:// or process:///folder (this machine),"
+    "memory:// (this process), process:// or process:///directory (this machine),"
     " redis://host:port or rediss://, unix://, redis+cluster://, redis+sentinel:// (a fleet)"
 )
 
@@ -41,7 +41,7 @@ def semaphore(
 
     ========================================  ================================================
     ``memory://``                             tasks and threads of this process
-    ``process://``, ``process:///folder``     processes of one user on this machine
+    ``process://``, ``process:///directory``  processes of one user on this machine
     ``redis://...``, ``rediss://...``, and    all processes that use that server
     what else `RedisConfig` knows, or a
     `RedisConfig` itself
@@ -74,7 +74,7 @@ def semaphore(
 
         known = _options_of(ProcessSemaphore) - {"directory"}
         checked = _checked(options, known, "process://")
-        return ProcessSemaphore(name=name, value=value, directory=folder_of(where), **checked)
+        return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
     from slotwise.redis import RedisConfig, RedisSemaphore
 
     of_semaphore = _options_of(RedisSemaphore) - {"config"}
@@ -95,12 +95,12 @@ def _on_redis(
 
 
 def url_of_environment() -> str | None:
-    """What ``SLOTWISE_URL`` is set to, if it is."""
+    """Return what ``SLOTWISE_URL`` is set to; None if it is unset or empty."""
     return os.environ.get(ENVIRONMENT) or None
 
 
 def scheme_of(url: object) -> str:
-    """The scheme of a url, ``redis`` for a RedisConfig.
+    """Return the scheme of a url; ``redis`` for a RedisConfig.
 
     Raises:
         ValueError: it doesn't name a scope; the message shows no password.
@@ -116,7 +116,7 @@ def scheme_of(url: object) -> str:
 
 
 def parsed(url: object) -> str | RedisConfig | None:
-    """Check ``url``; as a RedisConfig if it names a server, which shows no password.
+    """Check ``url`` and return it, as a RedisConfig if it names a server: its repr hides passwords.
 
     Raises:
         TypeError: it is neither a str nor a RedisConfig nor None.
@@ -131,33 +131,33 @@ def parsed(url: object) -> str | RedisConfig | None:
         _nothing_behind(url)
         return url
     if scheme == "process":
-        folder_of(url)
+        directory_of(url)
         return url
     return redis_config(url)
 
 
 def _is_redis_config(url: object) -> bool:
-    # One can't have been made before its module was imported, which takes long.
+    # Importing that module is slow; if nobody has, this can't be a RedisConfig.
     module = sys.modules.get("slotwise.redis")
     return module is not None and isinstance(url, module.RedisConfig)
 
 
-def folder_of(url: str) -> str | None:
-    """The folder of a ``process://`` url; None for the usual one."""
+def directory_of(url: str) -> str | None:
+    """Return the directory in a ``process://`` url; None for the default one."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ValueError("the url process://... can't be read: a bracket is out of place") from None
+        raise ValueError("the url process://... can't be parsed: unbalanced brackets") from None
     if parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            "a url of this machine must be process:// or process:///an/absolute/folder, with three"
-            " slashes and nothing else ('?' is written %3F, '#' %23)"
+            "a url of this machine must be process:// or process:///an/absolute/directory, with"
+            " three slashes and nothing else ('?' is written %3F, '#' %23)"
         )
     return unquote(parts.path) or None
 
 
 def redis_config(url: str, **options: Any) -> RedisConfig:
-    """The server that a url names, and its namespace if it has one."""
+    """Return the server that a url names, with the namespace from its query if it has one."""
     from slotwise.redis import RedisConfig
 
     _, _, query = url.partition("?")
@@ -169,7 +169,7 @@ def redis_config(url: str, **options: Any) -> RedisConfig:
 
 def _nothing_behind(url: str) -> None:
     if url != "memory://":
-        raise ValueError("a url of this process must be memory:// and nothing else")
+        raise ValueError("a url of this process must be exactly memory://")
 
 
 def _options_of(driver: Callable[..., Semaphore]) -> set[str]:

@@ -1,7 +1,7 @@
-"""Helpers for tests of code that uses slotwise: time by hand, and leak checks.
+"""Helpers for tests of code that uses slotwise: a fake clock, settle() and leak checks.
 
-Nothing here is imported by the rest of the package. pytest is needed only for
-the fixture, which a ``conftest.py`` gets by importing it:
+The rest of the package doesn't import this module. Only the fixture needs pytest; a
+``conftest.py`` imports it:
 
     from slotwise.testing import no_leaked_slots
 """
@@ -23,17 +23,17 @@ from slotwise.memory._tracker import Tracker
 
 __all__ = ["FakeClock", "Leak", "leaked_slots", "no_leaked_slots", "settle"]
 
-# A test whose tasks are still busy after so many turns of the loop never settles.
-_MOST_TURNS = 100_000
+# A loop whose tasks are still busy after this many iterations never settles.
+_MAX_ITERATIONS = 100_000
 # For event loops that hide their queue of callbacks.
-_TURNS_BLINDLY = 100
+_BLIND_ITERATIONS = 100
 
 
 class FakeClock:
-    """Stops every clock of slotwise, and moves them by hand.
+    """Replaces the clock of slotwise by one that only `advance` moves.
 
-    Timers that fall due are run by `advance`, in their order and in the
-    calling thread, each at its own time.
+    `advance` runs the timers that become due, in order and in the calling thread, each
+    at its own time.
 
         with FakeClock() as clock:
             ...
@@ -45,7 +45,7 @@ class FakeClock:
 
     def __enter__(self) -> FakeClock:
         if clock.timekeeper.stopped:
-            raise RuntimeError("a FakeClock is running already")
+            raise RuntimeError("another FakeClock is active already")
         clock.timekeeper.stop()
         self._now = time.monotonic()
         clock.now = self.now
@@ -58,13 +58,13 @@ class FakeClock:
         clock.timekeeper.resume()
 
     def now(self) -> float:
-        """The time as slotwise sees it."""
+        """Return the current time of this clock."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the time, and run what falls due on the way."""
+        """Move the clock forward, and run the timers that become due."""
         if seconds < 0:
-            raise ValueError(f"time does not run backwards: {seconds!r}")
+            raise ValueError(f"seconds must be 0 or more, not {seconds!r}")
         target = self._now + seconds
         clock.timekeeper.run_due(target, self._move_to)
         self._move_to(target)
@@ -76,28 +76,28 @@ class FakeClock:
 async def settle() -> None:
     """Let every other task of this event loop run until it is blocked.
 
-    On event loops that hide their queue of callbacks, such as uvloop's, it lets
-    them run for a hundred turns, and can't tell whether that was enough.
+    On event loops that hide their queue of callbacks, such as uvloop's, it waits for a
+    hundred iterations, and can't tell whether that was enough.
 
     Raises:
-        RuntimeError: some task never blocks.
+        RuntimeError: a task never blocks.
     """
     loop = asyncio.get_running_loop()
     ready = getattr(loop, "_ready", None)
     if ready is None:
-        for _ in range(_TURNS_BLINDLY):
+        for _ in range(_BLIND_ITERATIONS):
             await asyncio.sleep(0)
         return
     _settling[loop] = _settling.get(loop, 0) + 1
     try:
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_ITERATIONS):
             await asyncio.sleep(0)
-            # Others who settle are no business to wait for; they wait for us.
+            # Don't wait for other calls of settle(): they wait for this one.
             if len(ready) < _settling[loop]:
                 return
     finally:
         _settling[loop] -= 1
-    raise RuntimeError(f"the loop is still busy after {_MOST_TURNS} turns")
+    raise RuntimeError(f"the event loop is still busy after {_MAX_ITERATIONS} iterations")
 
 
 _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
@@ -105,7 +105,7 @@ _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary
 
 @dataclass(frozen=True)
 class Leak:
-    """What is held of one semaphore, or one set of tiers, or waited for."""
+    """The holders and waiters of one semaphore, or of one set of tiers."""
 
     held: int
     waiting: int
@@ -119,11 +119,11 @@ class Leak:
 
 
 def leaked_slots() -> dict[int, Leak]:
-    """What is held or waited for in this process right now, by semaphore.
+    """Return what is held or waited for in this process right now, by semaphore.
 
-    All semaphores and tiers in memory count, private ones too; the keys tell them apart.
+    It covers all semaphores and tiers in memory, private ones too; the keys tell them apart.
     """
-    gc.collect()  # what nobody can reach any more is no leak
+    gc.collect()  # what is unreachable is not a leak
     found = {}
     for tiers in [thing for thing in gc.get_objects() if isinstance(thing, PathTracker)]:
         held, waiting = list(tiers.holders.values()), len(tiers.waiting)
@@ -157,11 +157,11 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     if name != "no_leaked_slots":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest  # only who asks for the fixture needs it
+    import pytest  # only the fixture needs it
 
     @pytest.fixture
     def no_leaked_slots() -> Iterator[None]:
-        """Fail a test that leaves slots held or waited for that were not before it."""
+        """Fail a test that leaves slots held, or requests waiting, that were not there before."""
         before = leaked_slots()
         yield
         none = Leak(0, 0, "")

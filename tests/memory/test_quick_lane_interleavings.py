@@ -62,7 +62,7 @@ class Stage:
         self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _tracker.lock = _registry.lock = _semaphore.lock = self.lock
         assert not section.section.busy
-        assert not section._left_to_do
+        assert not section._postponed
         assert not deliveries._deliveries.posted
         _semaphore.registry = self.registry
         _acquisition.next_key = _semaphore.next_key = itertools.count(1).__next__

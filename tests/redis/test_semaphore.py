@@ -322,7 +322,7 @@ async def test_resize_reaches_waiters_of_other_instances(config: RedisConfig) ->
     too_many = asyncio.create_task(b.acquire(3))
     await in_line(a, 1)
     await b.resize(2)
-    with pytest.raises(ValueError, match="3 slots asked of 's', which has 2"):
+    with pytest.raises(ValueError, match="3 slots requested of 's', which has 2"):
         await too_many
     for acquired in (held, second):
         await a.release(acquired)

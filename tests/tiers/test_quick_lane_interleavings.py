@@ -64,7 +64,7 @@ class Stage:
         self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
-        assert not section._left_to_do
+        assert not section._postponed
         assert not deliveries._deliveries.posted
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key

@@ -156,7 +156,7 @@ def open_backend(url: str | None) -> Backend:
             "memory:// can be seen only by its own process; use --url process:// or redis://..."
         )
     if scheme == "process":
-        return _DirectoryBackend(_urls.folder_of(where))
+        return _DirectoryBackend(_urls.directory_of(where))
     return _RedisBackend(where)
 
 

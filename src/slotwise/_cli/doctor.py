@@ -73,7 +73,7 @@ def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
     if scheme == "process":
         from slotwise._cli.doctor_directory import examine
 
-        return examine(_urls.folder_of(where))
+        return examine(_urls.directory_of(where))
     import slotwise.redis  # noqa: F401  # the first: it says what to install
     from slotwise._cli.doctor_redis import examine as examine_server
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from slotwise._cli.output import age, cut, duration, printable
 from slotwise._cli.signals import in_foreground
+from slotwise._core import fork
 from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
@@ -44,7 +45,7 @@ class _Status:
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
         self._ended = threading.Event()
-        self._writing = threading.Lock()
+        self._writing = fork.new_lock()
         self._is_shown = False
 
     def show(self) -> None:

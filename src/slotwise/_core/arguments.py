@@ -1,4 +1,4 @@
-"""Checks of what callers pass in: one sentence that names the argument and what was given."""
+"""Check arguments; the error names the argument and what was given."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Unset = Literal[_Unset.UNSET]
 MOST_SECONDS = 1e9
 
 
-# What a double holds exactly, as scripts of Redis compute in doubles. Elsewhere a larger
-# value would be no use either, and could not be moved to Redis.
+# The largest integer that a double holds exactly: Redis scripts compute in doubles. The same
+# limit applies on every driver, so that a value can be moved to Redis.
 MOST_SLOTS = 2**53
 
 
 def check_count(what: str, given: object, *, most: int | None = None) -> int:
-    """An int of at least 1, and at most ``most``."""
+    """Return an int from 1 to ``most``."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
     if given < 1:
@@ -46,7 +46,7 @@ def check_count(what: str, given: object, *, most: int | None = None) -> int:
 def check_seconds(
     what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
 ) -> float | None:
-    """A number of seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
+    """Return seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
@@ -60,18 +60,19 @@ def check_seconds(
         raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")
     if seconds > most:
         raise ValueError(
-            f"{what} must be at most {most:g} s, not {seconds:g}; None, if it may be, is no limit"
+            f"{what} must be at most {most:g} s, not {seconds:g};"
+            f" None, where accepted, means no limit"
         )
     return seconds
 
 
 def check_timeout(given: float | Unset | None, default: float | None) -> float | None:
-    """The longest wait in seconds, 0 for none, None for no limit; ``default`` if left out."""
+    """Return the longest wait in seconds, None for no limit; ``default`` if left out."""
     return default if given is UNSET else check_seconds("timeout", given, zero=True)
 
 
 def check_name(given: object) -> str | None:
-    """A non-empty str, or None for a private semaphore."""
+    """Return a non-empty str, or None for a private semaphore."""
     if given is None:
         return None
     if not isinstance(given, str):
@@ -82,7 +83,7 @@ def check_name(given: object) -> str | None:
 
 
 def check_text(what: str, given: str) -> str:
-    """A str that can be written down: one without lone surrogates."""
+    """Return a str that can be encoded: one without lone surrogates."""
     if not given.isascii():
         try:
             given.encode()
@@ -94,7 +95,7 @@ def check_text(what: str, given: str) -> str:
 
 
 def check_label(given: object) -> str | None:
-    """What an acquisition is for, as text that can be stored; None for nothing."""
+    """Return what an acquisition is for, as text that can be stored, or None."""
     if given is None:
         return None
     if not isinstance(given, str):
@@ -109,7 +110,7 @@ def check_flag(what: str, given: object) -> bool:
 
 
 def check_reason(given: object) -> str | None:
-    """Why something is closed, as text that can be stored; an empty one is none."""
+    """Return why something is closed, as text that can be stored; None if it is empty."""
     if given is None:
         return None
     if not isinstance(given, str):

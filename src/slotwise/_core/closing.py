@@ -1,7 +1,7 @@
-"""What it means to be closed: in this process for good, or everywhere until it is reopened.
+"""Which instances of a name this process has closed, and why a name is closed everywhere.
 
 A local close ends a *generation*: all instances of a name that this process has made so
-far. The closure of a name everywhere is kept where the semaphore is kept, and never here.
+far, for good. That a name is closed everywhere is stored with the semaphore, by its driver.
 Nothing here waits or wakes: drivers do.
 """
 
@@ -16,7 +16,7 @@ from slotwise._core import fork
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """That a name is closed everywhere, and why."""
+    """A name is closed everywhere, for this reason."""
 
     reason: str | None
 
@@ -24,7 +24,7 @@ class Closure:
 class Generation:
     """The instances of one name that this process made between two local closes.
 
-    Each instance has its generation and asks it; the generation knows no instances.
+    Each instance refers to its generation, and the generation to no instance.
     """
 
     __slots__ = ("__weakref__", "_leaving", "closed", "following", "has_instances")
@@ -32,11 +32,11 @@ class Generation:
     def __init__(self, leaving: Iterable[str] = ()) -> None:
         self.closed = False
         self.has_instances = False
-        self._leaving = frozenset(leaving)  # who held when the one before was closed
+        self._leaving = frozenset(leaving)  # holders from before the last close
         self.following: Generation | None = None  # once closed, the next one
 
     def admits(self, is_here: Callable[[str], bool]) -> bool:
-        """Whether newcomers are admitted; ``is_here`` tells who still holds in this process."""
+        """Return whether newcomers are admitted; ``is_here`` tells whether an id is still held."""
         if self._leaving:
             self._leaving = frozenset(each for each in self._leaving if is_here(each))
         return not self.closed and not self._leaving
@@ -45,8 +45,8 @@ class Generation:
 class Generations:
     """The current generation of each name.
 
-    A generation lives as long as something refers to it, so that names that come and go
-    leave nothing behind. Holders refer to theirs, and that to the one that waits for them.
+    A generation lives as long as something refers to it, so names that come and go leave
+    nothing behind. Holders refer to theirs, and it refers to the one that waits for them.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Generations:
         self._current: WeakValueDictionary[Hashable, Generation] = WeakValueDictionary()
 
     def current(self, key: Hashable) -> Generation:
-        """That of an instance which is made now."""
+        """Return the generation of an instance that is made now."""
         with self._lock:
             generation = self._current.get(key)
             if generation is None:
@@ -63,7 +63,7 @@ class Generations:
             return generation
 
     def close(self, key: Hashable, leaving: Iterable[str] = ()) -> None:
-        """Close all instances made so far; ``leaving`` are the ids of those who hold."""
+        """Close all instances made so far; ``leaving`` are the ids of their holders."""
         with self._lock:
             closed = self._current.pop(key, None)
             if closed is not None:
@@ -73,6 +73,6 @@ class Generations:
                     self._current[key] = following
 
     def open_names(self) -> list[Hashable]:
-        """The names of which there are open instances."""
+        """Return the names that have open instances."""
         with self._lock:
             return [key for key, each in self._current.items() if each.has_instances]

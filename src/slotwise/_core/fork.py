@@ -1,14 +1,14 @@
-"""What a forked child renews, in one place and in an order that is written down.
+"""Renew locks, identities and threads in a forked child, in a fixed order.
 
 A fork copies the memory of the process and only the thread that forks. A lock that
 another thread held stays locked in the child, a thread that was running does not
 exist there, and sockets and descriptors are shared with the parent. So everything
 of ours that outlives a call is renewed here, before ``os.fork`` returns in the child:
 
-    0  locks      each one that is not held by the forking thread is made anew; the
-                  lock of sections is held over the fork, so what it guards is whole
-    1  FORGET     drivers give up what is the parent's: identities, descriptors, sockets
-    2  THREADS    threads start again, and find all of the above done
+    0  locks      each one that the forking thread doesn't hold is made anew; the lock
+                  of sections is held during the fork, so what it guards is consistent
+    1  FORGET     drivers drop what belongs to the parent: identities, descriptors, sockets
+    2  THREADS    threads start again, after all of the above
 
 No other module registers itself with ``os.register_at_fork``. A thread that started
 before the rest was renewed would wait for a lock that nobody is left to release.
@@ -39,17 +39,17 @@ _renewals: list[tuple[Step, Callable[[], object]]] = []
 
 
 def new_lock() -> threading.RLock:
-    """A re-entrant lock that a forked child finds free, whoever held it in the parent."""
+    """Return a re-entrant lock that is free in a forked child, whoever held it in the parent."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
 
 
 def lock_held_over_forks() -> threading.RLock:
-    """A re-entrant lock that nobody else has while the process is copied.
+    """Return a re-entrant lock that the forking thread holds while the process is copied.
 
-    What it guards is never copied half changed. Whoever has it must not wait for
-    another thread.
+    So what it guards is never copied half changed. Its holder must not wait for another
+    thread.
     """
     lock = threading.RLock()
     _held.append(lock)
@@ -57,7 +57,7 @@ def lock_held_over_forks() -> threading.RLock:
 
 
 def in_child(step: Step, renew: Callable[[], object]) -> None:
-    """Have ``renew`` called in every forked child; one that fails does not stop the rest."""
+    """Call ``renew`` in every forked child; one that fails doesn't stop the others."""
     _renewals.append((step, renew))
     _renewals.sort(key=lambda entry: entry[0])  # stable
 
@@ -74,7 +74,7 @@ def _release() -> None:
 
 def _renew() -> None:
     for lock in list(_locks):
-        # A signal handler or finalizer that forks may be inside it, and will leave it.
+        # If a signal handler or finalizer forked inside it, this thread will release it.
         if not lock._is_owned():  # type: ignore[attr-defined]
             lock._at_fork_reinit()  # type: ignore[attr-defined]
     _release()

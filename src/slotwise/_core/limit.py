@@ -1,8 +1,7 @@
 """Limit: the interface of everything that can be acquired, and its context managers.
 
-Code that only takes slots and gives them back asks for a Limit: a semaphore is one, and
-so is a path through tiers. Nothing here decides who gets a slot, and nothing here
-waits: drivers do.
+Code that only acquires and releases takes a Limit: a semaphore is one, and so is a path
+through tiers. Granting slots and waiting for them is up to the drivers.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ class Limit(SameWhenCopied, ABC):
 
     __slots__ = ("__weakref__", "_blocks")
 
-    # Whether try_acquire_sync() and release_sync() have to reach something outside of
-    # this process, and may block for as long as that takes.
+    # Whether try_acquire_sync() and release_sync() do I/O, and may block for as long as that
+    # takes.
     _does_io: bool = True
 
     def __init__(self) -> None:
-        # The acquisitions of `async with limit:` blocks, latest last, by who is in them.
+        # The acquisitions of `async with limit:` blocks, latest last, by task or thread.
         self._blocks: dict[object, list[AcquisitionResult]] | None = None
 
     @property
@@ -159,7 +158,7 @@ class Limit(SameWhenCopied, ABC):
         return AcquiringContext(self, slots, timeout, check_label(label))
 
     def _check_slots(self, slots: object) -> int:
-        """Refuse what can't be a number of slots here, whatever the value is now."""
+        """Reject what can never be a valid number of slots, whatever the value is now."""
         return check_count("slots", slots)
 
     async def __aenter__(self) -> None:
@@ -192,7 +191,7 @@ class Limit(SameWhenCopied, ABC):
         """Release for a block that is left.
 
         The work is done: a driver whose server doesn't answer waits for at most
-        ``at_most`` seconds, raises nothing, and continues in the background.
+        ``at_most`` seconds, raises nothing, and goes on in the background.
         """
         return self.release(acquired)
 
@@ -209,7 +208,7 @@ class Limit(SameWhenCopied, ABC):
         self._blocks.setdefault(caller(), []).append(acquired)
 
     def _leave_block(self) -> AcquisitionResult:
-        """The latest acquisition of a block that the calling task or thread is in."""
+        """Return the latest acquisition of a block that the calling task or thread is in."""
         acquired = self._own_block() or self._others_block()
         if acquired is None:
             raise messages.block_not_entered(self._title)
@@ -220,9 +219,10 @@ class Limit(SameWhenCopied, ABC):
         return self._pop_block(who) if self._blocks and who in self._blocks else None
 
     def _others_block(self) -> AcquisitionResult | None:
-        """A block that another task entered: its generator is closed here, or its stack.
+        """Return the acquisition of a block that another task entered.
 
-        That of a task that has ended, if there is one, else the latest.
+        That happens when a generator or an exit stack is closed by another task. Prefer a
+        task that has ended, else take the latest block.
         """
         if not self._blocks:
             return None
@@ -303,7 +303,7 @@ class AcquiringContext(AcquisitionContext):
 
 
 def caller() -> object:
-    """The task that runs this, or else the thread."""
+    """Return the current task, or else the id of the thread."""
     if asyncio._get_running_loop() is not None:
         task = asyncio.current_task()
         if task is not None:

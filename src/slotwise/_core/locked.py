@@ -1,4 +1,4 @@
-"""What `Semaphore.locked` returns: something to await, that never misleads an ``if``.
+"""LockedAnswer: what `Limit.locked` returns, an awaitable that refuses to be tested unawaited.
 
 A plain coroutine is always true, so ``if semaphore.locked():`` without ``await`` would
 look right and be wrong.
@@ -23,7 +23,7 @@ class LockedAnswer(Coroutine[Any, Any, bool]):
         return self._asking
 
     def __bool__(self) -> bool:
-        self.close()  # or it would be warned about as well
+        self.close()  # or Python would warn that it was never awaited
         raise TypeError(
             "locked() has to be awaited here: 'if await semaphore.locked():';"
             " a plain thread calls semaphore.locked_sync()"
@@ -58,9 +58,9 @@ class KnownAnswer(LockedAnswer):
         self._answer = answer
 
     def _coroutine(self) -> Coroutine[Any, Any, bool]:
-        return self._tell()  # made when it is run: one that is not would be warned about
+        return self._known()  # made when needed: Python warns about one that never runs
 
-    async def _tell(self) -> bool:
+    async def _known(self) -> bool:
         return self._answer
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
-"""How acquisitions are logged, in the same words and with the same fields on every driver.
+"""Log acquisitions, with the same wording and fields on every driver.
 
 Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``, ``acquire_time`` or
-``held_time``, ``slot_number``, ``max_slots``. When something is logged is decided by the
-drivers, each with a logger of its own.
+``held_time``, ``slot_number``, ``max_slots``. Each driver decides what to log when, and has
+a logger of its own.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from slotwise._core.results import AcquisitionResult
 
 
 def cached_levels(logger: logging.Logger) -> Callable[[int, bool], bool]:
-    """Return a function of a level and True: whether that level is perhaps logged.
+    """Return a function (level, True) that says whether that level is perhaps enabled.
 
-    A Logger remembers what ``isEnabledFor`` found in a dict that it empties
-    when levels change. Looking in there costs a third of the call; True means
-    "yes, or not known: ask properly".
+    A Logger caches what ``isEnabledFor`` returned in a dict, which it clears when
+    levels change. Reading that dict costs a third of the call; True means "yes, or
+    not cached: call ``isEnabledFor``".
     """
     answers: dict[int, bool] | None = getattr(logger, "_cache", None)
     if answers is None:
         return lambda level, _: logger.isEnabledFor(level)
-    logger.isEnabledFor(DEBUG)  # so that there is an answer from the start
+    logger.isEnabledFor(DEBUG)  # fills the cache
     return answers.get
 
 

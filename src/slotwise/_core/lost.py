@@ -1,7 +1,7 @@
-"""Lost: how a holder learns that it holds nothing any more.
+"""Lost: the flag that tells a holder that its acquisition has ended without a release.
 
-A flag that is set at most once, and that threads and tasks of any event
-loop can wait for. Nothing here decides when: drivers do.
+It is set at most once; threads and tasks of any event loop can wait for it. When it is
+set is up to the drivers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Generator
 
 from slotwise._core import fork
 
-# One for all: it is held for a few instructions, and only when somebody waits or loses. Not
-# the one of sections: drivers ask for a `lost` under locks that are taken inside of that.
-# Re-entrant: a garbage collection in there may end another wait.
+# One lock for all: it is held for a few instructions, and only when somebody waits or loses.
+# Not the lock of sections: drivers use a `lost` under locks that are taken inside a section.
+# Re-entrant: a garbage collection while it is held may end another wait.
 _lock = fork.new_lock()
 
 
@@ -28,8 +28,8 @@ class Lost:
 
     def __init__(self) -> None:
         self._reason: str | None = None
-        # A lock for each thread that waits. Not an Event for all of them: its inner lock
-        # may be held by a thread that a forked child does not have.
+        # A lock for each waiting thread. Not one Event for all of them: its inner lock may be
+        # held by a thread that doesn't exist in a forked child.
         self._sleepers: list[_thread.LockType] = []
         self._futures: list[asyncio.Future[None]] = []
 

@@ -1,7 +1,7 @@
-"""MemoryGuard: how much memory there is, how much is used, and what follows from it.
+"""MemoryGuard: compare the memory in use with its limit: go on, slow down or stop.
 
-A guard answers one question: run freely, one at a time, or stop? It starts and
-stops nothing itself. One guard may watch over several runs, also at the same time.
+It starts and stops nothing itself: pipelines do. One guard may serve several runs, also at
+the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 60
 
 
 class Pressure(Enum):
-    """What the last sample means for new work."""
+    """Whether new work may start, as of the last sample."""
 
     FREE = "free"
     SLOW = "slow"
@@ -30,15 +30,15 @@ class Pressure(Enum):
 
 
 class MemoryGuard:
-    """Slows a run down above one mark of memory and stops it above another.
+    """Slows a run down above one threshold of memory, and stops it above another.
 
     Args:
-        limit_mb: what 100 % is. None: the container's limit, else the machine's memory.
-        slow_at: above this share one item at a time is started.
-        stop_at: above this share nothing is started any more.
-        interval: seconds between two samples; work in between costs nothing.
-        gauge: gives the bytes in use. None: this process's resident memory.
-        clock: tells when the next sample is due.
+        limit_mb: the limit. None: that of the container, or else the machine's memory.
+        slow_at: above this fraction of the limit, one item is started at a time.
+        stop_at: above this fraction of the limit, nothing is started.
+        interval: seconds between two samples; checks in between cost nothing.
+        gauge: returns the bytes in use. None: this process's resident memory.
+        clock: returns the time in seconds, to tell when the next sample is due.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MemoryGuard:
         self._pressure = Pressure.FREE
 
     def check(self) -> Pressure:
-        """The pressure as of the last sample, which is taken anew once it is too old."""
+        """Return the pressure as of the last sample; take another one if that is too old."""
         now = self._clock()
         if self._due is None or now >= self._due:
             with self._lock:
@@ -84,7 +84,7 @@ class MemoryGuard:
         return self._pressure
 
     def sample(self) -> int:
-        """Read the gauge now."""
+        """Take a sample now; return the bytes in use."""
         self.memory = used = self._gauge()
         self.peak_memory = max(self.peak_memory, used)
         if used > self.stop_at * self.limit_bytes:
@@ -104,11 +104,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_memory() -> int:
-    """The bytes of this process that are in memory (RSS)."""
+    """Return the resident set size of this process, in bytes."""
     try:
         with Path("/proc/self/statm").open("rb") as file:
             return int(file.read().split()[1]) * _PAGE
-    except OSError:  # no /proc: the most it ever was is the best that is to be had
+    except OSError:  # no /proc: the maximum so far has to do
         import resource
         import sys
 
@@ -119,14 +119,14 @@ def resident_memory() -> int:
 def available_memory(
     root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """The smallest limit that this process is under: its container's, or the machine's."""
+    """Return the smallest limit that applies to this process: its container's or the machine's."""
     machine = os.sysconf("SC_PHYS_PAGES") * _PAGE
     limits = [limit for limit in _cgroup_limits(root, membership) if limit < _NO_LIMIT]
     return min([machine, *limits])
 
 
 def _cgroup_limits(root: Path, membership: Path) -> list[int]:
-    """Every limit from this process's group up to the root's: each of them binds."""
+    """Return all limits from this process's group up to the root; each of them applies."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,6 +1,7 @@
-"""What callers read in exceptions and logs, in the same words on every driver.
+"""The text of messages that callers see in exceptions and logs, the same on every driver.
 
-Nothing here raises. What only one driver can say stands in that driver's own messages.
+Nothing here raises. Messages of one driver only are in its own module: `redis._diagnosis`,
+`processes._messages`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from slotwise.errors import (
 
 
 def display(name: str | None) -> str:
-    """A semaphore's name, as messages say it."""
+    """Return a semaphore's name for use in messages."""
     return "a private semaphore" if name is None else repr(name)
 
 
@@ -30,13 +31,13 @@ def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
 
 
 def occupancy(*, value: int, held: int, waiting: int) -> str:
-    """How full a limit is, for somebody who got no slot of it; a value of 0 is no limit."""
+    """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
     return f"{held} of {value or 'any number'} held, {waiting} others waiting"
 
 
 def too_many_slots(title: str, slots: int, value: int) -> ValueError:
     return ValueError(
-        f"{slots} slots asked of {title}, which has {value}: that can never be granted"
+        f"{slots} slots requested of {title}, which has {value}: that can never be granted"
     )
 
 
@@ -50,8 +51,8 @@ def value_conflict(
     )
 
 
-# Of code that asks for a slot where it has interrupted slotwise.
-INTERRUPTED = "a signal handler or finalizer that interrupted slotwise asked it for a slot"
+# For code that requests a slot while it interrupts slotwise.
+INTERRUPTED = "a signal handler or finalizer that interrupted slotwise requested a slot"
 
 
 # ---------------------------------------------------------------------- losing
@@ -60,12 +61,12 @@ KICKED = "it was kicked"
 
 
 def ttl_ended(ttl: float | None) -> str:
-    """Why `lost` was set at the end of a ttl."""
+    """Say why `lost` was set at the end of a ttl."""
     return f"its ttl of {ttl:g} s ended"
 
 
 def cancelled_after_ttl(acquisition_id: str, ttl: float | None) -> str:
-    """What the CancelledError of a task says whose ttl has ended."""
+    """Return the message of the CancelledError for a task whose ttl has ended."""
     return f"the ttl of {acquisition_id} ended after {ttl:g} s"
 
 
@@ -77,7 +78,7 @@ def closed_error(
     closure: Closure | None = None,
     make: Callable[..., SemaphoreClosed] = SemaphoreClosed,
 ) -> SemaphoreClosed:
-    """The error of those who are refused. ``subject`` is like ``'api' is``."""
+    """Return the error of a closed limit. ``subject`` is like ``'api' is``."""
     if closure is None:
         return make(f"{subject} closed")
     why = "" if closure.reason is None else f": {closure.reason}"

@@ -1,4 +1,4 @@
-"""PathBackend: what a driver offers so that tiers can be acquired together.
+"""PathBackend: the interface of a driver that can acquire several tiers together.
 
 Nothing here decides who gets a slot: in this process `_ledger.paths` does, on a
 Redis server the scripts that mirror it.
@@ -25,7 +25,7 @@ Needs: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TierSpec:
-    """What a backend needs to know of a tier; a value of 0 is no limit."""
+    """What a backend needs to know about a tier; a value of 0 means no limit."""
 
     name: str
     value: int
@@ -41,7 +41,7 @@ def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class KeyStats:
-    """How full one key of a keyed tier is; ``value`` 0 is no limit."""
+    """How full one key of a keyed tier is; ``value`` 0 means no limit."""
 
     active: int
     waiting: int
@@ -54,8 +54,8 @@ class TierStats:
 
     ``waiting`` counts the requests that wait and whose path goes through the
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
-    of its keys unless it was changed for one; 0 is no limit. ``keys`` has what is held,
-    waited for or remembered of a keyed tier.
+    of its keys unless it was changed for one; 0 means no limit. ``keys`` has the keys of a
+    keyed tier that are held, waited for or not forgotten yet.
     """
 
     active: int
@@ -65,7 +65,7 @@ class TierStats:
 
 
 class NodeStats(NamedTuple):
-    """How full one tier of a path is; ``value`` 0 is no limit.
+    """How full one tier of a path is; ``value`` 0 means no limit.
 
     ``kept`` slots are free, but not for newcomers: an older request waits for them.
     """
@@ -86,12 +86,12 @@ class PathStats:
 
     @property
     def locked(self) -> bool:
-        """Whether a newcomer would have to wait, or be refused."""
+        """Whether a newcomer would have to wait, or would be refused."""
         full = any(node.value and node.active + node.kept >= node.value for node in self.nodes)
         return full or self.closed or self.closure is not None
 
     def tightest(self) -> SemaphoreStats:
-        """That of the tier with the fewest free slots; of the widest if none has a limit."""
+        """Return the statistics of the tier with the fewest free slots, or of the widest one."""
         limited = [node for node in self.nodes if node.value]
         node = min(limited, key=lambda node: node.value - node.active, default=self.nodes[-1])
         reason = None if self.closure is None else self.closure.reason
@@ -103,8 +103,8 @@ class PathStats:
 class PathBackend(ABC):
     """Slots of several tiers, acquired together.
 
-    Paths, names and numbers are checked by the caller, and so is that a blocking call blocks
-    no event loop. Each coroutine has a twin for plain threads.
+    The caller checks paths, names and numbers, and that a blocking call doesn't block an event
+    loop. Each coroutine has a twin for plain threads.
     """
 
     __slots__ = ()
@@ -149,7 +149,7 @@ class PathBackend(ABC):
         try:
             return await self.acquire(path, timeout=0, label=label, needs=needs)
         except BackendError:
-            raise  # also if it is a time-out: nobody knows whether there was a slot
+            raise  # even if it is a timeout: nobody knows whether there was a slot
         except AcquireTimeout:
             return None
 

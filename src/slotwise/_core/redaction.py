@@ -1,8 +1,7 @@
-"""Redaction: the one function that keeps credentials out of messages, logs and reprs.
+"""Remove credentials from what messages, logs and reprs quote.
 
-Whatever is quoted and may hold a credential passes through `redact`: the text of a
-server, an argument of the wrong type, the words of a command line. What a message says
-of its own accord does not have to.
+Whatever is quoted and may contain a credential passes through `redact`: a server's reply,
+an argument of the wrong type, a command line. Our own text doesn't have to.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 HIDDEN = "***"
-WITHHELD = "words that are withheld, as they repeat a credential"
+WITHHELD = "(withheld: it repeats a credential)"
 
-# So many characters of a secret in a row are no accident. Servers cut off what they echo.
+# This many characters of a secret in a row are not a coincidence. Servers truncate what they echo.
 _FRAGMENT = 4
 
-# Of a longer quotation so much is shown.
+# Longer quotations are truncated to this many characters.
 _LONGEST = 500
 
-# What the docs and our own messages write in the place of credentials.
+# The placeholders for credentials in the docs and in our own messages.
 _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
 
 # scheme://user:password@, up to the last @ of the word; a password may contain spaces.
@@ -43,8 +42,8 @@ _ECHO = re.compile(r",? with args beginning with.*", re.DOTALL)
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return ``text`` without credentials: those of urls, and ``secrets``.
 
-    If a secret or a part of it is in the text, in whatever way it is written, nothing
-    of the text is left: what stands around it could complete it.
+    If the text contains a secret or a part of it, however it is written, all of the text is
+    withheld: what surrounds it could complete it.
     """
     text = _ECHO.sub("", text)
     for secret in secrets:
@@ -57,23 +56,23 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def quoted(words: object, secrets: Iterable[str] = ()) -> str:
-    """How a message quotes what somebody else said: redacted, and not for pages."""
+    """Return a quotation for a message: redacted, and truncated if it is long."""
     text = str(words)
     return redact(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...", secrets)
 
 
 def redacted_repr(given: object) -> str:
-    """How a message quotes an argument that it refuses."""
+    """Return the repr of an invalid argument for a message."""
     return quoted(repr(given))
 
 
 def kind_of(given: object) -> str:
-    """How a message names an argument that may be a credential as a whole: by its type."""
+    """Return the type's name, for an argument that may be a credential as a whole."""
     return type(given).__name__
 
 
 def scheme_of_unreadable(url: str) -> str:
-    """How a message names a url that it can't read: by its scheme, if it has one."""
+    """Describe a url that can't be parsed by its scheme, if it has one."""
     scheme, separator, _ = url.partition("://")
     if separator and re.fullmatch(r"[a-z]+(\+[a-z]+)?", scheme):
         return f"{scheme}://..."
@@ -91,7 +90,7 @@ def _hide_all(found: re.Match[str]) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it may be written: as it is, in a url, in quotes."""
+    """Return the ways to write a secret: as it is, in a url, in quotes."""
     return {secret, quote(secret, safe=""), repr(secret)[1:-1]} if secret else set()
 
 

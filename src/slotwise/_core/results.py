@@ -1,4 +1,4 @@
-"""What callers hold and read: the result of an acquisition, statistics, who is there."""
+"""AcquisitionResult, SemaphoreStats and Claimant: what acquiring and inspecting return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AcquisitionResult:
 
     # Not a frozen dataclass: drivers make one of these per acquisition, and a
     # frozen dataclass's __init__ costs as much as a whole uncontended acquire.
-    # For the same reason the last two are filled only by who has a use for them.
+    # For the same reason the last two are set only when they are needed.
     __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number")
     __match_args__ = ("acquisition_id", "slot_number")
 
@@ -47,7 +47,7 @@ class AcquisitionResult:
 
     @property
     def acquisition_id(self) -> str:
-        """The name of this acquisition, by which it is released."""
+        """The id of this acquisition, to release it by."""
         return self._acquisition_id
 
     @property
@@ -81,11 +81,11 @@ class AcquisitionResult:
         return self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Elsewhere it is what its id, number and token say: who watches over it stays here.
+        # In another process it has its id, number and token; what tracks it stays here.
         return AcquisitionResult, (self.acquisition_id, self.slot_number, self.fencing_token)
 
     def __copy__(self) -> Self:
-        return self  # read-only, and `lost` is told to this one
+        return self  # read-only, and the driver sets the `lost` of this object
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -105,9 +105,8 @@ class SemaphoreStats:
     """How full a semaphore is.
 
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
-    have left: that is the truth, and nothing is granted meanwhile. ``closed`` is whether
-    it is closed everywhere, ``reason`` why. Of a path through tiers without limits
-    ``max_slots`` is 0.
+    have left; nothing is granted meanwhile. ``closed`` says whether it is closed
+    everywhere, ``reason`` why. For a path through tiers without limits ``max_slots`` is 0.
     """
 
     acquired_slots: int
@@ -129,10 +128,10 @@ class Claimant:
     ``since`` is when it was granted, or when it began to wait, by the server's
     clock where there is a server. Clients that speak only the documented Redis
     protocol leave no host, pid, label or slot number behind, and as holders no time.
-    Of one that is ``unreadable``, because somebody else wrote there, nothing but the id is
-    known, with what is no text in it escaped. ``keys`` has the keys of a path through tiers,
-    ``needs`` what it takes of each tier, if that is not one slot of each; then ``slots`` is
-    what it takes of the widest.
+    Of an ``unreadable`` one, whose record none of our code wrote, only the id is known, with
+    bytes that are not text escaped. ``keys`` has the keys of a path through tiers, ``needs`` what
+    it takes of each tier, if that is not one slot of each; then ``slots`` is what it takes of
+    the widest.
     """
 
     acquisition_id: str
@@ -148,7 +147,7 @@ class Claimant:
 
 
 def acquisition_id_of(given: object) -> str:
-    """The id of what a caller wants to release: its result, or the id itself."""
+    """Return the id of an acquisition, given the id itself or the result."""
     if isinstance(given, AcquisitionResult):
         return given.acquisition_id
     if isinstance(given, str):

@@ -1,7 +1,7 @@
 """Semaphore: a limit with a name and a value, which can be inspected and controlled.
 
-What only takes slots and gives them back asks for a `Limit` instead. Nothing here decides
-who gets a slot, and nothing here waits: drivers do.
+Code that only acquires and releases takes a `Limit` instead. Granting slots and waiting for
+them is up to the drivers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Semaphore(Limit):
 
     __slots__ = ("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_ttl")
 
-    # Whether every question takes a round trip to a server.
+    # Whether every inspection takes a round trip to a server.
     _has_a_server: ClassVar[bool] = False
 
     _name: str | None

@@ -1,4 +1,4 @@
-"""Waiting and waking, once for all drivers: the lock, the clock and its alarms, wakers.
+"""Waiting and waking, for all drivers: the lock of the process, the clock, wakers, a loop thread.
 
 Nothing here decides who gets a slot: `_ledger` does.
 """

@@ -1,12 +1,11 @@
-"""Slotwise's time: the clock that is read, and the thread that calls when a time has come.
+"""Read the clock, and call methods at a given time, in one thread for all timers.
 
-Both can be stopped and moved by hand, which `slotwise.testing.FakeClock` does.
-Nothing here knows what the times are for.
+`slotwise.testing.FakeClock` replaces the clock and stops the thread. What the timers are
+for is up to their owners.
 
-Timers live in one daemon thread of their own and not in an event loop: a slot's
-ttl must end for holders in plain threads too, and after the loop that took the
-slot was closed. The thread starts with the first timer and ends when none is
-left.
+The timers run in a daemon thread and not in an event loop: a ttl must also end for
+holders in plain threads, and after the event loop of the holder was closed. The thread
+starts with the first timer and ends when none is left.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from weakref import WeakMethod
 from slotwise._core import fork
 from slotwise._wait.section import lock
 
-# Read as `_clock.now()`, never imported by name: FakeClock puts another in its place.
+# Call it as `clock.now()` and never import it by name: FakeClock replaces it.
 now: Callable[[], float] = time.monotonic
 
-# The thread looks up at least this often, so no deadline is too far for a lock's time-out.
+# The thread wakes at least this often: waiting for a condition has a maximum timeout.
 _LONGEST_NAP = 3600.0
 
-# Timers whose owner is gone are swept out when they are more than half, and more than this.
+# Timers of collected owners are removed when they are more than half, and more than this.
 _FEW_DEAD = 64
 
 
 class _Glance:
-    """The time when somebody last looked, for stamps that must cost nothing."""
+    """The time when the clock was last read, for timestamps that must cost nothing."""
 
     __slots__ = ("time",)
 
@@ -47,15 +46,15 @@ glance = _Glance()
 
 
 class Timekeeper:
-    """Calls methods when their time has come, in the order of the times."""
+    """Calls methods at given times, earliest first."""
 
     # Between any two calls:
     #   T1  while there are timers, a thread runs that will wake for the earliest,
-    #       unless the clock is stopped, or all of them can wait for somebody to look
+    #       unless the clock is stopped or all of them were set lazily
 
     def __init__(self) -> None:
-        # The lock of everything else too: who sets a timer may be in a section,
-        # and two locks could be taken in two orders.
+        # The lock of sections: timers are set inside sections too, and two locks could be
+        # taken in different orders.
         self._changed = threading.Condition(lock)
         self._timers: list[tuple[float, int, WeakMethod[Any]]] = []
         self._dead = 0
@@ -68,8 +67,8 @@ class Timekeeper:
     ) -> None:
         """Call the bound ``method`` with ``when`` at that time; there is no cancelling.
 
-        It does not keep its owner alive. With ``lazily`` no thread is started
-        for it: it is called when one is there anyway.
+        It doesn't keep its owner alive. With ``lazily`` no thread is started for it: it is
+        called once there is a thread for another timer.
         """
         with self._changed:
             if self._dead > _FEW_DEAD and self._dead * 2 > len(self._timers):
@@ -83,7 +82,7 @@ class Timekeeper:
                 self._changed.notify()
 
     def run_due(self, by: float, move_to: Callable[[float], None]) -> None:
-        """Call what falls due ``by`` then, in this thread, each at its own time."""
+        """Call all timers that are due by ``by``, in this thread, each at its own time."""
         while True:
             with self._changed:
                 if not self._timers or self._timers[0][0] > by:
@@ -95,7 +94,7 @@ class Timekeeper:
                 method(when)
 
     def stop(self) -> None:
-        """Let nothing fall due by itself any more."""
+        """Stop the clock: from now on only `run_due` calls timers."""
         with self._changed:
             self.stopped = True
 
@@ -107,7 +106,7 @@ class Timekeeper:
             self._changed.notify()
 
     def _owner_died(self, _: WeakMethod[Any]) -> None:
-        self._dead += 1  # inside a garbage collection: no more than that
+        self._dead += 1  # nothing else: this may run inside a garbage collection
 
     def _sweep(self) -> None:
         self._timers = [timer for timer in self._timers if timer[2]() is not None]
@@ -121,7 +120,7 @@ class Timekeeper:
         except RuntimeError:
             self._thread = None  # the next timer tries again
             if not sys.is_finalizing():
-                _log.exception("no thread for timers: ttls and time-outs are late")
+                _log.exception("can't start the thread for timers: ttls and timeouts are late")
 
     def _run(self) -> None:
         while True:
@@ -140,12 +139,12 @@ class Timekeeper:
             try:
                 method(when)
             except Exception:
-                # A bug, but other people's timers must ring all the same.
+                # A bug, but other timers must not suffer.
                 _log.exception("a timer failed")
-            del method  # its owner is not kept alive until the next one rings
+            del method  # so that its owner isn't kept alive until the next timer
 
     def after_fork_in_child(self) -> None:
-        """The timers were copied, the thread was not."""
+        """Start the thread again: a fork copies the timers but not the thread."""
         self._changed = threading.Condition(lock)
         self._thread = None
         if self._timers and not self.stopped:

@@ -1,7 +1,7 @@
 """LoopThread: run coroutines in an event loop of another thread, and wait for them in this one.
 
-For waits that a plain thread could not interrupt: a coroutine can be cancelled. What is
-waited for is the caller's affair.
+A wait in a plain thread can't be interrupted; a coroutine can be cancelled. What is waited for
+is up to the caller.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The one lock of this process, and how a change is made under it.
+"""Run a change under the one lock of this process, also when code interrupts itself.
 
-The interpreter runs one thread at a time anyhow, and what happens often happens
-without a lock. So one lock guards all that threads share here, ledgers, names
-and timers: a lock for each would cost memory and an order in which to take them.
+The interpreter runs one thread at a time anyway, and the frequent operations take no
+lock. So one lock guards everything that threads share in memory: ledgers, names and
+timers. A lock for each would cost memory, and an order in which to take them.
 
-A section can be interrupted in its own thread: by a garbage collection that ends
-somebody's block, or by a signal handler that releases. The lock is re-entrant,
-so that such a call does not wait for itself; it finds the section busy, and
-leaves its work to whoever leaves the section. Giving back therefore never
-blocks and never fails. Taking can't be put off, and is refused there.
+A section can be interrupted in its own thread: by a garbage collection that ends a
+block, or by a signal handler that releases. The lock is re-entrant, so such a call
+doesn't wait for itself; it finds the section busy, and queues its work for whoever
+leaves the section. A release therefore never blocks and never fails. A request can't be
+postponed, and is refused there.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 # and nobody in the section needs it, so it comes first: a fork takes them in this order.
 delivery_lock = fork.lock_held_over_forks()
 
-# Taken by `with` alone: between an acquire() and a try, a signal handler could
-# raise, and the lock would stay taken for ever.
+# Taken only by `with`: between an acquire() and a try, a signal handler could raise,
+# and the lock would stay taken forever.
 lock = fork.lock_held_over_forks()
 
 
 class _Section:
-    """Whether somebody is changing something; read without the lock by who only wonders."""
+    """Whether a section is running; may be read without the lock."""
 
     __slots__ = ("busy",)
 
@@ -42,14 +42,14 @@ class _Section:
 
 section = _Section()
 
-_left_to_do: deque[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]] = deque()
+_postponed: deque[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]] = deque()
 
 
 def exclusive(work: Callable[..., T], *args: Any) -> T:
-    """Run ``work`` while nobody else changes anything.
+    """Run ``work`` in a section, and return its result.
 
     Raises:
-        RuntimeError: this thread is in the middle of another change.
+        RuntimeError: this thread is in the middle of another section.
     """
     try:
         with lock:
@@ -61,27 +61,27 @@ def exclusive(work: Callable[..., T], *args: Any) -> T:
             finally:
                 section.busy = False
     finally:
-        if _left_to_do:
-            _do_what_is_left()
+        if _postponed:
+            _run_postponed()
 
 
 def exclusive_or_later(work: Callable[..., T], *args: Any, then: Callable[[T], None]) -> None:
-    """Run ``work`` like `exclusive`, and ``then`` with its result after the lock.
+    """Run ``work`` like `exclusive`, then call ``then`` with its result, without the lock.
 
-    If this thread is in the middle of another change, both run after that.
+    If this thread is in the middle of another section, both run after that.
     """
-    _left_to_do.append((work, args, then))
-    _do_what_is_left()
+    _postponed.append((work, args, then))
+    _run_postponed()
 
 
-def _do_what_is_left() -> None:
-    while _left_to_do:
+def _run_postponed() -> None:
+    while _postponed:
         with lock:
-            if section.busy or not _left_to_do:
-                return  # who is busy looks here when it is done
+            if section.busy or not _postponed:
+                return  # whoever is in the section runs the rest when it leaves
             section.busy = True
             try:
-                work, args, then = _left_to_do.popleft()
+                work, args, then = _postponed.popleft()
                 result = work(*args)
             finally:
                 section.busy = False

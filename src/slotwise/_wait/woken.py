@@ -1,8 +1,8 @@
-"""Who was granted slots and has not run since: newcomers of the same event loop let them go first.
+"""Woken: let tasks that were granted slots run before newcomers of the same event loop.
 
 A grant makes a task ready to run, but others run before it. Without this, one of them could
-take a slot that came free as well, and enter before a task that was granted its slot earlier.
-Who is granted what is the ledger's decision; this is only about who enters first.
+take a slot that became free as well, and enter before a task that was granted its slot
+earlier. The ledger decides who is granted what; this is only about who enters first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The names: which tracker stands behind one, and when an idle one is forgotten.
+"""Registry: find the tracker of a name, and forget trackers that have been idle for long.
 
-Nothing here is scanned as a whole. Each tracker stands in the wheel under the
-second in which it may be forgotten at the earliest; only those whose second
-has come are looked at, and put back if they were used meanwhile.
+Nothing here scans all names. A timer wheel has each tracker under the second in which it
+may be forgotten at the earliest; only those whose second has come are examined, and put
+back if they were used meanwhile.
 
-All methods want to be called in the section, unless they say otherwise.
+Call all methods in the section, unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slotwise._wait.section import exclusive, lock
 from slotwise.memory._acquisition import MemoryClaim
 from slotwise.memory._tracker import Tracker
 
-# How many due trackers are looked at in one go: by somebody who makes a new
-# one, who must not notice, and by the timer's thread, which must not keep the lock.
+# How many due trackers are examined at once: by a caller that creates one, which must not
+# be delayed, and by the timer's thread, which must not hold the lock for long.
 _AT_ONCE_IN_PASSING = 64
 _AT_ONCE_BY_TIMER = 1000
 
@@ -31,7 +31,7 @@ class Registry:
 
     # Between any two calls:
     #   R1  no tracker in _trackers is retired
-    #   R2  every tracker in _trackers that has not ended stands in the wheel exactly once
+    #   R2  every tracker in _trackers that has not ended is in the wheel exactly once
     #   R3  no second in the wheel is earlier than _next_look
 
     def __init__(self, empty_queue_max_ttl: float = 60.0) -> None:
@@ -40,11 +40,11 @@ class Registry:
         self._wheel: dict[int, list[Tracker]] = {}
         self._next_look: float = NEVER
         self._timer: float = NEVER  # when `_on_timer` is called, if there is a thread for it
-        self._peak = 0  # how many names there have been since memory was given back
+        self._peak = 0  # the most names since the dict was last copied
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
         self._holders: dict[Hashable, MemoryClaim] = {}
-        # Of instances whose tracker was retired; those of the others close with theirs.
+        # Of instances whose tracker was retired; other instances are closed with their tracker.
         self.generations = Generations()
         self._closures: dict[str, Closure] = {}
 
@@ -52,7 +52,7 @@ class Registry:
         return len(self._trackers)
 
     def tracker_for(self, name: str, value: int) -> Tracker | None:
-        """The tracker of ``name``, made if there is none; None if another value is in use."""
+        """Return the tracker of ``name``, made if needed; None if another value is in use."""
         tracker = self._trackers.get(name)
         if tracker is not None:
             if tracker.accepts(value) or tracker.closed:
@@ -72,31 +72,31 @@ class Registry:
         return tracker
 
     def get(self, name: str) -> Tracker | None:
-        """The tracker of ``name``, whatever its value, if there is one."""
+        """Return the tracker of ``name``, whatever its value; None if there is none."""
         return self._trackers.get(name)
 
     def forget(self, tracker: Tracker) -> None:
-        """Give the name of a closed tracker free; the last holder has left."""
+        """Forget a closed tracker, whose last holder has left: its name can be used again."""
         if tracker.name is not None and self._trackers.get(tracker.name) is tracker:
             del self._trackers[tracker.name]
 
     def close(self, name: str) -> None:
-        """Note that the instances of a name made so far are closed."""
+        """Close the instances of a name that were made so far."""
         self.generations.close(name)
 
     def close_everywhere(self, name: str, closure: Closure) -> None:
-        """Note that a name is closed until `reopen`, for the life of this process."""
+        """Remember that a name is closed until `reopen`, or until this process ends."""
         self._closures[name] = closure
 
     def reopen(self, name: str) -> None:
         self._closures.pop(name, None)
 
     def closure_of(self, name: str) -> Closure | None:
-        """Why a name is closed everywhere, if it is."""
+        """Return why a name is closed everywhere; None if it is open."""
         return self._closures.get(name)
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
-        """Statistics by name, fullest first. May be called anywhere."""
+        """Return statistics by name, fullest first. May be called outside the section."""
         with lock:
             if names is None:
                 found = {name: tracker.snapshot() for name, tracker in self._trackers.items()}
@@ -127,12 +127,12 @@ class Registry:
 
     def _set_timer(self, second: float) -> None:
         self._next_look = second
-        if second < self._timer:  # else the one that is set rings early enough
+        if second < self._timer:  # else the one that is set is early enough
             self._timer = second
             clock.timekeeper.call_at(second, self._on_timer, lazily=True)
 
     def _look_at_due(self, now: float, at_most: int) -> None:
-        """Forget those of the due trackers that have been idle for long enough."""
+        """Forget the due trackers that have been idle for long enough."""
         self._peak = max(self._peak, len(self._trackers))
         for second in sorted(self._wheel):
             if second > now or at_most <= 0:
@@ -155,7 +155,7 @@ class Registry:
             self._set_timer(min(self._wheel))
 
     def _forget_if_idle(self, tracker: Tracker, now: float) -> bool:
-        """True if ``tracker`` has no business in the wheel any more."""
+        """Return True if ``tracker`` doesn't belong into the wheel any more."""
         name = tracker.name
         assert name is not None
         if self._trackers.get(name) is not tracker or tracker.is_ended:
@@ -171,19 +171,19 @@ class Registry:
         return True
 
     def _give_memory_back(self) -> None:
-        """A dict never shrinks by itself: copy it when most of it is empty."""
+        """Copy the dict when most of it is empty: it never shrinks by itself."""
         if len(self._trackers) * 8 < self._peak:
             self._trackers = dict(self._trackers)
             self._peak = len(self._trackers)
 
     def _on_timer(self, _when: float) -> None:
-        """Called by the timer, outside the section; it goes there for short times only."""
+        """Called by the timer, outside the section, which it enters for short times only."""
         self._timer = NEVER
         while exclusive(self._look_for_a_while):
             pass
 
     def _look_for_a_while(self) -> bool:
-        """Whether there is more to look at now."""
+        """Examine some due trackers; return whether more are due."""
         glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_BY_TIMER)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.paths import PathBackend, TierSpec
 from slotwise._core.semaphore import Semaphore
-from slotwise._urls import folder_of
+from slotwise._urls import directory_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory._paths import MemoryPaths
@@ -54,7 +54,7 @@ def choose_backend(
     if isinstance(url, str):
         if atomic:
             raise ValueError("tiers in process:// need atomic=False; memory:// and redis:// don't")
-        return _in_a_folder(specs, url, name, ttl)
+        return _in_directory(specs, url, name, ttl)
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
 
@@ -79,14 +79,14 @@ def choose_backend(
     return StagedPaths(specs, on_redis, name=name or DEFAULT_NAME, scope=scope)
 
 
-def _in_a_folder(
+def _in_directory(
     specs: Sequence[TierSpec], url: str, name: str | None, ttl: float | None
 ) -> PathBackend:
     from slotwise.processes import ProcessSemaphore
 
-    folder = folder_of(url)
+    directory = directory_of(url)
 
-    def in_folder(full_name: str | None, value: int) -> Semaphore:
-        return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=folder)
+    def made_in_directory(full_name: str | None, value: int) -> Semaphore:
+        return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=directory)
 
-    return StagedPaths(specs, in_folder, name=name, scope=url)
+    return StagedPaths(specs, made_in_directory, name=name, scope=url)
