@@ -119,7 +119,9 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None) -> Semaphore:
         from slotwise.processes import ProcessSemaphore
 
         try:
-            return ProcessSemaphore.existing(given.name, directory=_urls.folder_of(url), **options)
+            return ProcessSemaphore.existing(
+                given.name, directory=_urls.directory_of(url), **options
+            )
         except LookupError:
             pass
     elif given.limit is None:
