@@ -1,6 +1,6 @@
-"""What both ledgers do in the same way: who holds until when, and ending what is due.
+"""BaseLedger: what both ledgers share: holders, their deadlines, and ending expired claims.
 
-Who is granted what is decided in `ledger` for a semaphore, in `paths` for tiers.
+Who is granted what is decided in `ledger` for a semaphore, and in `paths` for tiers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims: one request for slots each, from its arrival to its end.
+"""Claim: one request for slots, from its arrival to its end.
 
 Once it is granted, a claim is also what the caller gets: the AcquisitionResult. Drivers
 subclass it to keep a waker, a task or a label beside it.

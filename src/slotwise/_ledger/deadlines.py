@@ -1,4 +1,4 @@
-"""Whose time is up next: earliest deadline first.
+"""Deadlines: find what expires next, earliest first.
 
 A deadline lives in one of two places. New ones are put into ``young``, a plain
 dict, because nearly every acquisition ends long before its deadline and a dict

@@ -1,4 +1,4 @@
-"""What is always true of a ledger: its life cycle as a table, its invariants as code.
+"""Check the invariants of a ledger, and list the life cycle of a claim as a table.
 
 Tests call `check` after every step; the documentation draws its diagram from
 `LIFE_CYCLE`. Nothing here runs in production.

@@ -1,4 +1,4 @@
-"""The rules of a semaphore: strict FIFO, never over the value, nothing lost.
+"""Ledger: grant the slots of a semaphore in strict FIFO order, never over its value.
 
 Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
 told which claims are granted.

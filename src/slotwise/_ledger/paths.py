@@ -1,4 +1,4 @@
-"""The rules of atomic paths: what is needed of every tier at one instant, or nothing.
+"""PathLedger: grant what a request needs of every tier at one instant, or nothing.
 
 A *path* is one key for each tier, narrow to wide; a *node* is one key of one
 tier, with a value and a count of what is held. A request needs one slot of each

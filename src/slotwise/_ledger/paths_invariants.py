@@ -1,4 +1,4 @@
-"""What is always true of a ledger of paths, as code.
+"""Check the invariants of a ledger of paths.
 
 Tests call `check` after every step. Nothing here runs in production.
 """

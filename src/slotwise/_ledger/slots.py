@@ -1,4 +1,4 @@
-"""Slot numbers: which are free, and which come into circulation when more are needed.
+"""Hand out the lowest free slot numbers, and put new ones into circulation when needed.
 
 This module doesn't know who holds a number or waits for one; ledgers do. A taker on the quick
 lane pops numbers of ``free`` at any time (see `ledger`), so whatever is done here copes with

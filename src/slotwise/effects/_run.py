@@ -1,7 +1,7 @@
 """run: the deterministic interpreter, on virtual time.
 
-Here are the order of tasks (round-robin, or drawn from a seed) and the watching
-of steps. What effects mean is the scheduler's business.
+It chooses the order of tasks (round-robin, or drawn from a seed) and counts their steps.
+The scheduler performs the effects.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What a task waits for may come from outside (an awaitable, a timer) or from any
 task (a promise, a permit that anybody may release): then it can go on. Otherwise
 it needs certain tasks, and can go on if one of them can. The rest is stuck.
-What to do about it is the interpreter's business.
+The interpreter decides what to do about it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The timers of a run's tasks, earliest first.
 
 A task has one timer at most. One that is dropped stays in the heap, dead, until
-it comes up or the dead are in the majority. What happens when a time has come is
-the scheduler's business.
+it comes up or the dead are in the majority. The scheduler decides what happens when a
+timer is due.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waiting for tasks and promises: one of them, all of them, the first of them.
 
-When a task ends and what runs next are the scheduler's business; here is what
-an end means to those who wait for it.
+The scheduler decides when a task ends and what runs next; this module tells the tasks
+that wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Driver 1: the asyncio tasks of any event loop, and the plain threads, of this process."""
+"""The memory driver: limits for the tasks of all event loops, and the threads, of this process."""
 
 from slotwise.memory._semaphore import MemorySemaphore
 

@@ -1,8 +1,8 @@
-"""What both trackers do in the same way: ask, withdraw, wake, end what is due.
+"""BaseTracker: what both trackers share: request, withdraw, wake waiters, end expired claims.
 
-Every verb here decides in the section and acts after it: those whose wait has ended are
-posted inside and woken outside, in the order of the grants. A grant that can't be delivered
-goes to the next waiter. Who is granted what is decided by the ledger that a tracker is.
+Every verb here decides in the section and acts after it: claims whose wait has ended are
+queued inside and woken outside, in the order of the grants. A grant that can't be delivered
+goes to the next waiter. The ledger that a tracker is decides who is granted what.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Who holds and who waits in a semaphore of this process, for people who ask.
+"""List the holders and waiters of a semaphore of this process.
 
-Only read from what the tracker has anyway: the quick lane keeps no record for this.
+This only reads what the tracker has anyway: the quick lane keeps no records for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the memory driver logs, on the logger ``slotwise.memory``, and when it can skip that.
+"""Log acquisitions in memory, on the logger ``slotwise.memory``, unless nobody listens.
 
-The words and the fields are those of every driver: see `slotwise._core.log`.
+The wording and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PathTracker: what all objects of the same tiers share.
 
-What the tracker of a semaphore does in the same way is in `_base_tracker`; here is what only
-tiers have: keys that come and go, work that is done piece by piece, and successors.
+What it shares with the tracker of a semaphore is in `_base_tracker`. Here is what only tiers
+have: keys that come and go, work that is done piece by piece, and successors.
 """
 
 from __future__ import annotations

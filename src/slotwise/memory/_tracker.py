@@ -1,7 +1,7 @@
 """Tracker: what all instances of one semaphore share.
 
-What a tracker of tiers does in the same way is in `_base_tracker`; here is what only a
-semaphore has: the line of its blocks, its statistics, its name in the registry.
+What it shares with the tracker of tiers is in `_base_tracker`. Here is what only a semaphore
+has: the line of its blocks, its statistics, its name in the registry.
 """
 
 from __future__ import annotations

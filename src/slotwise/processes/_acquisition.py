@@ -1,7 +1,6 @@
-"""One claim of this process: from the request to its end, and what its caller gets.
+"""ProcessAcquisition: one claim of this process, from its request to its end; also its result.
 
-Nothing here decides anything: the ledger in the semaphore's file does, and `_local_claims`
-tells the acquisition what happened.
+The ledger in the semaphore's file decides what happens to it, and `_local_claims` tells it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contents of one semaphore's file: a snapshot, the records since, and a root.
+"""Journal: read and write one semaphore's file: a snapshot, the records since, and a root.
 
     0     root          where the snapshot starts and the records end, with a checksum; twice
     128   lock queue    see `_lock_queue`

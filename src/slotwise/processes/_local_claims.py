@@ -1,4 +1,4 @@
-"""The acquisitions of this process in one semaphore, and how they learn what happened.
+"""LocalClaims: the acquisitions of this process in one semaphore; tell them what happened.
 
 Events are handled while the locks are held. What runs other code, or makes other system
 calls, is collected in an `AfterUnlock` and done when the locks are released.

@@ -1,6 +1,6 @@
-"""What this driver logs about single acquisitions, on the logger ``slotwise.processes``.
+"""Log the acquisitions of this driver, on the logger ``slotwise.processes``.
 
-The words and the fields are those of every driver: see `slotwise._core.log`.
+The wording and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The messages that callers of this driver see, and no other driver has."""
+"""The text of messages that only this driver has; the shared ones are in `_core.messages`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What can be done to a semaphore: each operation is one change of its file.
+"""Request, release, kick, resize, close and inspect: each operation is one change of the file.
 
-Who gets a slot is decided by the ledger in the state. The operations check first whether
-the caller may ask at all, and that no dead process is in its way.
+The ledger in the state decides who gets a slot. The operations first check whether the
+caller may ask at all, and remove the claims of dead processes.
 """
 
 from __future__ import annotations

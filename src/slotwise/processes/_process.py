@@ -1,4 +1,4 @@
-"""This process as the others in a directory see it, and the files that it has open.
+"""LocalProcess: the identity of this process in a directory, and the files that it has open.
 
 Its identity is drawn at random for each process and after each fork, so that a reused pid is
 never mistaken for the process that had it before.

@@ -1,7 +1,7 @@
 """ProcessSemaphore: the public class of the driver for the processes of one machine.
 
-It checks arguments, requests slots, waits and cleans up. Who gets a slot is decided by the
-ledger in the semaphore's file; how that is changed is not known here, see `_operations`.
+It checks arguments, requests slots, waits and cleans up. The ledger in the semaphore's file
+decides who gets a slot; `_operations` changes that file.
 """
 
 from __future__ import annotations

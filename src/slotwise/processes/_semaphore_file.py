@@ -1,11 +1,11 @@
-"""One semaphore's file: how the threads of this process and other processes change it in turn.
+"""SemaphoreFile: change one semaphore's file, one thread and one process at a time.
 
 A change is made under two locks: a mutex for the threads here, and the file's lock for other
 processes; neither is held while waiting for the other. Before a change is made, the state is
 brought up to date: what others wrote is applied, expired holds and waits are ended, and so
 is what could not be withdrawn before.
 
-What the changes are is not known here: see `_operations`.
+The changes themselves are in `_operations`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The state of one semaphore, and how each record of its journal changes it.
+"""State: apply the records of a journal to the ledger of one semaphore.
 
-It is a ledger with a few facts beside it. Every process that uses the semaphore applies the
+A state is a ledger with a few more fields. Every process that uses the semaphore applies the
 same records in the same order and so reaches the same state: nothing here may depend on
 anything but the records. It reads no clock and no file, and doesn't know who is alive.
 

@@ -1,10 +1,10 @@
-"""How processes wake each other's waiters, and learn that another process has ended.
+"""Wake the waiters of other processes, and notice that another process has ended.
 
 Each process has a FIFO in the directory, and one daemon thread that sleeps until something
 is written to it, or until a process ends that our waiters wait for. A message names a
 semaphore and means only "read its file": a message too many or too few does no harm.
 
-Who is granted what is not decided here, but in the semaphore's file. FIFOs are used instead
+The ledger in the semaphore's file decides who is granted what. FIFOs are used instead
 of sockets because the path of a socket has to be short.
 """
 

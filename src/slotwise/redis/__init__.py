@@ -1,4 +1,4 @@
-"""Driver 3: the semaphores of a fleet, kept by a Redis server."""
+"""The Redis driver: limits for all processes that use one Redis server."""
 
 try:
     import hiredis as _hiredis  # noqa: F401  # before any module here needs them

@@ -1,6 +1,6 @@
-"""What the Redis driver logs about single acquisitions, on the logger ``slotwise.redis``.
+"""Log the acquisitions of the Redis driver, on the logger ``slotwise.redis``.
 
-The words and the fields are those of every driver: see `slotwise._core.log`.
+The wording and the fields are those of every driver: see `slotwise._core.log`.
 """
 
 from __future__ import annotations

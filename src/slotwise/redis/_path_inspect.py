@@ -1,4 +1,4 @@
-"""How full one path through tiers is, and who holds or waits: the replies of inspect_path.lua."""
+"""Read the replies of inspect_path.lua: how full one path is, and who holds or waits."""
 
 from __future__ import annotations
 
