@@ -53,7 +53,7 @@ def semaphore(
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
             ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
-            `RedisConfig`; ``?namespace=...`` may stand in its url as well.
+            `RedisConfig`; its url may contain ``?namespace=...`` as well.
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.

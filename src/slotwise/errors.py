@@ -1,7 +1,7 @@
 """Every exception that slotwise raises on purpose.
 
 Each one is a SlotwiseError and also the builtin a careful caller would expect,
-so that ``except TimeoutError`` works in code that knows nothing of slotwise.
+so that ``except TimeoutError`` works in code that doesn't know slotwise.
 Wrong arguments raise plain TypeError and ValueError: they are bugs of the caller.
 """
 

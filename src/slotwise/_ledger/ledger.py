@@ -233,7 +233,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return self.settle() + waiters
 
     def reopen(self, now: float = 0.0) -> list[C]:
-        """Undo `close`: newcomers are granted slots again. Who is granted now is returned."""
+        """Undo `close`: newcomers are granted slots again. Return the claims that are granted."""
         self.closed = False
         self._rebalance()
         return self.settle(now)
@@ -282,7 +282,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             key, claim = waiting.popitem(last=False)
             if not self._seat(claim, now):
                 # The head does not fit, so nobody passes it: a stream of small
-                # requests would otherwise starve a large one for ever.
+                # requests would otherwise starve a large one forever.
                 waiting[key] = claim
                 waiting.move_to_end(key, last=False)
                 break

@@ -1,6 +1,6 @@
 """What a ledger of paths is made of: claims, nodes with their slots, groups of waiters, tiers.
 
-The rules that they follow stand in `paths`; nothing here grants anything.
+The rules are in `paths`; nothing here grants anything.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Node(SlotPool):
         self.used = now  # when a slot of it was last given back
 
     def has_room(self, need: int, group: Group | None = None) -> bool:
-        """Whether so many slots are free and not kept for another than ``group``."""
+        """Whether this many slots are free and not kept for another group than ``group``."""
         kept = 0 if self.kept_for is group else self.kept
         return self.in_use + kept + need <= self.value
 
@@ -114,7 +114,7 @@ class Node(SlotPool):
         return 1
 
     def take(self, need: int) -> Sequence[range]:
-        """Take so many slots; return their numbers, or nothing if there are too few."""
+        """Take this many slots; return their numbers, or nothing if there are too few."""
         taken = 0
         try:
             while taken < need:
@@ -288,7 +288,7 @@ class TierNodes:
 
     def make(self, key: Hashable, now: float) -> Node:
         self.nodes[key] = node = self._node(self.index, key, self.value_of(key) or UNLIMITED, now)
-        if key is not None:  # a tier without keys has one node, for ever
+        if key is not None:  # a tier without keys has one node, always
             self._made += 1
             heappush(self._ages, (now, self._made, node))
         return node

@@ -333,7 +333,7 @@ class PathLedger(BaseLedger[C]):
     def trim(self, now: float) -> None:
         """Forget the longest idle nodes of tiers that remember too many."""
         for tier in self.tiers:
-            # Not counted, but at most so many can be in use.
+            # Not counted, but no more than this can be in use.
             busy = len(self.holders) + len(self.waiting)
             too_many = len(tier.nodes) - busy - tier.max_idle
             if too_many > 0:

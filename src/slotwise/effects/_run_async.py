@@ -114,14 +114,14 @@ class Bridge:
             if when is None and not self.looked:
                 when = self.next_look
             if when is not None:
-                timer = self.loop.call_at(when, self.ring)
+                timer = self.loop.call_at(when, self.end_pause)
             await self.alarm
         finally:
             self.alarm = None
             if timer is not None:
                 timer.cancel()
 
-    def ring(self) -> None:
+    def end_pause(self) -> None:
         if self.alarm is not None and not self.alarm.done():
             self.alarm.set_result(None)
 
@@ -170,4 +170,4 @@ class Awaiting:
             scheduler.throw(task, failure)
         else:
             scheduler.wake(task, future.result())
-        self.bridge.ring()
+        self.bridge.end_pause()

@@ -1,6 +1,6 @@
 """The semaphores of a run: the handle that programs have, and the queue behind it.
 
-Who gets a permit is decided by the ledger that all drivers share. Those who want
+The ledger that all drivers share decides who gets a permit. Those who want
 one permit for as long as it takes stand in its line, all others in its queue of
 claims. Who was granted which permit is written down in `permits`; what programs
 may ask for is in `semaphore_effects`.

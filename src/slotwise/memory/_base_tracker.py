@@ -170,7 +170,7 @@ class BaseTracker(BaseLedger[C]):
     # ------------------------------------------------------------------ time
 
     def arm(self, when: float) -> None:
-        """Have the alarm ring at ``when`` or earlier."""
+        """Set the alarm to ``when``, unless it is set to an earlier time."""
         exclusive_or_later(self._ring_by, when, then=nothing)
 
     def _ring_by(self, when: float) -> None:

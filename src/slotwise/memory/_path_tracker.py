@@ -72,10 +72,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.name = name
         self.alarm = NEVER  # when `_ring` is called next
         self.woken = Woken()
-        self.roomy = UNLIMITED  # with so many keys nobody has to look whether some are idle
+        self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
 
     def bound_idle(self, max_idle_keys: int) -> None:
-        """Remember at most so many idle keys of each tier."""
+        """Remember at most ``max_idle_keys`` idle keys of each tier."""
         for tier in self.tiers:
             tier.max_idle = max_idle_keys
         # Most keys are in the narrowest tier; the others are looked at along with it.

@@ -51,7 +51,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         name: what objects share the tiers by; None makes private ones.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
-        max_idle_keys: of each keyed tier at most so many idle keys are remembered,
+        max_idle_keys: how many idle keys of each keyed tier are kept at most,
             those used last; None remembers all until they are forgotten by `forget_idle`.
         closed_error: makes what is raised once it is closed.
     """

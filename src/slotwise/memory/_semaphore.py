@@ -1,8 +1,8 @@
 """MemorySemaphore: the public class of the memory driver.
 
-It finds the tracker behind its name, and waits. Who gets a slot is decided by
-the ledger in the tracker; the way past all that, the ledger's quick lane, is
-here for ``async with semaphore:`` and in `_acquisition` for everything else.
+It finds the tracker of its name, and waits. The ledger in the tracker decides who
+gets a slot. The shortcut past both, the ledger's quick lane, is here for ``async with
+semaphore:`` and in `_acquisition` for everything else.
 """
 
 from __future__ import annotations
@@ -521,7 +521,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
         Args:
             names: only these; unknown ones are left out.
-            limit: at most so many.
+            limit: the largest number of semaphores to return.
         """
         return cls.get_acquired_stats_sync(names, limit)
 

@@ -143,7 +143,7 @@ class Flow:
     def take_in(self, item: Any) -> WorkItem | None:
         """An item came from the source; what to start, if that is decided by now.
 
-        A ``weight``, ``priority`` or ``group_key`` that raises, or gives a weight
+        A ``weight``, ``priority`` or ``group_key`` that raises, or returns a weight
         that never fits, fails this one item.
         """
         self._pulled += 1

@@ -14,7 +14,7 @@ from slotwise.pipeline._report import Report
 def progress_bar(
     total: int | None = None, *, description: str = "working", console: Any = None
 ) -> Iterator[Callable[[Report], None]]:
-    """Show a bar while the block runs; give what it gives as ``on_progress``.
+    """Show a bar while the block runs; pass what it yields as ``on_progress``.
 
         with progress_bar(total=1000) as show:
             report = await run_bounded(fn, source, limit=10, on_progress=show)

@@ -69,7 +69,7 @@ class ReplyDeadlines:
     """
 
     # Between any two ticks:
-    #   D1  if a reply is awaited, the timer rings no later than its deadline
+    #   D1  if a reply is awaited, the timer is set to its deadline or earlier
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

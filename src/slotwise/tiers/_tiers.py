@@ -1,7 +1,7 @@
 """Tiers: several limits taken together, narrow to wide.
 
-It checks what callers pass in, and chooses the backend. Who gets what is
-decided there: all at one instant (`slotwise._core.paths`), or stage by stage (`_staged`).
+It checks arguments, and chooses the backend, which decides who gets what:
+all at one instant (`slotwise._core.paths`), or stage by stage (`_staged`).
 """
 
 from __future__ import annotations
