@@ -67,10 +67,22 @@ async def manager(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., SlotM
 @pytest_asyncio.fixture
 async def tiers(atomic: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
     """Makes atomic tiers of the backend at hand, closed after the test."""
+    async for make in _made_with(atomic):
+        yield make
+
+
+@pytest_asyncio.fixture
+async def any_tiers(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
+    """Makes tiers of the backend at hand, atomic or staged, closed after the test."""
+    async for make in _made_with(anywhere):
+        yield make
+
+
+async def _made_with(given: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
     made: list[Tiers] = []
 
     def make(*tiers: Tier, **options: Any) -> Tiers:
-        made.append(Tiers(*tiers, **{**atomic, **options}))
+        made.append(Tiers(*tiers, **{**given, **options}))
         return made[-1]
 
     yield make
@@ -89,6 +101,12 @@ class Look:
     async def waiting(self, tiers: Tiers, tier: str, count: int) -> None:
         async def so_many() -> bool:
             return (await tiers.stats())[tier].waiting == count
+
+        await self.until(so_many)
+
+    async def waiters(self, tiers: Tiers, count: int) -> None:
+        async def so_many() -> bool:
+            return len(await tiers.waiters()) == count
 
         await self.until(so_many)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -42,8 +43,8 @@ def make(anywhere: dict[str, Any]) -> Any:
     """Makes tiers of one name."""
     name = f"closing-{os.getpid()}-{next(_names)}"
 
-    def make(**options: Any) -> Tiers:
-        tiers = Tier("user", 1, keyed=True), Tier("all", 2)
+    def make(*tiers: Tier, **options: Any) -> Tiers:
+        tiers = tiers or (Tier("user", 1, keyed=True), Tier("all", 2))
         return Tiers(*tiers, **{**anywhere, "name": name, **options})
 
     return make
@@ -153,10 +154,48 @@ async def test_private_tiers_are_closed_alone():
         pass
 
 
-async def test_staged_tiers_without_a_common_limit_can_not_be_closed_everywhere():
-    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 0), atomic=False)
-    with pytest.raises(TypeError, match="can't be closed everywhere"):
-        await tiers.close_everywhere()
+@pytest.mark.parametrize("wide", [(), (Tier("all", 2),), (Tier("all", 0),)])
+async def test_close_everywhere_fails_those_who_wait_for_a_key(make, speak, look, wide):
+    user = Tier("user", 1, keyed=True)
+    tiers, other = make(user, *wide), make(user, *wide)
+    held = await speak.acquire(tiers, user="a")
+    waiter = asyncio.create_task(speak.acquire(other, user="a"))
+    await look.waiting(other, "user", 1)
+    await speak.close_everywhere(tiers, "stocktaking")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await asyncio.wait_for(waiter, 30)
+    assert closed.value.reason == "stocktaking"
+    for refused in (tiers, other, make(user, *wide)):
+        for key in "ab":
+            for verb in (speak.acquire, speak.try_acquire):
+                with pytest.raises(SemaphoreClosed) as closed:
+                    await asyncio.wait_for(verb(refused, user=key), 30)
+                assert closed.value.reason == "stocktaking"
+    assert await speak.release(tiers, held) is True
+    await speak.reopen(make(user, *wide))
+    for key in "ab":
+        acquired = await speak.acquire(other, user=key, timeout=0)
+        assert await speak.release(other, acquired) is True
+    await speak.close(tiers)
+
+
+async def test_a_process_closes_staged_tiers_for_those_of_another(tmp_path, look):
+    url = f"process://{tmp_path}/slots"
+    code = (
+        "from slotwise import Tier, Tiers\n"
+        "tiers = Tier('user', 1, keyed=True), Tier('all', 2)\n"
+        "tiers = Tiers(*tiers, name='t', url=%r, atomic=False)\n"
+        "tiers.close_everywhere_sync('elsewhere')"
+    )
+    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="t", url=url, atomic=False)
+    held = await tiers.acquire(user="a")
+    waiter = asyncio.create_task(tiers.acquire(user="a"))
+    await look.waiting(tiers, "user", 1)
+    closing = await asyncio.create_subprocess_exec(sys.executable, "-c", code % url)
+    assert await closing.wait() == 0
+    with pytest.raises(SemaphoreClosed, match="elsewhere"):
+        await asyncio.wait_for(waiter, 30)
+    await tiers.release(held)
 
 
 async def test_managers_of_one_name_are_closed_together(anywhere, look):

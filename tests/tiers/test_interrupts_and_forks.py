@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -33,22 +32,6 @@ def is_free(limits: Tiers) -> bool:
     return all(tier.active == tier.waiting == 0 for tier in limits.stats_sync().values())
 
 
-def test_staged_slots_that_come_as_their_thread_is_interrupted_go_back(monkeypatch):
-    limits = staged()
-    loop_thread = limits._backend._loop_thread
-    run = loop_thread.run
-
-    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        run(coroutine)
-        raise KeyboardInterrupt  # as a signal would, just when the result has come
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_thread, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            limits.acquire_sync(user="a")
-    wait_until(lambda: is_free(limits))
-
-
 def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
     limits = staged()
     held = limits.acquire_sync(user="a")
@@ -68,9 +51,9 @@ def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_takes_staged_slots_in_a_loop_of_its_own():
+def test_a_forked_child_takes_staged_slots():
     limits = staged()
-    limits.release_sync(limits.acquire_sync(user="a"))  # the loop's thread is not copied
+    limits.release_sync(limits.acquire_sync(user="a"))
     child = os.fork()
     if child == 0:
         signal.alarm(30)

@@ -7,11 +7,13 @@ import copy
 import inspect
 import os
 import pickle
+import sys
 
 import pytest
 
 from slotwise import Limit, SemaphoreClosed, SemaphoreStats, Tier, Tiers
 
+NAMES = ("keys alone", "with a wide tier")
 TENANT, ALL = Tier("tenant", 2, keyed=True), Tier("all", 3)
 
 
@@ -65,17 +67,6 @@ async def test_a_path_tells_that_its_tiers_are_closed_everywhere_and_why(tiers):
     assert (await acme.stats()).closed is False, "that is for this process alone"
 
 
-async def test_slots_are_acquired_one_at_a_time(tiers):
-    limits = tiers(TENANT, ALL)
-    for call in (limits.acquire(2, tenant="a"), limits.try_acquire(2, tenant="a")):
-        with pytest.raises(ValueError, match="one slot at a time"):
-            await call
-    with pytest.raises(ValueError, match="one slot at a time"):
-        limits.cm(2, tenant="a")
-    with pytest.raises(TypeError, match="slots"):
-        await limits.acquire(True, tenant="a")
-
-
 async def test_max_acquire_time_is_the_timeout_of_those_who_give_none(tiers):
     limits = tiers(Tier("all", 1), max_acquire_time=0.05)
     assert limits.max_acquire_time == 0.05
@@ -105,15 +96,14 @@ async def test_try_acquire_sync_may_be_called_in_a_running_loop(tiers):
 # ------------------------------------------------------ holders, waiters, kick
 
 
-async def test_holders_and_waiters_show_keys_and_labels(tiers, look):
-    limits = tiers(TENANT, Tier("all", 2))
+async def test_holders_and_waiters_show_keys_and_labels(any_tiers, look):
+    limits = any_tiers(TENANT, Tier("all", 2))
     first = await limits.acquire(tenant="acme", label="import")
     second = await limits.at(tenant="other").acquire()
-    waiting = [
-        asyncio.create_task(limits.acquire(tenant="acme", label="late")),
-        asyncio.create_task(limits.acquire(tenant="third")),
-    ]
-    await look.waiting(limits, "all", 2)
+    waiting = [asyncio.create_task(limits.acquire(tenant="acme", label="late"))]
+    await look.waiters(limits, 1)
+    waiting.append(asyncio.create_task(limits.acquire(tenant="third")))
+    await look.waiters(limits, 2)
     holders, waiters = await limits.holders(), await limits.waiters()
     assert [each.acquisition_id for each in holders] == [
         first.acquisition_id,
@@ -136,11 +126,11 @@ async def test_holders_and_waiters_show_keys_and_labels(tiers, look):
     assert await limits.holders() == await limits.waiters() == []
 
 
-async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(tiers, look):
-    limits = tiers(Tier("tenant", 1, keyed=True), ALL)
+async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(any_tiers, look):
+    limits = any_tiers(Tier("tenant", 1, keyed=True), ALL)
     held = await limits.acquire(tenant="acme")
     waiting = asyncio.create_task(limits.acquire(tenant="acme"))
-    await look.waiting(limits, "all", 1)
+    await look.waiters(limits, 1)
     [waiter] = await limits.waiters()
     assert await limits.kick(waiter.acquisition_id) is False, "it still waits"
     assert await limits.kick(held) is True
@@ -152,6 +142,102 @@ async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(tiers, 
     assert await limits.release(held) is False
     assert await asyncio.to_thread(limits.kick_sync, following) is True
     assert (await limits.stats())["all"].active == 0
+
+
+async def test_labels_are_shown_however_slots_are_taken(any_tiers, look):
+    limits = any_tiers(Tier("tenant", 9, keyed=True), Tier("all", 9))
+    path = limits.at(tenant="acme")
+
+    def in_a_thread(context):
+        with context:
+            labels.append([holder.label for holder in limits.holders_sync()][-1])
+
+    labels = []
+    async with limits.cm(tenant="acme", label="a block"), path.cm(label="[a path]"):
+        held = [
+            await limits.acquire(tenant="acme", label="acquired"),
+            await limits.try_acquire(tenant="acme", label="tried"),
+            await path.acquire(label="s1-2 [path]"),
+            await path.try_acquire(label=""),
+            await asyncio.to_thread(limits.acquire_sync, tenant="acme", label="in a thread"),
+            await asyncio.to_thread(path.try_acquire_sync, label="x\ny"),
+        ]
+        holders = await limits.holders()
+        assert [holder.label or "" for holder in holders] == [
+            *("a block", "[a path]", "acquired", "tried", "s1-2 [path]", ""),
+            *("in a thread", "x\ny"),
+        ]
+        ids = [holder.acquisition_id for holder in holders]
+        assert ids[2:] == [each.acquisition_id for each in held]
+        await asyncio.to_thread(in_a_thread, limits.cm(tenant="acme", label="block in a thread"))
+        assert labels == ["block in a thread"]
+        await limits.resize("all", 8)
+        waiting = [
+            asyncio.create_task(limits.acquire(tenant="acme", label="waiting")),
+            asyncio.create_task(limits.cm(tenant="acme", label="a block waits").__aenter__()),
+            asyncio.create_task(path.acquire(label="a path waits")),
+            asyncio.create_task(
+                asyncio.to_thread(limits.acquire_sync, tenant="acme", label="a thread waits")
+            ),
+        ]
+        await look.waiters(limits, 4)
+        assert {waiter.label for waiter in await limits.waiters()} == {
+            *("waiting", "a block waits", "a path waits", "a thread waits")
+        }
+        for each in held:
+            assert await limits.release(each) is True
+        for each in asyncio.as_completed(waiting):
+            await limits.release(await each)
+
+
+@pytest.mark.parametrize("wide", [(), (Tier("all", 2),), (Tier("all", 0),)])
+async def test_holders_waiters_and_kick_are_those_of_the_scope(any_tiers, look, wide):
+    tenant = Tier("tenant", 1, keyed=True)
+    one, other = (any_tiers(tenant, *wide, name=NAMES[len(wide)]) for _ in range(2))
+    held = await one.acquire(tenant="acme & co", label="here")
+    waiting = asyncio.create_task(one.acquire(tenant="acme & co", label="waits"))
+    await look.waiters(other, 1)
+    [waiter], [holder] = await other.waiters(), await other.holders()
+    assert (waiter.label, waiter.keys) == ("waits", {"tenant": "acme & co"})
+    assert (holder.label, holder.keys) == ("here", {"tenant": "acme & co"})
+    assert holder.acquisition_id == held.acquisition_id
+    assert await other.at(tenant="acme & co").locked() is True
+    assert await other.kick(held) is True
+    async with asyncio.timeout(30):
+        await held.lost
+        following = await waiting
+    assert await asyncio.to_thread(other.release_sync, following.acquisition_id) is True
+    assert await one.release(following) is False
+    assert await one.holders() == await other.waiters() == []
+
+
+async def test_staged_slots_of_another_process_are_shown_and_kicked(tmp_path):
+    url = f"process://{tmp_path}/slots"
+    code = (
+        "import sys\n"
+        "from slotwise import Tier, Tiers\n"
+        "tiers = Tier('tenant', 1, keyed=True), Tier('all', 2)\n"
+        "tiers = Tiers(*tiers, name='t', url=sys.argv[1], atomic=False)\n"
+        "held = tiers.acquire_sync(tenant='acme', label='theirs')\n"
+        "print(held.acquisition_id, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    limits = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name="t", url=url, atomic=False)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, url, stdin=pipe, stdout=pipe
+    )
+    acquisition_id = (await process.stdout.readline()).decode().strip()
+    [holder] = await limits.holders()
+    assert (holder.acquisition_id, holder.pid) == (acquisition_id, process.pid)
+    assert (holder.label, holder.keys) == ("theirs", {"tenant": "acme"})
+    assert await limits.try_acquire(tenant="acme") is None
+    assert await limits.kick(acquisition_id) is True
+    acquired = await limits.acquire(tenant="acme", timeout=30)
+    assert len(await limits.holders()) == 1
+    await limits.release(acquired)
+    process.stdin.close()
+    await process.wait()
 
 
 # ---------------------------------------------------------------- its scope

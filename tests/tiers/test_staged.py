@@ -9,6 +9,7 @@ import pytest
 from slotwise import AcquireTimeout, MemorySemaphore, SlotManager, Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.tiers._staged import StagedPaths
+from slotwise.tiers._stages import Scope
 
 
 def staged(value=1):
@@ -61,16 +62,17 @@ async def test_slots_are_released_in_the_order_they_were_acquired():
     class Told(MemorySemaphore):
         __slots__ = ()
 
-        async def try_acquire(self, slots=1, *, label=None):
+        async def acquire(self, slots=1, **options):
             order.append(f"+{self.name}")
-            return await super().try_acquire(slots, label=label)
+            return await super().acquire(slots, **options)
 
         async def release(self, acquisition):
             order.append(f"-{self.name}")
             return await super().release(acquisition)
 
     specs = [TierSpec("user", 1, True), TierSpec("all", 1, False)]
-    stages = StagedPaths(specs, lambda name, value: Told(name=name, value=value), name="told")
+    scope = Scope(None, lambda name, value: Told(name=name, value=value), MemorySemaphore, {})
+    stages = StagedPaths(specs, scope, name="told")
     acquired = await stages.acquire(("alice", None), timeout=None)
     assert await stages.release(acquired.acquisition_id) is True
     assert await stages.release(acquired.acquisition_id) is False
@@ -88,7 +90,7 @@ async def test_the_timeout_covers_both_stages(settle):
         await first
 
 
-async def test_a_staged_tier_can_be_resized_but_not_lose_its_limit(settle):
+async def test_a_staged_tier_can_be_resized_and_lose_its_limit(settle):
     limits = staged()
     await limits.acquire(user="a")
     waiting = asyncio.create_task(limits.acquire(user="b"))
@@ -99,8 +101,14 @@ async def test_a_staged_tier_can_be_resized_but_not_lose_its_limit(settle):
     await limits.resize("all", 3)
     await limits.acquire(user="a", timeout=0)
     limits.resize_sync("user", 3)
-    with pytest.raises(ValueError, match="between a limit and none"):
-        await limits.resize("all", 0)
+    await limits.resize("all", 0)
+    held = [await limits.acquire(user=str(number), timeout=0) for number in range(5)]
+    stats = (await limits.stats())["all"]
+    assert (stats.active, stats.value) == (8, 0)
+    await limits.resize("all", 3)
+    assert await limits.try_acquire(user="more") is None
+    for each in held:
+        await limits.release(each)
 
 
 async def test_a_user_is_not_forgotten_between_look_up_and_acquire(settle):

@@ -73,7 +73,7 @@ def get_acquired_stats(
         except BackendError as error:  # the others can be read all the same
             _log.unreadable(name, error)
             continue
-        if wanted is not None or stats.acquired_slots or stats.waiting:
+        if wanted is not None or stats.acquired_slots or stats.waiting or stats.closed:
             found[name] = stats
     fullest_first = sorted(
         found.items(), key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0])

@@ -12,6 +12,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._staged import StagedPaths
+from slotwise.tiers._stages import Scope
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -50,7 +51,7 @@ def choose_backend(
         def in_memory(full_name: str | None, value: int) -> Semaphore:
             return MemorySemaphore(value=value, name=full_name, ttl=ttl)
 
-        return StagedPaths(specs, in_memory, name=name, scope=None)
+        return StagedPaths(specs, Scope(None, in_memory, MemorySemaphore, {}), name=name)
     if isinstance(url, str):
         if atomic:
             raise ValueError("tiers in process:// need atomic=False; memory:// and redis:// don't")
@@ -75,8 +76,8 @@ def choose_backend(
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)
 
-    scope = url.endpoint, url.namespace
-    return StagedPaths(specs, on_redis, name=name or DEFAULT_NAME, scope=scope)
+    scope = Scope((url.endpoint, url.namespace), on_redis, RedisSemaphore, {"config": url})
+    return StagedPaths(specs, scope, name=name or DEFAULT_NAME)
 
 
 def _in_directory(
@@ -89,4 +90,5 @@ def _in_directory(
     def made_in_directory(full_name: str | None, value: int) -> Semaphore:
         return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=directory)
 
-    return StagedPaths(specs, made_in_directory, name=name, scope=url)
+    scope = Scope(url, made_in_directory, ProcessSemaphore, {"directory": directory})
+    return StagedPaths(specs, scope, name=name)

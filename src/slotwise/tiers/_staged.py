@@ -2,23 +2,23 @@
 
 The order of the document: a request that waits for a wide tier holds its slots of the
 narrower ones meanwhile. If it fails or is cancelled at one stage, the earlier ones are
-released; slots are released in the order in which they were acquired. The semaphore of
-a tier decides who gets a slot of it.
+released; slots are released in the order in which they were acquired. The semaphore of a
+tier decides who gets a slot of it, and knows who holds and who waits, in its whole scope:
+the labels there say which acquisition of tiers it is (`_stage_labels`).
+
+Each verb is written once, as a coroutine that calls the semaphores by `_call`: for threads
+that calls their ``_sync`` twins, and never suspends.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
-import os
 import secrets
-import socket
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
 from slotwise._core.closing import Closure, Generations
@@ -33,66 +33,71 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
-    needs_by_name,
 )
-from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise._wait.loop_thread import LoopThread
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
-from slotwise.tiers._stages import Stage, StageKey
+from slotwise.tiers._stage_labels import read_claimant, write_label
+from slotwise.tiers._stages import Scope, Stage, StageKey, limit_of
 
 T = TypeVar("T")
 
-# Makes the semaphore of a stage: its name, or None for a private one, and its value.
-Make = Callable[[str | None, int], Semaphore]
-
-Held = list[tuple[Semaphore, AcquisitionResult]]
-Holding = tuple[Held, list[StageKey], Claimant]
-
 logger = logging.getLogger("slotwise.tiers")
 
-# How one stage is released.
-Release = Callable[[Semaphore, AcquisitionResult], Awaitable[bool]]
-ReleaseSync = Callable[[Semaphore, AcquisitionResult], bool]
-
-
-# The objects that this process has made, by scope and name.
-_generations = Generations()
-_objects: WeakSet[StagedPaths] = WeakSet()
-
+# Semaphores, and the acquisition of each, or its id.
+A = TypeVar("A", AcquisitionResult, str)
+Held = list[tuple[Semaphore, A]]
 
 # The shortest wait for a stage once the timeout is used up, in seconds.
 _LEAST = 0.001
 # How long giving back waits for a server then: a timeout is kept to within 0.2 s.
 _TOO_LATE = 0.03
 
+# How a semaphore is released by a block that is left: it raises nothing if the server is away.
+_ON_EXIT = "_release_on_exit"
+
+_NO_LIMIT_ON_THE_LIST = 2**53
+
+
+class _Holding(dict[str, tuple[Held[AcquisitionResult], list[StageKey]]]):
+    """What is held in this process under one name, by the id of the acquisition."""
+
+    __slots__ = ("__weakref__",)
+
+
+# The objects that this process has made, and what they hold, by scope and name.
+_generations = Generations()
+_objects: WeakSet[StagedPaths] = WeakSet()
+_holdings: WeakValueDictionary[object, _Holding] = WeakValueDictionary()
+
 
 class StagedPaths(PathBackend):
     """A `PathBackend` that takes its tiers one by one.
 
-    ``make`` makes the semaphores; tiers without a limit have none, and their
-    statistics count this object alone.
+    The last stage has no keys, so everybody comes through it: whoever holds it holds a
+    whole path, and while it is closed nobody does. If the last tier has keys, that stage
+    is one more, without a limit, which statistics leave out.
     """
 
-    def __init__(
-        self, tiers: Sequence[TierSpec], make: Make, *, name: str | None, scope: Hashable = None
-    ) -> None:
-        """``scope`` is where the name is one: objects of another scope share nothing."""
-        self._closing_key = (scope, name) if name is not None else object()
+    def __init__(self, tiers: Sequence[TierSpec], scope: Scope, *, name: str | None) -> None:
+        self._closing_key = (scope.key, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
+        self._holding = _holdings.setdefault(self._closing_key, _Holding())
+        self._scope = scope
         self._name = name
-        self._stages = [Stage(spec, make, name) for spec in tiers]
-        self._prefix = f"s{secrets.token_hex(4)}-"
+        self._tiers = [Stage(spec, scope.make, name) for spec in tiers]
+        self._stages = self._tiers
+        if tiers[-1].keyed:
+            self._stages = [*self._tiers, Stage(TierSpec("*", 0, False), scope.make, name)]
+        self._prefix = f"s{secrets.token_hex(6)}-"
         self._numbers = itertools.count(1)
-        self._holding: dict[str, Holding] = {}
-        self._waiting: dict[object, Claimant] = {}  # what they will hold, in order of arrival
-        self._waits: set[asyncio.Task[AcquisitionResult]] = set()
-        # Threads wait in a loop of ours, where their waits can be ended by a close.
-        self._loop_thread = LoopThread("slotwise-staged")
 
-    # ---------------------------------------------------------------- taking
+    def _path(self, path: Path) -> list[tuple[Stage, str | None]]:
+        return [*itertools.zip_longest(self._stages, path)]
+
+    # ------------------------------------------------------------- acquiring
 
     async def acquire(
         self,
@@ -102,77 +107,7 @@ class StagedPaths(PathBackend):
         label: str | None = None,
         needs: Needs | None = None,
     ) -> AcquisitionResult:
-        until = None if timeout is None else clock.now() + timeout
-        claimant = self._claimant(path, label, needs)
-        self._waiting[claimant.acquisition_id] = claimant
-        visited: list[StageKey] = []
-        held: Held = []
-        try:
-            slots = needs or (1,) * len(path)
-            for stage, key, need in zip(self._stages, path, slots, strict=True):
-                visited.append(stage.visit(key))
-                semaphore = visited[-1].semaphore
-                if semaphore is None:
-                    self._refuse_if_closed()
-                    continue
-                left = _left(until, timeout)
-                try:
-                    held.append((semaphore, await self._wait(semaphore, need, left, label)))
-                except BackendError:
-                    raise  # also if it is a time-out: nobody knows whether the tier was full
-                except AcquireTimeout as too_late:
-                    words = stage.words(key)
-                    raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
-        except BaseException:
-            self._waiting.pop(claimant.acquisition_id, None)
-            # After a timeout there is no time left to wait for a server.
-            patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
-            try:
-                await _give(held, _exit(patience))
-            finally:
-                _leave(visited)
-            raise
-        for visit in visited:
-            visit.hold()
-        return self._result(held, visited, claimant)
-
-    async def _wait(
-        self, semaphore: Semaphore, slots: int, timeout: float | None, label: str | None
-    ) -> AcquisitionResult:
-        """Acquire, if it has to wait in a task of its own, which a close can cancel."""
-        self._refuse_if_closed()
-        try:
-            return await self._wait_for(semaphore, slots, timeout, label)
-        except SemaphoreClosed as closed:
-            if self._generation.closed:
-                raise self._closed_error() from None
-            raise SemaphoreClosed(
-                f"{self._closed_error()}: {closed}", reason=closed.reason
-            ) from None
-
-    async def _wait_for(
-        self, semaphore: Semaphore, slots: int, timeout: float | None, label: str | None
-    ) -> AcquisitionResult:
-        # Where there is a server to ask, asking twice takes twice as long.
-        if timeout != 0 and not semaphore._has_a_server:
-            acquired = await semaphore.try_acquire(slots, label=label)
-            if acquired is not None:
-                return acquired
-        waiting = asyncio.ensure_future(semaphore.acquire(slots, timeout=timeout, label=label))
-        self._waits.add(waiting)
-        if self._generation.closed:  # by another thread, which may not have seen it
-            waiting.cancel()
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                await semaphore.release(waiting.result())
-            task = asyncio.current_task()
-            if self._generation.closed and (task is None or not task.cancelling()):
-                raise self._closed_error() from None
-            raise
-        finally:
-            self._waits.discard(waiting)
+        return await self._acquire(path, timeout, label, needs, sync=False)
 
     def acquire_sync(
         self,
@@ -182,236 +117,229 @@ class StagedPaths(PathBackend):
         label: str | None = None,
         needs: Needs | None = None,
     ) -> AcquisitionResult:
-        self._refuse_if_closed()
-        taken: list[str] = []
-        interrupted = False
+        return _run(self._acquire(path, timeout, label, needs, sync=True))
 
-        async def take() -> AcquisitionResult:
-            acquired = await self.acquire(path, timeout=timeout, label=label, needs=needs)
-            taken.append(acquired.acquisition_id)
-            if interrupted:
-                await give_back()
-            return acquired
-
-        async def give_back() -> None:
-            for acquisition_id in taken:
-                await self.release(acquisition_id)
-
+    async def _acquire(
+        self,
+        path: Path,
+        timeout: float | None,
+        label: str | None,
+        needs: Needs | None,
+        *,
+        sync: bool,
+    ) -> AcquisitionResult:
+        until = None if timeout is None else clock.now() + timeout
+        acquisition_id = f"{self._prefix}{next(self._numbers)}"
+        stages = self._path(path)
+        keys = {stage.spec.name: key for stage, key in stages if key is not None}
+        written_label = write_label(label, acquisition_id, keys, needs)
+        visited: list[StageKey] = []
+        held: Held[AcquisitionResult] = []
         try:
-            return self._in_loop(take())
-        except Exception:
-            raise  # it has cleaned up after itself
+            for index, (stage, key) in enumerate(stages):
+                slots = 1 if needs is None or index >= len(needs) else needs[index]
+                visited.append(stage.visit(key))
+                # After the visit: whoever closes now finds the semaphore, and closes it too.
+                if self._generation.closed:
+                    raise self._closed_error()
+                semaphore = visited[-1].semaphore
+                options = {"timeout": _left(until, timeout), "label": written_label}
+                try:
+                    acquired = await _call(sync, semaphore, "acquire", slots, **options)
+                except BackendError:
+                    raise  # also if it is a time-out: nobody knows whether the tier was full
+                except AcquireTimeout as too_late:
+                    words = stage.words(key)
+                    raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
+                except SemaphoreClosed as closed:
+                    raise self._closed_error(closed) from None
+                held.append((semaphore, acquired))
         except BaseException:
-            # What came as the thread was interrupted goes back, and what still comes.
-            interrupted = True
-            self._loop_thread.run_soon(give_back())
+            # After a timeout there is no time left to wait for a server.
+            patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
+            try:
+                await _end_all(held, _ON_EXIT, sync=sync, seconds=patience)
+            finally:
+                _leave(visited)
             raise
-
-    def _claimant(self, path: Path, label: str | None, needs: Needs | None) -> Claimant:
-        pairs = zip(self._stages, path, strict=True)
-        return Claimant(
-            f"{self._prefix}{next(self._numbers)}",
-            1 if needs is None else needs[-1],
-            datetime.now(UTC),
-            socket.gethostname(),
-            os.getpid(),
-            label,
-            keys={stage.spec.name: key for stage, key in pairs if key is not None},
-            needs=needs_by_name([stage.spec for stage in self._stages], needs),
-        )
-
-    def _result(self, held: Held, visited: list[StageKey], claimant: Claimant) -> AcquisitionResult:
-        acquisition_id = claimant.acquisition_id
-        result = AcquisitionResult(acquisition_id, 1)
-        if held:
-            widest = held[-1][1]
-            result = AcquisitionResult(acquisition_id, widest.slot_number, widest.fencing_token)
-            result._lost = held[0][1].lost  # the first to be granted is the first to expire
-        number = result.slot_number
-        holder = replace(claimant, since=datetime.now(UTC), slot_number=number)
-        self._waiting.pop(acquisition_id, None)
-        self._holding[acquisition_id] = held, visited, holder
+        number, token = held[len(path) - 1][1].slot_number, held[-1][1].fencing_token
+        result = AcquisitionResult(acquisition_id, number, token)
+        result._lost = held[0][1].lost  # the first to be granted is the first to expire
+        self._holding[acquisition_id] = held, visited
         return result
 
-    # ---------------------------------------------------------------- giving
+    # ------------------------------------------------------------- releasing
 
     async def release(self, acquisition_id: str) -> bool:
-        released = await self._release(acquisition_id, _release)
-        self._after_release(acquisition_id, released=released)
-        return released
-
-    async def release_on_exit(self, acquisition_id: str) -> None:
-        await self._release(acquisition_id, _exit(EXIT_LIMIT))
-
-    async def _release(self, acquisition_id: str, how: Release) -> bool:
-        # The pop decides: of several that release the same one, one frees the slots.
-        ended = self._holding.pop(acquisition_id, None)
-        if ended is None:
-            return False
-        held, visited, _ = ended
-        try:
-            return await _give(held, how) or not held
-        finally:
-            _leave(visited, held=True)
+        return await self._release(acquisition_id, sync=False)
 
     def release_sync(self, acquisition_id: str) -> bool:
-        released = self._release_sync(acquisition_id, _release_sync)
-        self._after_release(acquisition_id, released=released)
-        return released
+        return _run(self._release(acquisition_id, sync=True))
 
-    def _after_release(self, acquisition_id: str, *, released: bool) -> None:
+    async def _release(self, acquisition_id: str, *, sync: bool) -> bool:
+        released = await self._end(acquisition_id, "release", sync=sync)
         if not released:
             issued_here = any(acquisition_id.startswith(each._prefix) for each in list(_objects))
             log.released_nothing(logger, acquisition_id, self._name, issued_here=issued_here)
+        return released
+
+    async def kick(self, acquisition_id: str) -> bool:
+        return await self._end(acquisition_id, "kick", sync=False)
+
+    def kick_sync(self, acquisition_id: str) -> bool:
+        return _run(self._end(acquisition_id, "kick", sync=True))
+
+    async def _end(self, acquisition_id: str, verb: str, *, sync: bool) -> bool:
+        # The pop decides: of several that release the same one, one frees the slots.
+        held, visited = self._holding.pop(acquisition_id, ([], []))
+        if not visited:
+            return await _end_all(await self._find(acquisition_id, sync=sync), verb, sync=sync)
+        try:
+            return await _end_all(held, verb, sync=sync)
+        finally:
+            _leave(visited)
+
+    async def _find(self, acquisition_id: str, *, sync: bool) -> Held[str]:
+        """What an acquisition of another process holds; nothing if it does not hold all tiers."""
+        for holder in await self._holders(sync=sync):
+            if holder.acquisition_id == acquisition_id:
+                break
+        else:
+            return []
+        found: Held[str] = []
+        for stage in self._stages:
+            semaphore = stage.semaphore(holder.keys.get(stage.spec.name))
+            for claimant in await _call(sync, semaphore, "holders"):
+                shown = self._read(claimant)
+                if shown is not None and shown.acquisition_id == acquisition_id:
+                    found.append((semaphore, claimant.acquisition_id))
+        return found
+
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        await self._release_on_exit(acquisition_id, sync=False)
 
     def release_on_exit_sync(self, acquisition_id: str) -> None:
-        until = clock.now() + EXIT_LIMIT
+        _run(self._release_on_exit(acquisition_id, sync=True))
 
-        def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-            semaphore._release_on_exit_sync(acquired, max(until - clock.now(), 0.0))
-            return True
-
-        self._release_sync(acquisition_id, release)
-
-    def _release_sync(self, acquisition_id: str, how: ReleaseSync) -> bool:
-        ended = self._holding.pop(acquisition_id, None)
-        if ended is None:
-            return False
-        held, visited, _ = ended
+    async def _release_on_exit(self, acquisition_id: str, *, sync: bool) -> None:
+        held, visited = self._holding.pop(acquisition_id, ([], []))
         try:
-            return _give_sync(held, how) or not held
+            await _end_all(held, _ON_EXIT, sync=sync, seconds=EXIT_LIMIT)
         finally:
-            _leave(visited, held=True)
+            _leave(visited)
 
-    # ------------------------------------------------------ looking, steering
+    # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
+        return await self._stats(sync=False)
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        return _run(self._stats(sync=True))
+
+    async def _stats(self, *, sync: bool) -> dict[str, TierStats]:
+        known: dict[str, SemaphoreStats] = {}
+        if self._name is not None:
+            names = [str(entry.name) for stage in self._tiers for _, entry in stage.entries()]
+            known = await self._list(names, sync=sync)
         found = {}
-        for stage in self._stages:
+        for stage in self._tiers:
             keys = {}
             for key, entry in stage.entries():
-                active, waiting, value = entry.active, entry.users - entry.active, entry.value
-                if entry.semaphore is not None and entry.users:
-                    stats = await entry.semaphore.stats()
-                    active, waiting, value = stats.acquired_slots, stats.waiting, stats.max_slots
-                keys[key] = KeyStats(active, waiting, value)
+                if entry.name is None:
+                    stats = await _call(sync, entry.semaphore, "stats")
+                else:
+                    stats = known.get(entry.name, SemaphoreStats(0, entry.value))
+                value = limit_of(stats.max_slots)
+                keys[key] = KeyStats(stats.acquired_slots, stats.waiting, value)
             found[stage.spec.name] = stage.summary(keys)
         return found
 
-    def stats_sync(self) -> dict[str, TierStats]:
-        return self._in_loop(self.stats())
-
     async def stats_of(self, path: Path) -> PathStats:
-        nodes = []
-        closed, closure = self._generation.closed, None
-        for stage, key in zip(self._stages, path, strict=True):
-            entry = stage.get(key)
-            if entry is None:
-                nodes.append(NodeStats(0, 0, stage.value_of(key)))
-            elif entry.semaphore is None:
-                nodes.append(NodeStats(entry.active, entry.users - entry.active, 0))
-            else:
-                stats = await entry.semaphore.stats()
-                nodes.append(NodeStats(stats.acquired_slots, stats.waiting, stats.max_slots))
-                if stats.closed:
-                    closure = Closure(stats.reason)
-        return PathStats(tuple(nodes), closed, closure)
+        return await self._stats_of(path, sync=False)
 
     def stats_of_sync(self, path: Path) -> PathStats:
-        return self._in_loop(self.stats_of(path))
+        return _run(self._stats_of(path, sync=True))
+
+    async def _stats_of(self, path: Path, *, sync: bool) -> PathStats:
+        nodes = []
+        closure = None
+        for stage, key in self._path(path):
+            stats = await _call(sync, stage.semaphore(key), "stats")
+            if stage in self._tiers:
+                value = limit_of(stats.max_slots)
+                nodes.append(NodeStats(stats.acquired_slots, stats.waiting, value))
+            if stats.closed:
+                closure = Closure(stats.reason)
+        return PathStats(tuple(nodes), self._generation.closed, closure)
 
     async def holders(self) -> list[Claimant]:
-        """Who holds slots that were acquired through this object."""
-        return self.holders_sync()
+        return await self._holders(sync=False)
 
     def holders_sync(self) -> list[Claimant]:
-        return [holder for _, _, holder in list(self._holding.values())]
+        return _run(self._holders(sync=True))
+
+    async def _holders(self, *, sync: bool) -> list[Claimant]:
+        claimants = await _call(sync, self._stages[-1].semaphore(None), "holders")
+        return [holder for holder in map(self._read, claimants) if holder is not None]
+
+    def _read(self, claimant: Claimant) -> Claimant | None:
+        return read_claimant(claimant, [stage.spec for stage in self._tiers])
 
     async def waiters(self) -> list[Claimant]:
-        """Who waits for slots through this object."""
-        return self.waiters_sync()
+        return await self._waiters(sync=False)
 
     def waiters_sync(self) -> list[Claimant]:
-        return list(self._waiting.values())
+        return _run(self._waiters(sync=True))
 
-    async def kick(self, acquisition_id: str) -> bool:
-        """End an acquisition that was made through this object."""
+    async def _waiters(self, *, sync: bool) -> list[Claimant]:
+        """Who waits, whichever tier for, in the order in which they began to wait for it."""
+        found = []
+        for semaphore, stats in await self._semaphores(sync=sync):
+            if stats is None or stats.waiting:
+                claimants = await _call(sync, semaphore, "waiters")
+                found += [each for each in map(self._read, claimants) if each is not None]
+        return sorted(found, key=lambda waiter: waiter.since or datetime.max.replace(tzinfo=UTC))
 
-        async def kick(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-            return await semaphore.kick(acquired)
+    async def _semaphores(self, *, sync: bool) -> list[tuple[Semaphore, SemaphoreStats | None]]:
+        """The semaphores of the scope, and their statistics where they are known.
 
-        return await self._release(acquisition_id, kick)
+        Those without keys, widest first; then those of keys that are in use or closed.
+        """
+        found: list[tuple[Semaphore, SemaphoreStats | None]] = [
+            (stage.semaphore(None), None)
+            for stage in reversed(self._stages)
+            if not stage.spec.keyed
+        ]
+        keyed = [stage for stage in self._tiers if stage.spec.keyed]
+        if self._name is None:
+            entries = [entry for stage in keyed for _, entry in stage.entries()]
+            return found + [(entry.semaphore, None) for entry in entries]
+        listed = await self._list(None, sync=sync) if keyed else {}
+        for name, stats in listed.items():
+            for stage in keyed:
+                key = stage.key_in(name)
+                if key is not None:
+                    found.append((stage.semaphore(key), stats))
+        return found
 
-    def kick_sync(self, acquisition_id: str) -> bool:
-        def kick(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-            return semaphore.kick_sync(acquired)
+    async def _list(self, names: list[str] | None, *, sync: bool) -> dict[str, SemaphoreStats]:
+        kind, where = self._scope.kind, self._scope.where
+        listed: dict[str, SemaphoreStats] = await _call(
+            sync, kind, "get_acquired_stats", names, _NO_LIMIT_ON_THE_LIST, **where
+        )
+        return listed
 
-        return self._release_sync(acquisition_id, kick)
+    # ----------------------------------------------------------- controlling
 
     async def resize(self, tier: str, value: int, key: str | None = None) -> None:
-        for semaphore in self._stage(tier).resize(value, key):
-            await semaphore.resize(value)
+        await self._resize(tier, value, key, sync=False)
 
     def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
-        for semaphore in self._stage(tier).resize(value, key):
-            semaphore.resize_sync(value)
+        _run(self._resize(tier, value, key, sync=True))
 
-    async def close(self) -> None:
-        for semaphore in self._close():
-            await semaphore.close()
-
-    def close_sync(self) -> None:
-        for semaphore in self._close():
-            semaphore.close_sync()
-
-    def _close(self) -> list[Semaphore]:
-        """Close all objects of the name, and end their waits: the semaphores to be closed too.
-
-        That of a stage is used by its tiers alone.
-        """
-        if self._generation.closed:
-            return []
-        objects = [each for each in list(_objects) if each._generation is self._generation]
-        _generations.close(self._closing_key)
-        for each in objects:
-            each._end_waits()
-        entries = (entry for each in objects for stage in each._stages for entry in stage.entries())
-        return [entry.semaphore for _, entry in entries if entry.semaphore is not None]
-
-    def _end_waits(self) -> None:
-        for waiting in list(self._waits):
-            try:
-                waiting.get_loop().call_soon_threadsafe(waiting.cancel)
-            except RuntimeError:
-                pass  # that loop is closed: nobody waits there any more
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        for semaphore in self._on_every_path():
-            await semaphore.close_everywhere(reason)
-
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        for semaphore in self._on_every_path():
-            semaphore.close_everywhere_sync(reason)
-
-    async def reopen(self) -> None:
-        for semaphore in self._on_every_path():
-            await semaphore.reopen()
-
-    def reopen_sync(self) -> None:
-        for semaphore in self._on_every_path():
-            semaphore.reopen_sync()
-
-    def _on_every_path(self) -> list[Semaphore]:
-        """The semaphores that everybody needs, of whatever keys."""
-        entries = (entry for stage in self._stages for entry in stage.entries())
-        found = [each.semaphore for key, each in entries if key is None]
-        semaphores = [semaphore for semaphore in found if semaphore is not None]
-        if not semaphores:
-            raise TypeError(
-                "these tiers can't be closed everywhere: they are not atomic, and none of them"
-                " has a limit without keys"
-            )
-        return semaphores
+    async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
+        for entry in self._stage(tier).resize(value, key):
+            await _call(sync, entry.semaphore, "resize", entry.value)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -424,23 +352,98 @@ class StagedPaths(PathBackend):
         return self._stage(tier).forget_idle(clock.now() - older_than, keep_at_most)
 
     def _stage(self, tier: str) -> Stage:
-        return next(stage for stage in self._stages if stage.spec.name == tier)
+        return next(stage for stage in self._tiers if stage.spec.name == tier)
 
-    def _refuse_if_closed(self) -> None:
+    # --------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        await self._close(sync=False)
+
+    def close_sync(self) -> None:
+        _run(self._close(sync=True))
+
+    async def _close(self, *, sync: bool) -> None:
+        """Close all objects of the name, and their semaphores, which fail those who wait."""
         if self._generation.closed:
-            raise self._closed_error()
+            return
+        objects = [each for each in list(_objects) if each._generation is self._generation]
+        _generations.close(self._closing_key)
+        entries = (entry for each in objects for stage in each._stages for entry in stage.entries())
+        for _, entry in entries:
+            await _call(sync, entry.semaphore, "close")
 
-    def _closed_error(self) -> SemaphoreClosed:
-        names = ", ".join(stage.spec.name for stage in self._stages)
-        return closed_error(f"the tiers {names} are")
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        await self._close_everywhere(reason, sync=False)
 
-    def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._loop_thread.run(coroutine)
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        _run(self._close_everywhere(reason, sync=True))
+
+    async def _close_everywhere(self, reason: str | None, *, sync: bool) -> None:
+        # The last stage comes first. Then whoever holds a key that is not in use, and so not
+        # listed, fails there and leaves, and so does everybody who waits for that key.
+        for stage in reversed(self._stages):
+            if not stage.spec.keyed:
+                await _call(sync, stage.semaphore(None), "close_everywhere", reason)
+        for semaphore, _ in await self._semaphores(sync=sync):
+            await _call(sync, semaphore, "close_everywhere", reason)
+
+    async def reopen(self) -> None:
+        await self._reopen(sync=False)
+
+    def reopen_sync(self) -> None:
+        _run(self._reopen(sync=True))
+
+    async def _reopen(self, *, sync: bool) -> None:
+        # The last stage comes last: until then it is closed, and this can be repeated.
+        for semaphore, _ in reversed(await self._semaphores(sync=sync)):
+            await _call(sync, semaphore, "reopen")
+
+    def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:
+        names = ", ".join(stage.spec.name for stage in self._tiers)
+        error = closed_error(f"the tiers {names} are")
+        if closed is None or self._generation.closed:
+            return error
+        return SemaphoreClosed(f"{error}: {closed}", reason=closed.reason)
 
 
-def _leave(visited: list[StageKey], *, held: bool = False) -> None:
+async def _call(sync: bool, target: object, verb: str, *args: Any, **options: Any) -> Any:
+    """Call a verb of a semaphore, or its twin for threads."""
+    if sync:
+        return getattr(target, f"{verb}_sync")(*args, **options)
+    return await getattr(target, verb)(*args, **options)
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return or raise what ``coroutine`` does, which calls only what is for threads."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it was made for threads, and suspended")
+
+
+async def _end_all(held: Held[A], verb: str, *, sync: bool, seconds: float | None = None) -> bool:
+    """End all in the order in which they were acquired, whatever happens meanwhile.
+
+    ``seconds`` is how long that may take in total, for a verb that wants to know it.
+    """
+    if not held:
+        return False
+    (semaphore, acquired), *others = held
+    started, limit = clock.now(), () if seconds is None else (seconds,)
+    try:
+        ended = await _call(sync, semaphore, verb, acquired, *limit)
+    finally:
+        if seconds is not None:
+            seconds = max(seconds - (clock.now() - started), 0.0)
+        ended_others = await _end_all(others, verb, sync=sync, seconds=seconds)
+    return bool(ended or ended_others)
+
+
+def _leave(visited: list[StageKey]) -> None:
     for entry in visited:
-        entry.leave(held)
+        entry.leave()
 
 
 def _left(until: float | None, timeout: float | None) -> float | None:
@@ -448,45 +451,3 @@ def _left(until: float | None, timeout: float | None) -> float | None:
     if until is None or not timeout:
         return timeout
     return max(until - clock.now(), _LEAST)
-
-
-def _exit(seconds: float) -> Release:
-    """Releases that don't raise if the server is away, and take ``seconds`` in total."""
-    until = clock.now() + seconds
-
-    async def release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-        await semaphore._release_on_exit(acquired, max(until - clock.now(), 0.0))
-        return True
-
-    return release
-
-
-async def _release(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-    return await semaphore.release(acquired)
-
-
-def _release_sync(semaphore: Semaphore, acquired: AcquisitionResult) -> bool:
-    return semaphore.release_sync(acquired)
-
-
-async def _give(held: Held, release: Release) -> bool:
-    """Release all, in the order in which they were acquired, whatever happens on the way."""
-    if not held:
-        return False
-    (semaphore, acquired), *others = held
-    try:
-        freed = await release(semaphore, acquired)
-    finally:
-        freed_others = await _give(others, release)
-    return freed or freed_others
-
-
-def _give_sync(held: Held, release: ReleaseSync) -> bool:
-    if not held:
-        return False
-    (semaphore, acquired), *others = held
-    try:
-        freed = release(semaphore, acquired)
-    finally:
-        freed_others = _give_sync(others, release)
-    return freed or freed_others

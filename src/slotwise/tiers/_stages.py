@@ -7,37 +7,53 @@ leaves, so it can't be forgotten between the look-up and the acquisition.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from urllib.parse import quote
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from slotwise._core import fork
+from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 
+# Makes the semaphore of a stage: its name, or None for a private one, and its value.
 Make = Callable[[str | None, int], Semaphore]
 
 
-class StageKey:
-    """One key of a stage: its semaphore, None if it has no limit, and how many use it."""
+class Scope(NamedTuple):
+    """Where the semaphores are, and what makes and lists them there."""
 
-    __slots__ = ("active", "key", "semaphore", "stage", "users", "value")
+    key: Hashable  # equal for the same place: elsewhere the same name is another one
+    make: Make
+    kind: type[Any]  # has get_acquired_stats, to be called with `where`
+    where: dict[str, Any]
+
+
+def value_for(limit: int) -> int:
+    """The value of the semaphore of a tier; 0 is no limit, and what is held is counted."""
+    return limit or MOST_SLOTS
+
+
+def limit_of(value: int) -> int:
+    return 0 if value == MOST_SLOTS else value
+
+
+class StageKey:
+    """One key of a stage: its semaphore, and how many of this object use it."""
+
+    __slots__ = ("key", "name", "semaphore", "stage", "users", "value")
 
     def __init__(self, stage: Stage, key: str | None, value: int) -> None:
         self.stage = stage
         self.key = key
+        self.name = stage.full_name(key)
         self.value = value
-        self.semaphore = stage.make(stage.full_name(key), value) if value else None
+        self.semaphore = stage.make(self.name, value)
         self.users = 0  # those who wait or hold
-        self.active = 0  # those who hold
 
-    def hold(self) -> None:
+    def leave(self) -> None:
         with self.stage.lock:
-            self.active += 1
-
-    def leave(self, held: bool) -> None:
-        with self.stage.lock:
-            self.active -= held
             self.users -= 1
             if not self.users and self.key is not None:
                 self.stage.idle[self.key] = clock.now()
@@ -52,11 +68,11 @@ class Stage:
         self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = name
-        self._value = spec.value
+        self._value = value_for(spec.value)
         self._own_values: dict[str | None, int] = {}
         self._keys: dict[str | None, StageKey] = {}
         if not spec.keyed:
-            self.visit(None).leave(held=False)
+            self.visit(None).leave()
 
     def full_name(self, key: str | None) -> str | None:
         """What the semaphore of a key is called, None if it is private.
@@ -66,8 +82,15 @@ class Stage:
         """
         if self._name is None:
             return None
-        encoded = "" if key is None else ":" + quote(key.encode("utf-8", "surrogatepass"), safe="")
+        encoded = "" if key is None else ":" + quote(key, safe="")
         return f"{self._name}:{self.spec.name}{encoded}"
+
+    def key_in(self, full_name: str) -> str | None:
+        """The key in the name of a semaphore; None if that is not one of this keyed stage."""
+        prefix = f"{self._name}:{self.spec.name}:"
+        if not full_name.startswith(prefix):
+            return None
+        return unquote(full_name.removeprefix(prefix))
 
     def words(self, key: str | None) -> str:
         return f"no slot of {self.spec.name}" + ("" if key is None else f" {key!r}")
@@ -77,21 +100,23 @@ class Stage:
         with self.lock:
             entry = self._keys.get(key)
             if entry is None:
-                entry = StageKey(self, key, self._own_values.get(key, self._value))
-                self._keys[key] = entry
+                entry = self._keys[key] = StageKey(self, key, self._value_of(key))
             elif key is not None:
                 self.idle.pop(key, None)
             entry.users += 1
             return entry
 
-    def get(self, key: str | None) -> StageKey | None:
-        """The entry of a key, if there is one; for those who only look."""
+    def semaphore(self, key: str | None) -> Semaphore:
+        """The semaphore of a key, for those who don't acquire it: no entry is made."""
         with self.lock:
-            return self._keys.get(key)
+            entry = self._keys.get(key)
+            if entry is not None:
+                return entry.semaphore
+            value = self._value_of(key)
+        return self.make(self.full_name(key), value)
 
-    def value_of(self, key: str | None) -> int:
-        with self.lock:
-            return self._own_values.get(key, self._value)
+    def _value_of(self, key: str | None) -> int:
+        return self._own_values.get(key, self._value)
 
     def entries(self) -> list[tuple[str | None, StageKey]]:
         with self.lock:
@@ -101,32 +126,23 @@ class Stage:
         return TierStats(
             sum(stats.active for stats in keys.values()),
             sum(stats.waiting for stats in keys.values()),
-            self._value,
+            limit_of(self._value),
             {key: stats for key, stats in keys.items() if key is not None},
         )
 
-    def resize(self, value: int, key: str | None) -> list[Semaphore]:
-        """Note another value; return the semaphores that have to get it.
-
-        Raises:
-            ValueError: it would change between a limit and none.
-        """
+    def resize(self, limit: int, key: str | None) -> list[StageKey]:
+        """Note another value; return the entries whose semaphores have to get it."""
+        value = value_for(limit)
         with self.lock:
             if key is None:
                 entries = [e for k, e in self._keys.items() if k not in self._own_values]
-                old = self._value
-            else:
-                entries = [self._keys[key]] if key in self._keys else []
-                old = self._own_values.get(key, self._value)
-            if bool(old) != bool(value):
-                raise ValueError("a staged tier can't change between a limit and none")
-            if key is None:
                 self._value = value
             else:
+                entries = [self._keys[key]] if key in self._keys else []
                 self._own_values[key] = value
             for entry in entries:
                 entry.value = value
-            return [entry.semaphore for entry in entries if entry.semaphore is not None]
+            return entries
 
     def forget_idle(self, before: float, keep_at_most: int | None) -> int:
         forgotten = 0

@@ -486,8 +486,7 @@ class Tiers(SameWhenCopied):
         """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
-        objects made later too; holders may still release. Of tiers that are not atomic,
-        those who wait for a key fail when they come to the first tier without keys.
+        objects made later too; holders may still release.
         """
         await self._backend.close_everywhere(check_reason(reason))
 
