@@ -84,8 +84,8 @@ async def test_those_behind_a_large_request_go_on_when_it_leaves(tiers, look):
 @pytest.mark.parametrize(
     ("slots", "error", "words"),
     [
-        (4, ValueError, "4 slots asked of tenant 'a'"),
-        ({"all": 7}, ValueError, "7 slots asked of all"),
+        (4, ValueError, "4 slots requested of tenant 'a'"),
+        ({"all": 7}, ValueError, "7 slots requested of all"),
         (0, ValueError, "slots"),
         (True, TypeError, "slots"),
         (1.0, TypeError, "slots"),
@@ -114,7 +114,7 @@ async def test_a_shrink_refuses_waiters_that_can_never_fit(tiers, look):
     small = asyncio.create_task(limits.acquire(1, tenant="a", gpu="x"))
     await look.waiting(limits, "all", 2)
     await limits.resize("tenant", 2, key="a")
-    with pytest.raises(ValueError, match=r"3 slots asked of tenant 'a'.*has 2"):
+    with pytest.raises(ValueError, match=r"3 slots requested of tenant 'a'.*has 2"):
         await large
     await limits.release(held)
     async with asyncio.timeout(30):
