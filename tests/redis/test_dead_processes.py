@@ -54,8 +54,8 @@ class PathQueue(Queue):
     beat_script = "tiers/heartbeat"
 
     def ask(self, claim_id: str) -> str:
-        args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", claim_id, "0:a,1:")
-        return str(self.run("tiers/request", *args)[0])
+        args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", "", claim_id)
+        return str(self.run("tiers/request", *args, "0:a,1:")[0])
 
 
 @pytest.fixture(params=[SemaphoreQueue, PathQueue])

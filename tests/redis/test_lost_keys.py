@@ -284,7 +284,7 @@ class PathFleet:
         self.alive_until[claim_id] = self.now + INTERVAL
         values = ",".join(map(str, self.VALUES))
         args = ("user*,all", values, INTERVAL, "-", "wait", "again" if again else "")
-        reply = self.run("tiers/request", *args, "host 1 ", "", claim_id, path)
+        reply = self.run("tiers/request", *args, "host 1 ", "", "", claim_id, path)
         if reply[0] == "granted":
             self.believers[claim_id] = reply[1]
         else:

@@ -96,7 +96,7 @@ class Pair:
         self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
-        own = ("wait" if wait else "try", "", "host 1 x y", "due", claim_id, write_path(path))
+        own = ("wait" if wait else "try", "", "host 1 x y", "due", "", claim_id, write_path(path))
         reply = self.run("tiers/request", *args, *own)
         claim = claim_of(claim_id, ttl)
         needs = claim.needs
@@ -121,7 +121,8 @@ class Pair:
 
     def request_many(self, requests: dict[str, tuple[str, ...]]) -> None:
         self.end_what_is_over()
-        args: list[object] = ["s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", ""]
+        args: list[object] = ["s*,m*,l", self.declared, INTERVAL, "-"]
+        args += ("wait", "", "host 1 x y", "", "")
         for claim_id, path in requests.items():
             self.ttls[claim_id], self.paths[claim_id] = None, path
             self.silent_at[claim_id] = self.now + INTERVAL
@@ -200,7 +201,7 @@ class Pair:
         assert {each for each in told if each.startswith("closed ")} == {
             f"closed {claim_id} for a while" for claim_id in refused
         }
-        args = ("s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due")
+        args = ("s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due", "")
         reply = self.run("tiers/request", *args, "sw-x-late", write_path(("a", "m", "")))
         assert reply == ["closed", "for a while"]
 

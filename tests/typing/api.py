@@ -201,6 +201,7 @@ async def slots() -> None:
 
 async def tiers() -> None:
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
+    Tiers(Tier("tenant", len, keyed=True))
     await any_limit(limits.at(tenant="acme"))
     taken = await limits.acquire(tenant="acme", timeout=5, label="import")
     assert_type(taken, AcquisitionResult)

@@ -116,3 +116,12 @@ def check_reason(given: object) -> str | None:
     if not isinstance(given, str):
         raise TypeError(f"reason must be a str or None, not {redacted_repr(given)}")
     return check_text("reason", given) or None
+
+
+def check_limit(what: str, given: object) -> int:
+    """An int of at least 0, which is no limit."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
+    if given < 0:
+        raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
+    return given

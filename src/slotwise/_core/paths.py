@@ -7,11 +7,12 @@ Redis server the scripts that mirror it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.errors import AcquireTimeout, BackendError
@@ -25,11 +26,31 @@ Needs: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TierSpec:
-    """What a backend needs to know about a tier; a value of 0 means no limit."""
+    """What a backend needs to know about a tier; a value of 0 means no limit.
+
+    With ``by_key`` it has no value of its own, and each key has what `ask` returns.
+    """
 
     name: str
     value: int
     keyed: bool
+    by_key: bool = False
+    value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
+
+    def ask(self, key: str) -> int:
+        """The value of a key that appears, by the user's function.
+
+        Raises what that raises, or a TypeError or ValueError if it returns nonsense.
+        """
+        assert self.value_of is not None
+        return check_limit(f"the value of tier {self.name!r} for {key!r}", self.value_of(key))
+
+    @property
+    def words(self) -> str:
+        """How messages write it."""
+        if self.by_key:
+            return f"{self.name} by key"
+        return f"{self.name}={self.value}{' each' if self.keyed else ''}"
 
 
 def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, int]:
@@ -54,8 +75,8 @@ class TierStats:
 
     ``waiting`` counts the requests that wait and whose path goes through the
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
-    of its keys unless it was changed for one; 0 means no limit. ``keys`` has the keys of a
-    keyed tier that are held, waited for or not forgotten yet.
+    of its keys unless it was changed for one; 0 means no limit, or that each key has its
+    own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
     """
 
     active: int

@@ -25,6 +25,15 @@ _NOBODY: list[Any] = []
 _FEW_STALE = 32
 
 
+class ValueUnknown(LookupError):
+    """A key appears in a tier where each has its own value: `PathLedger.learn` it first."""
+
+    def __init__(self, tier: int, key: Hashable) -> None:
+        super().__init__(tier, key)
+        self.tier = tier
+        self.key = key
+
+
 class PathClaim(BaseClaim):
     """One request for a path, from its arrival to its end; then the caller's result.
 
@@ -270,10 +279,10 @@ class TierNodes:
 
     __slots__ = ("_ages", "_made", "_node", "index", "max_idle", "nodes", "own_values", "value")
 
-    def __init__(self, index: int, value: int, node: type[Node]) -> None:
+    def __init__(self, index: int, value: int | None, node: type[Node]) -> None:
         self.index = index
         self._node = node
-        self.value = value  # 0: no limit
+        self.value = value  # 0: no limit; None: each key has its own, which has to be learnt
         self.nodes: dict[Hashable, Node] = {}
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
         self.own_values: dict[Hashable, int] = {}  # of keys with another value
@@ -283,11 +292,22 @@ class TierNodes:
         self._ages: list[tuple[float, int, Node]] = []
         self._made = 0
 
-    def value_of(self, key: Hashable) -> int:
-        return self.own_values.get(key, self.value)
+    def value_of(self, key: Hashable) -> int | None:
+        """The value of a key, 0 for no limit; None if that is not known."""
+        value = self.own_values.get(key, self.value)
+        if value is None and key in self.nodes:
+            node = self.nodes[key]
+            value = 0 if node.value == UNLIMITED else node.value
+        return value
 
-    def make(self, key: Hashable, now: float) -> Node:
-        self.nodes[key] = node = self._node(self.index, key, self.value_of(key) or UNLIMITED, now)
+    def make(self, key: Hashable, now: float, value: int | None = None) -> Node:
+        """A node for a key that has none, with ``value`` if neither tier nor key has one."""
+        known = self.value_of(key)
+        if known is None:
+            known = value
+        if known is None:
+            raise ValueUnknown(self.index, key)
+        self.nodes[key] = node = self._node(self.index, key, known or UNLIMITED, now)
         if key is not None:  # a tier without keys has one node, always
             self._made += 1
             heappush(self._ages, (now, self._made, node))

@@ -140,8 +140,11 @@ class PathLedger(BaseLedger[C]):
     #   P8  the holders of a widest node have different numbers, each the lowest at its grant
     # `paths_invariants.check` is these, as code.
 
-    def __init__(self, values: Sequence[int]) -> None:
-        """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit."""
+    def __init__(self, values: Sequence[int | None]) -> None:
+        """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
+
+        A tier of None has a value for each key, which is told by `learn` when one appears.
+        """
         widest = len(values) - 1
         self.tiers = tuple(
             TierNodes(index, value, NumberedNode if index == widest else Node)
@@ -170,6 +173,7 @@ class PathLedger(BaseLedger[C]):
         Raises:
             SemaphoreClosed: nothing is granted any more.
             ValueError: it needs more than there is.
+            ValueUnknown: the value of a key has to be learnt first.
         """
         granted = self.settle(now) if self.work else []
         if self.try_request(claim, path, now):
@@ -192,11 +196,13 @@ class PathLedger(BaseLedger[C]):
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
         needs = claim.needs
+        if path in self.groups and needs is None:
+            return False
+        nodes = self._nodes(path, now)
         if needs is not None and self.unfit(needs, path) is not None:
             raise ValueError(f"{needs} needed of {path}: that can never be granted")
         if path in self.groups:
             return False
-        nodes = self._nodes(path, now)
         for node in nodes:
             need = 1 if needs is None else needs[node.tier]
             if not node.has_room(need) or node.first_parked() is not None:
@@ -208,6 +214,12 @@ class PathLedger(BaseLedger[C]):
         self.last_ticket += 1
         self._file(claim, number, now)
         return True
+
+    def learn(self, tier: int, key: Hashable, value: int, now: float = 0.0) -> None:
+        """Make a key known, with ``value`` unless it has one; it is idle then."""
+        which = self.tiers[tier]
+        if key not in which.nodes:
+            which.make(key, now, value)
 
     def unfit(self, needs: Sequence[int], path: Path) -> TierNodes | None:
         """The first tier that can never give so much to a path."""

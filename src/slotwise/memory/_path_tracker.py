@@ -62,7 +62,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
     ) -> None:
         """``predecessor``: one of the name that has ended, whose holders have to leave first."""
-        PathLedger.__init__(self, [spec.value for spec in specs])
+        PathLedger.__init__(self, [None if spec.by_key else spec.value for spec in specs])
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -170,7 +170,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
                 spec.name: TierStats(
                     sum(node.in_use for node in tier.nodes.values()),
                     waiting,
-                    tier.value,
+                    tier.value or 0,
                     self._keys(spec, tier.index),
                 )
                 for spec, tier in zip(self.specs, self.tiers, strict=True)
@@ -180,10 +180,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if not spec.keyed:
             return {}
         tier = self.tiers[index]
-        keys = dict.fromkeys(cast("dict[str, object]", tier.nodes), KeyStats(0, 0, tier.value))
+        idle = KeyStats(0, 0, tier.value or 0)
+        keys = dict.fromkeys(cast("dict[str, object]", tier.nodes), idle)
         for key, node in tier.nodes.items():
-            if node.in_use or node.waiting or key in tier.own_values:
-                keys[cast("str", key)] = KeyStats(node.in_use, node.waiting, tier.value_of(key))
+            if node.in_use or node.waiting or key in tier.own_values or tier.value is None:
+                value = tier.value_of(key) or 0
+                keys[cast("str", key)] = KeyStats(node.in_use, node.waiting, value)
         return keys
 
     def stats_of(self, path: Path) -> PathStats:
@@ -192,7 +194,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._reopen_perhaps()
         found = []
         for tier, key in zip(self.tiers, path, strict=True):
-            node, value = tier.nodes.get(key), tier.value_of(key)
+            node, value = tier.nodes.get(key), tier.value_of(key) or 0
             if node is None:
                 found.append(NodeStats(0, 0, value))
             else:
@@ -311,7 +313,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             return None
         key = claim.path[tier.index]
         which = f"{_which(self.specs[tier.index], key)} of {self.title}"
-        return too_many_slots(which, needs[tier.index], tier.value_of(key))
+        return too_many_slots(which, needs[tier.index], tier.value_of(key) or 0)
 
 
 def _which(spec: TierSpec, key: object) -> str:

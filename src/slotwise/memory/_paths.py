@@ -14,6 +14,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._ledger.path_nodes import ValueUnknown
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
@@ -61,6 +62,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         "_cancel_task_after_ttl",
         "_closed_error",
         "_lane",
+        "_specs",
         "_tracker",
         "_ttl",
     )
@@ -80,6 +82,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._closed_error = closed_error
+        self._specs = tuple(tiers)
         self._tracker = exclusive(_tracker_for, tiers, name)
         # Whose quick lane is taken; a ttl leads past it.
         self._lane = self._tracker if ttl is None else _NO_LANE
@@ -152,6 +155,15 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         """Like `_acquire`, for a thread."""
         if not self._request(lease, thread_waker):
             self._wait_sync(lease)
+
+    def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
+        while True:
+            try:
+                return super()._request(claim, make_waker)
+            except ValueUnknown as unknown:  # nothing is taken yet
+                # The user's function may do anything, so it is not called in the section.
+                value = self._specs[unknown.tier].ask(cast("str", unknown.key))
+                exclusive(self._tracker.learn, unknown.tier, unknown.key, value, clock.now())
 
     def _ask(
         self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]
@@ -302,4 +314,4 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
 
 
 def _words(specs: Sequence[TierSpec]) -> str:
-    return ", ".join(f"{spec.name}={spec.value}{' each' if spec.keyed else ''}" for spec in specs)
+    return ", ".join(spec.words for spec in specs)

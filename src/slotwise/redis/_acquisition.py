@@ -59,6 +59,7 @@ class RedisAcquisition(AcquisitionResult):
         "unconfirmed",
         "waits",
         "written_path",
+        "written_values",
     )
 
     shared: SharedClient
@@ -84,6 +85,7 @@ class RedisAcquisition(AcquisitionResult):
         self.path = path  # empty for a semaphore
         self.needs = needs  # of a path; None for one slot of each tier
         self.written_path = ""  # as the scripts have it
+        self.written_values = ""  # of keys that have their own, likewise
         self.ttl = limit._ttl
         self.interval = limit._interval
         self.expires_at = math.inf

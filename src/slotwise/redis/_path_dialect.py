@@ -46,13 +46,15 @@ class PathDialect(Dialect):
             b"again" if again else b"",
             f"{acquisition.shared.owner} {acquisition.label}",
             due,
+            acquisition.written_values,
             acquisition.acquisition_id,
             acquisition.written_path,
         ]
 
     def request_many_args(self, batch: Sequence[RedisAcquisition], due: bytes) -> list[Any]:
         first = batch[0]
-        args = [*self._first_args(first), b"wait", b"", f"{first.shared.owner} ", due]
+        values = " ".join(filter(None, (each.written_values for each in batch)))
+        args = [*self._first_args(first), b"wait", b"", f"{first.shared.owner} ", due, values]
         for each in batch:
             args += (each._acquisition_id, each.written_path)
         return args
@@ -66,14 +68,18 @@ class PathDialect(Dialect):
         shared, record = limit._attached()
         ttl = b"-" if limit._ttl is None else limit._ttl
         words = (b"", limit._shape, limit._declared, limit._interval, ttl, b"wait", b"")
-        first = pack_call(self.request, record.keys.all, 11, *words, f"{shared.owner} ")
+        first = pack_call(self.request, record.keys.all, 12, *words, f"{shared.owner} ")
         return first, b""
 
     def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
         first, _ = acquisition.limit._request_template()
         own = acquisition._acquisition_id.encode()
         return (
-            first + pack_word(due) + pack_word(own) + pack_word(acquisition.written_path.encode())
+            first
+            + pack_word(due)
+            + pack_word(acquisition.written_values.encode())
+            + pack_word(own)
+            + pack_word(acquisition.written_path.encode())
         )
 
     def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:

@@ -16,7 +16,8 @@ from slotwise._core.paths import Path, TierSpec
 class IdleKeys:
     """The keys of keyed tiers that this object has used: busy ones counted, idle ones dated."""
 
-    # Between any two calls a key is in at most one of the two tables of its tier.
+    # Between any two calls a key is in at most one of the first two tables of its tier, and
+    # one with a value is in one of them.
 
     def __init__(self, tiers: tuple[TierSpec, ...]) -> None:
         self._keyed = [index for index, tier in enumerate(tiers) if tier.keyed]
@@ -26,6 +27,17 @@ class IdleKeys:
         self._idle: dict[int, OrderedDict[str, float]] = {
             index: OrderedDict() for index in self._keyed
         }
+        # Of tiers where each key has its own value: what the user's function said.
+        self._values: dict[int, dict[str, int]] = {index: {} for index in self._keyed}
+
+    def value_of(self, tier: int, key: str) -> int | None:
+        """The value of a key, if it was remembered and the key has not been forgotten."""
+        return self._values[tier].get(key)
+
+    def remember(self, values: list[tuple[int, str, int]]) -> None:
+        """Remember values of keys that were entered: tier, key and value."""
+        for tier, key, value in values:
+            self._values[tier].setdefault(key, value)
 
     def enter(self, path: Path) -> None:
         with self._lock:
@@ -64,5 +76,6 @@ class IdleKeys:
                 if since > before and len(idle) <= kept:
                     break
                 del idle[key]
+                self._values[tier].pop(key, None)
                 count += 1
         return count

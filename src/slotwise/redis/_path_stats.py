@@ -62,11 +62,14 @@ def _by_key(
     keys: list[dict[str, KeyStats]] = [{} for _ in tiers]
     for index, tier in enumerate(tiers):
         if tier.keyed:
-            keys[index] = {key: KeyStats(0, 0, values[index]) for key in idle.keys(index)}
+            keys[index] = {
+                key: KeyStats(0, 0, idle.value_of(index, key) or values[index])
+                for key in idle.keys(index)
+            }
     for node, record in records.items():
         index, key = read_node(node)
         if index < len(tiers) and tiers[index].keyed:
             held, waited, value, *_ = record.split()
-            own = values[index] if value == b"-" else int(value)
+            own = values[index] if value == b"-" else int(value.lstrip(b"~"))
             keys[index][key] = KeyStats(int(held), int(waited), own)
     return keys

@@ -75,12 +75,15 @@ class RedisPaths(RedisLimit, PathBackend):
         for tier in self._tiers:
             check_max_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
+        self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
         # What all objects of a name must agree about.
         self._shape = ",".join(
-            quote(tier.name.encode("utf-8", "surrogatepass"), safe="") + "*" * tier.keyed
+            quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
+            + "*" * tier.keyed
+            + "?" * tier.by_key
             for tier in self._tiers
         )
         self._declared = ",".join(str(tier.value) for tier in self._tiers)
@@ -130,9 +133,15 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
+        values = [] if not self._by_key else self._values_of(path)
         acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
+        if values:
+            self._idle.remember(values)
+            acquisition.written_values = " ".join(
+                f"{write_node(tier, key)}={value}" for tier, key, value in values
+            )
         acquisition.send_request(wait=timeout != 0)
         await wait_for_grant(acquisition, timeout)
         return acquisition
@@ -148,6 +157,18 @@ class RedisPaths(RedisLimit, PathBackend):
         return self._acquire_blocking(
             lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
         )
+
+    def _values_of(self, path: Path) -> list[tuple[int, str, int]]:
+        """Tier, key and value where each key has its own; the server knows those in use."""
+        values = []
+        for tier in self._by_key:
+            key = path[tier]
+            assert key is not None
+            value = self._idle.value_of(tier, key)
+            if value is None:
+                value = check_max_value(self._tiers[tier].ask(key))
+            values.append((tier, key, value))
+        return values
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         self._idle.leave(acquisition.path)

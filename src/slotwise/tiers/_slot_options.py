@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
 from slotwise._core.redaction import redact, redacted_repr
 from slotwise._urls import parsed
-from slotwise.tiers._tier import check_limit
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig

@@ -68,7 +68,7 @@ class Stage:
         self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = name
-        self._value = value_for(spec.value)
+        self._value = None if spec.by_key else value_for(spec.value)
         self._own_values: dict[str | None, int] = {}
         self._keys: dict[str | None, StageKey] = {}
         if not spec.keyed:
@@ -97,14 +97,19 @@ class Stage:
 
     def visit(self, key: str | None) -> StageKey:
         """Return the entry of a key, in use until its `leave`."""
-        with self.lock:
-            entry = self._keys.get(key)
-            if entry is None:
-                entry = self._keys[key] = StageKey(self, key, self._value_of(key))
-            elif key is not None:
-                self.idle.pop(key, None)
-            entry.users += 1
-            return entry
+        asked: int | None = None
+        while True:
+            with self.lock:
+                entry = self._keys.get(key)
+                value = self._value_of(key) or asked
+                if entry is None and value is not None:
+                    entry = self._keys[key] = StageKey(self, key, value)
+                elif entry is not None and key is not None:
+                    self.idle.pop(key, None)
+                if entry is not None:
+                    entry.users += 1
+                    return entry
+            asked = self._ask(key)
 
     def semaphore(self, key: str | None) -> Semaphore:
         """The semaphore of a key, for those who don't acquire it: no entry is made."""
@@ -113,10 +118,16 @@ class Stage:
             if entry is not None:
                 return entry.semaphore
             value = self._value_of(key)
-        return self.make(self.full_name(key), value)
+        return self.make(self.full_name(key), value or self._ask(key))
 
-    def _value_of(self, key: str | None) -> int:
+    def _value_of(self, key: str | None) -> int | None:
+        """The value of a key; None if the user's function has to be asked."""
         return self._own_values.get(key, self._value)
+
+    def _ask(self, key: str | None) -> int:
+        """Ask the user's function, *without the lock*: it may do anything."""
+        assert key is not None
+        return value_for(self.spec.ask(key))
 
     def entries(self) -> list[tuple[str | None, StageKey]]:
         with self.lock:
@@ -126,7 +137,7 @@ class Stage:
         return TierStats(
             sum(stats.active for stats in keys.values()),
             sum(stats.waiting for stats in keys.values()),
-            limit_of(self._value),
+            0 if self._value is None else limit_of(self._value),
             {key: stats for key, stats in keys.items() if key is not None},
         )
 

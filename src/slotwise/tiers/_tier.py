@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from slotwise._core.arguments import check_limit
 from slotwise._core.paths import TierSpec
 from slotwise._core.redaction import redacted_repr
 
@@ -16,11 +18,14 @@ class Tier:
     """A limit of ``value`` slots; with ``keyed``, of ``value`` slots for each key.
 
     A value of 0 is no limit: it never blocks, and what is held is counted all the
-    same. The name of a keyed tier is also the name of its argument.
+    same. The name of a keyed tier is also the name of its argument. The value of a keyed
+    tier may be a function of the key: each process calls it when a key appears that it
+    doesn't remember, in the thread of whoever asks for a slot, so it must not block. While
+    the key is in use its value stays; that of `Tiers.resize` wins.
     """
 
     name: str
-    value: int
+    value: int | Callable[[str], int]
     keyed: bool = False
 
     def __post_init__(self) -> None:
@@ -33,19 +38,17 @@ class Tier:
                 f"a tier can't be called {redacted_repr(self.name)}: its name is that of a keyword"
                 f" argument"
             )
-        check_limit(f"the value of tier {self.name!r}", self.value)
         if not isinstance(self.keyed, bool):
             raise TypeError(f"keyed must be True or False, not {redacted_repr(self.keyed)}")
+        if not callable(self.value):
+            check_limit(f"the value of tier {self.name!r}", self.value)
+        elif not self.keyed:
+            raise TypeError(
+                f"the value of tier {self.name!r} is a function of a key, so it needs keyed=True"
+            )
 
     @property
     def spec(self) -> TierSpec:
+        if callable(self.value):
+            return TierSpec(self.name, 0, self.keyed, by_key=True, value_of=self.value)
         return TierSpec(self.name, self.value, self.keyed)
-
-
-def check_limit(what: str, given: object) -> int:
-    """An int of at least 0, which is no limit."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
-    if given < 0:
-        raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
-    return given

@@ -15,6 +15,7 @@ from slotwise._core.arguments import (
     check_count,
     check_flag,
     check_label,
+    check_limit,
     check_name,
     check_reason,
     check_seconds,
@@ -31,7 +32,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._path_limit import PathLimit
-from slotwise.tiers._tier import Tier, check_limit
+from slotwise.tiers._tier import Tier
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -513,6 +514,8 @@ class Tiers(SameWhenCopied):
         check_limit("value", value)
         if key is not None:
             _check_key(tier, key)
+        elif callable(self._tiers[tier].value):
+            raise TypeError(f"each key of tier {tier!r} has its own value: resize a key")
 
     def _check_tier(self, tier: str, *, keyed: bool) -> None:
         if tier not in self._tiers:
@@ -521,7 +524,7 @@ class Tiers(SameWhenCopied):
             raise TypeError(f"tier {tier!r} has no keys")
 
     def __repr__(self) -> str:
-        tiers = ", ".join(f"{tier.name}={tier.value}" for tier in self._tiers.values())
+        tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
 
 

@@ -6,7 +6,8 @@
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
 --       6 "wait" or "try"   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
---       10... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
+--       10 "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
+--       11... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
 -- Returns {"granted", number, token}
 --         {"queued", ms until the next check is due, or -1}
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
@@ -19,7 +20,7 @@
 -- include tiers/rules.lua
 local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] == 'wait'
 local again, owner, tell_due = ARGV[7] ~= '', ARGV[8], ARGV[9] ~= ''
-local interval, first = tonumber(interval_text), 10
+local interval, first = tonumber(interval_text), 11
 
 -- What will be read of state, each field once.
 local function needed_fields()
@@ -71,6 +72,11 @@ end
 outlive(longest)
 expire()
 settle()
+
+for name, value in string.gmatch(ARGV[10], '(%S+)=(%d+)') do
+  local node = read_node(name)
+  node.own = node.own or tonumber(value)
+end
 
 local deadline = seconds(now + interval)
 local function request(id, path)

@@ -4,8 +4,8 @@
 -- One object is eight keys, in this order in KEYS. A node is "tier:key", a path its nodes with
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
 --   state       hash  node -> "held waiting value kept top": how many slots are held, how many
---                     wait whose path goes through it, its own value or "-" for that of its
---                     tier, the ticket of the head that slots are kept for, with "*" and how many if
+--                     wait whose path goes through it, its value if that was changed by a resize, "~" and
+--                     its value if each key of the tier has its own, or "-" for that of the tier, the ticket of the head that slots are kept for, with "*" and how many if
 --                     that is not one, or "-", and, in the widest tier, the highest slot number
 --                     there has been
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
@@ -194,7 +194,7 @@ local function read_node(name)
   if text then
     local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
-    node.value = tonumber(value)
+    node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$'))
     local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
     if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
   end
@@ -230,7 +230,7 @@ end
 
 local function need_of(node, needs) return needs and needs[node.tier] or 1 end
 
-local function value_of(node) return node.value or values[node.tier] or 0 end
+local function value_of(node) return node.value or node.own or values[node.tier] or 0 end
 
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
@@ -250,8 +250,8 @@ local function save()
     else
       local kept = node.kept and whole(node.kept) or '-'
       if node.kept and node.kept_slots > 1 then kept = kept .. '*' .. whole(node.kept_slots) end
-      put(name, string.format('%d %d %s %s %d', node.held, node.waiting, node.value and whole(node.value) or '-',
-                              kept, node.top))
+      local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
+      put(name, string.format('%d %d %s %s %d', node.held, node.waiting, value, kept, node.top))
     end
   end
   local written, gone = {}, {}
