@@ -158,7 +158,7 @@ def test_choices_are_offered_and_files_where_there_is_nothing_else(shell: Shell)
 
 def test_flags_are_offered_with_what_they_do(shell: Shell):
     words = shell.here("__complete", "fish", "slotwise purge --me").stdout
-    assert words == "--memory-limit-mb\tone worker above 85 % of this, stop above 95 % [800.0]\n"
+    assert words.startswith("--memory-limit-mb\tone worker above 85 % of this, stop above 95 %")
 
 
 @pytest.mark.parametrize("words", [(), ("bash",), ("bash", "'", ""), ("other", "slotwise l")])

@@ -122,3 +122,18 @@ def test_close_asks_on_a_terminal(shell: Shell, answer, code):
     terminal.sendline(answer)
     assert ended(terminal) == code
     assert shell.json("show", "api")["closed"] is (code == 0)
+
+
+def test_forget_deletes_what_nobody_uses_with_all_that_it_remembers(any_shell: Shell):
+    release = any_shell.occupy(limit=1)
+    assert any_shell.here("resize", "api", 7).returncode == 0
+    ran = any_shell.here("forget", "api")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "in use" in ran.stderr
+    release()
+    assert any_shell.here("forget", "api").returncode == 0
+    ran = any_shell.here("forget", "api")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "there is no semaphore 'api'" in ran.stderr
+    any_shell.occupy(limit=2)  # and nobody knows of the 7
+    assert any_shell.json("show", "api")["value"] == 2

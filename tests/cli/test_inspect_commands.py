@@ -151,3 +151,11 @@ def test_wide_and_combined_letters_keep_the_columns_straight(shell: Shell):
         name = next(name for name in names if line.startswith(name))
         before = line[: line.index("1")]
         assert cell_len(before) == head.index("VALUE") + len("VALUE") - 1, name
+
+
+def test_ls_used_lists_those_that_are_held_or_waited_for(any_shell: Shell):
+    any_shell.occupy("held")
+    any_shell.occupy("idle")()
+    assert any_shell.here("close", "idle", "--yes").returncode == 0  # Redis lists it for that
+    assert [each["name"] for each in any_shell.json("ls")] == ["held", "idle"]
+    assert [each["name"] for each in any_shell.json("ls", "--used")] == ["held"]

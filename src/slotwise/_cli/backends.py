@@ -48,6 +48,14 @@ class Backend(ABC):
             NotFound: there is none.
         """
 
+    @abstractmethod
+    def forget(self, name: str) -> bool:
+        """Delete the semaphore ``name``; return False if somebody uses it.
+
+        Raises:
+            NotFound: there is none.
+        """
+
     def _not_found(self, name: str) -> NotFound:
         near = similar(name, self.names())
         return NotFound(f"there is no semaphore {name!r} {self.location}{near}")
@@ -120,6 +128,12 @@ class _DirectoryBackend(Backend):
         except LookupError:
             raise self._not_found(name) from None
 
+    def forget(self, name: str) -> bool:
+        try:
+            return self._driver.existing(name, directory=self.directory)._forget_sync()
+        except LookupError:
+            raise self._not_found(name) from None
+
 
 class _RedisBackend(Backend):
     def __init__(self, url: str) -> None:
@@ -145,6 +159,13 @@ class _RedisBackend(Backend):
         if stats is None:
             raise self._not_found(name)
         return self._driver(name=name, value=stats.max_slots, config=self.config)
+
+    def forget(self, name: str) -> bool:
+        try:
+            # Its value does not matter: one that is idle may have any.
+            return self._driver(name=name, value=1, config=self.config)._forget_sync()
+        except LookupError:
+            raise self._not_found(name) from None
 
 
 def open_backend(url: str | None) -> Backend:

@@ -34,6 +34,7 @@ SUMMARIES = {
     "kick": "Take a holder's slots away; 'slotwise run' then ends its command",
     "close": "Close a semaphore for everybody, until 'slotwise open'",
     "open": "Undo 'slotwise close'",
+    "forget": "Delete a semaphore that nobody uses, and what it was resized to or closed for",
     "doctor": "Check that the directory or the server is fit for use",
     "purge": "Delete old files, and directories that are empty or become so",
     "demo": "Show a few semaphores under contention, live; no server needed",
@@ -47,6 +48,7 @@ _MODULES = {
     "kick": "control_commands",
     "close": "control_commands",
     "open": "control_commands",
+    "forget": "control_commands",
 }
 
 

@@ -1,4 +1,4 @@
-"""``slotwise resize``, ``kick``, ``close`` and ``open``: change a semaphore that is in use."""
+"""``slotwise resize``, ``kick``, ``close``, ``open`` and ``forget``: change a semaphore."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from slotwise._cli.output import Declined, age, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
+from slotwise.errors import SlotwiseError
 
 
 def _resize_parser() -> Parser:
@@ -88,6 +89,37 @@ def reopen(given: argparse.Namespace) -> int:
     semaphore.reopen_sync()
     _print(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
     return 0
+
+
+def _forget_parser() -> Parser:
+    parser = Parser(
+        "forget",
+        details="The next 'slotwise run' makes it anew, with its own --limit. Those that are held\n"
+        "or waited for are left alone (exit code 1).",
+        examples="  slotwise forget old-job\n"
+        "  slotwise ls --json | jq -r '.[] | select(.held == 0) | .name' |\n"
+        "      xargs -rn 1 slotwise forget",
+    )
+    parser.add_name()
+    parser.add_url()
+    return parser
+
+
+def forget(given: argparse.Namespace) -> int:
+    """Delete a semaphore that nobody holds or waits for.
+
+    Raises:
+        NotFound: there is none of that name.
+        InUse: somebody holds it, or waits.
+    """
+    if not open_backend(given.url).forget(given.name):
+        raise InUse(f"{given.name!r} is in use; 'slotwise show' lists by whom. Nothing was done")
+    _print(f"forgot {given.name!r}")
+    return 0
+
+
+class InUse(SlotwiseError):
+    """The semaphore is held or waited for."""
 
 
 def _kick_parser() -> Parser:
@@ -171,4 +203,5 @@ COMMANDS = {
     "kick": Command(_kick_parser, kick),
     "close": Command(_close_parser, close),
     "open": Command(_open_parser, reopen),
+    "forget": Command(_forget_parser, forget),
 }

@@ -18,8 +18,12 @@ def _ls_parser() -> Parser:
         "ls",
         details="On Redis those are listed that are held, waited for, or closed.",
         examples="  slotwise ls\n"
+        "  slotwise ls --used                      only those that are held or waited for\n"
         "  slotwise ls --url redis://cache:6379\n"
         "  slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
+    )
+    parser.add_argument(
+        "--used", action="store_true", help="only those that somebody holds or waits for"
     )
     parser.add_json()
     parser.add_url()
@@ -35,7 +39,11 @@ def ls(given: argparse.Namespace) -> int:
     stats, errors = backend.stats()
     for error in errors:
         print_error("ls", error)
-    found = sorted(stats.items())
+    found = sorted(
+        (name, one)
+        for name, one in stats.items()
+        if one.acquired_slots or one.waiting or not given.used
+    )
     if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
         rows = [(*_counts(name, one), one.closed, one.reason) for name, one in found]

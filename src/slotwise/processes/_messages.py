@@ -172,12 +172,17 @@ def timed_out(
     full = occupancy(value=state.value, held=state.in_use, waiting=len(state.waiting))
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
+        return LockTaken(*no_slot(title, timeout, full).args)
     return no_slot(title, timeout, full)
 
 
 def timed_out_locked(title: str, timeout: float, path: Path, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return no_slot(title, timeout, str(busy(path, error)))
+    return LockTaken(*no_slot(title, timeout, str(busy(path, error))).args)
+
+
+class LockTaken(AcquireTimeout, BackendError):
+    """The time was up, and the file could not be read: nobody knows whether there was a slot."""
 
 
 def lost_reason(event: str, ttl: float | None) -> str:

@@ -231,10 +231,19 @@ def delete_private(file: SemaphoreFile, *, at_exit: bool) -> None:
     _delete_if(file, lambda state: state.owners.keys() <= ignored)
 
 
-def _delete_if(file: SemaphoreFile, is_unused: Callable[[State], bool]) -> None:
-    def work(after: AfterUnlock) -> None:
-        file.drop_dead(after)
-        if is_unused(file.current_state()):
-            file.remove()
+def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bool:
+    """Delete the file, with all that it remembers; return False if somebody uses it."""
+    return _delete_if(file, lambda state: state.idle, lock_timeout)
 
-    file.change(work, None, 0.0)
+
+def _delete_if(
+    file: SemaphoreFile, is_unused: Callable[[State], bool], lock_timeout: float | None = 0.0
+) -> bool:
+    def work(after: AfterUnlock) -> bool:
+        file.drop_dead(after)
+        unused = is_unused(file.current_state())
+        if unused:
+            file.remove()
+        return unused
+
+    return file.change(work, None, lock_timeout)

@@ -456,6 +456,10 @@ class ProcessSemaphore(Semaphore):
         check_count("value", value, most=MOST_SLOTS)
         self._attachment.call(operations.resize, value, self._declared, self._generation)
 
+    def _forget_sync(self) -> bool:
+        """Delete it if nobody uses it, with all that it remembers; return whether it was."""
+        return self._attachment.call(operations.forget)
+
     async def close(self) -> None:
         self.close_sync()
 

@@ -28,6 +28,7 @@ OURS = (
     "semaphore/kick",
     "semaphore/close",
     "semaphore/reopen",
+    "semaphore/forget",
     "semaphore/end_blocking_call",
     "tiers/request",
     "tiers/release",

@@ -49,6 +49,7 @@ _CLOSE = load("semaphore/close")
 _REOPEN = load("semaphore/reopen")
 _RESIZE = load("semaphore/resize")
 _KICK = load("semaphore/kick")
+_FORGET = load("semaphore/forget")
 
 
 class RedisSemaphore(RedisLimit, Semaphore):
@@ -366,6 +367,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())
+
+    def _forget_sync(self) -> bool:
+        """Remove all that the server knows of it if nobody uses it; return whether it did.
+
+        Raises:
+            LookupError: it knows nothing.
+        """
+        found = self._run_blocking(self._run_script(_FORGET, [b""]))
+        if found == 0:
+            raise LookupError(self._written_name)
+        return bool(found > 0)
 
     @property
     def _title(self) -> str:
