@@ -1,12 +1,11 @@
 """ProcessSemaphore: the public class of the driver for the processes of one machine.
 
-It checks arguments, requests slots, waits and cleans up. The ledger in the semaphore's file
-decides who gets a slot; `_operations` changes that file.
+It checks arguments, and makes acquisitions. The ledger in the semaphore's file decides who
+gets a slot; `_operations` changes that file, and `_wait_for_grant` waits.
 """
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import os
 import secrets
@@ -14,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -33,22 +32,22 @@ from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise._wait.wakers import thread_waker
-from slotwise.processes import _inspect, _log, _messages
+from slotwise.processes import _inspect, _log
 from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
-from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
-from slotwise.processes._attachment import INLINE_LOCK_TIMEOUT, Attachment
-from slotwise.processes._errors import Busy, Missing, Retired
+from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import locate, true_path
 from slotwise.processes._in_thread import in_thread
-from slotwise.processes._semaphore_file import LOCK_TIMEOUT
 from slotwise.processes._state import State
+from slotwise.processes._wait_for_grant import (
+    try_request,
+    try_request_sync,
+    wait_for_grant,
+    wait_for_grant_sync,
+)
 
 T = TypeVar("T")
-
-# How long a caller that doesn't wait for a slot waits for the file's lock.
-_NO_WAIT_LOCK_TIMEOUT = 1.0
 
 
 class ProcessSemaphore(Semaphore):
@@ -181,63 +180,31 @@ class ProcessSemaphore(Semaphore):
         remedy.
         """
         acquisition = self._new(slots, timeout, label)
-        make_waker = asyncio.get_running_loop().create_future
-        lock_timeout = _lock_timeout(acquisition.timeout)
-        try:
-            if not await self._request_async(acquisition, make_waker, lock_timeout):
-                await self._wait(acquisition)
-            elif acquisition.file.woken:
-                await acquisition.file.woken.let_pass()
-            _log.acquired(acquisition)
-        except Busy as error:
-            raise self._timed_out_locked(acquisition, error) from None
-        except BaseException:  # cancelled, or garbage-collected together with its event loop
-            self._clean_up(acquisition)
-            raise
-        return acquisition
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        return await wait_for_grant(self._attachment, self._declared, acquisition)
 
     def acquire_sync(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         acquisition = self._new(slots, timeout, label)
-        try:
-            if not self._request(acquisition, thread_waker, _lock_timeout(acquisition.timeout)):
-                self._wait_sync(acquisition)
-            _log.acquired(acquisition)
-        except Busy as error:
-            raise self._timed_out_locked(acquisition, error) from None
-        except BaseException:  # such as KeyboardInterrupt
-            self._clean_up(acquisition)
-            raise
-        return acquisition
+        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         acquisition = self._new(slots, None, label)
-        try:
-            granted = await self._request_async(acquisition, None, LOCK_TIMEOUT)
-            if granted and acquisition.file.woken:
-                await acquisition.file.woken.let_pass()
-        except Busy as error:
-            raise _messages.busy(acquisition.file.path, error) from None
-        except BaseException:
-            self._clean_up(acquisition)
-            raise
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        granted = await try_request(self._attachment, self._declared, acquisition)
         return acquisition if granted else None
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         acquisition = self._new(slots, None, label)
-        try:
-            granted = self._request(acquisition, None, LOCK_TIMEOUT)
-        except Busy as error:
-            raise _messages.busy(acquisition.file.path, error) from None
-        except BaseException:
-            self._clean_up(acquisition)
-            raise
+        granted = try_request_sync(self._attachment, self._declared, acquisition)
         return acquisition if granted else None
 
     def _new(
@@ -258,72 +225,6 @@ class ProcessSemaphore(Semaphore):
         )
         acquisition.grace = self._kick_grace
         return acquisition
-
-    def _request(
-        self,
-        acquisition: ProcessAcquisition,
-        make_waker: MakeWaker | None,
-        lock_timeout: float | None,
-    ) -> bool:
-        """Request slots; return False if they aren't granted yet."""
-        timeout = acquisition.timeout
-        if timeout == 0:
-            make_waker = None
-        file = acquisition.file
-        file.process.wakeups.start()
-        while True:
-            try:
-                granted = operations.request(
-                    file, acquisition, self._declared, make_waker, lock_timeout
-                )
-            except Retired:
-                acquisition.file = file = self._attachment.file()
-            except Missing:
-                raise _messages.unknown(self.directory, self._attachment.name) from None
-            else:
-                break
-        if timeout == 0 and not granted:
-            raise _messages.timed_out(file.title, 0.0, file.current_state())
-        return granted
-
-    async def _request_async(
-        self,
-        acquisition: ProcessAcquisition,
-        make_waker: MakeWaker | None,
-        lock_timeout: float | None,
-    ) -> bool:
-        """Like `_request`; in a thread if the file's lock is taken for long."""
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
-        try:
-            return self._request(acquisition, make_waker, INLINE_LOCK_TIMEOUT)
-        except Busy:
-            return await in_thread(
-                partial(self._request, acquisition, make_waker, lock_timeout),
-                partial(self._clean_up, acquisition),
-            )
-
-    async def _wait(self, acquisition: ProcessAcquisition) -> None:
-        try:
-            await cast("asyncio.Future[None]", acquisition.waker)
-        finally:
-            acquisition.file.woken.discard(acquisition.waker)
-        if acquisition.failure is not None:
-            raise acquisition.failure
-
-    def _wait_sync(self, acquisition: ProcessAcquisition) -> None:
-        cast("_thread.LockType", acquisition.waker).acquire()
-        if acquisition.failure is not None:
-            raise acquisition.failure
-
-    def _clean_up(self, acquisition: ProcessAcquisition) -> None:
-        """Leave nothing of a request whose caller will not see the outcome."""
-        if acquisition.requested and acquisition.failure is None:
-            acquisition.file.withdraw(acquisition)
-
-    def _timed_out_locked(self, acquisition: ProcessAcquisition, error: Busy) -> Exception:
-        file = acquisition.file
-        return _messages.timed_out_locked(file.title, acquisition.timeout or 0.0, file.path, error)
 
     # ------------------------------------------------------------- releasing
 
@@ -485,8 +386,3 @@ class ProcessSemaphore(Semaphore):
 
     def reopen_sync(self) -> None:
         self._attachment.call(operations.reopen)
-
-
-def _lock_timeout(timeout: float | None) -> float | None:
-    """Return how long to wait for the file's lock: at least for an instant, even for `0`."""
-    return None if timeout is None else max(timeout, _NO_WAIT_LOCK_TIMEOUT)

@@ -1,0 +1,169 @@
+"""Request slots, wait until they are granted, and clean up if the caller doesn't get them.
+
+A task sleeps on a future, a thread on a lock; `_local_claims` wakes both. Who is granted what
+is decided by the ledger in the semaphore's file.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+from functools import partial
+from typing import cast
+
+from slotwise._wait.wakers import thread_waker
+from slotwise.processes import _log, _messages, _operations
+from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
+from slotwise.processes._attachment import INLINE_LOCK_TIMEOUT, Attachment
+from slotwise.processes._errors import Busy, Missing, Retired
+from slotwise.processes._in_thread import in_thread
+from slotwise.processes._semaphore_file import LOCK_TIMEOUT
+
+# How long a caller that doesn't wait for a slot waits for the file's lock.
+_NO_WAIT_LOCK_TIMEOUT = 1.0
+
+
+async def wait_for_grant(
+    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+) -> ProcessAcquisition:
+    """Request slots of a semaphore with that value, and wait; return the acquisition.
+
+    Raises:
+        AcquireTimeout: its timeout passed first.
+        BackendError: the file can't be used.
+    """
+    make_waker = asyncio.get_running_loop().create_future
+    lock_timeout = _lock_timeout(acquisition.timeout)
+    try:
+        if not await _request_in_loop(attachment, value, acquisition, make_waker, lock_timeout):
+            await _wait(acquisition)
+        elif acquisition.file.woken:
+            await acquisition.file.woken.let_pass()
+        _log.acquired(acquisition)
+    except Busy as error:
+        raise _timed_out_locked(acquisition, error) from None
+    except BaseException:  # cancelled, or garbage-collected together with its event loop
+        _clean_up(acquisition)
+        raise
+    return acquisition
+
+
+def wait_for_grant_sync(
+    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+) -> ProcessAcquisition:
+    """Like `wait_for_grant`, blocking this thread."""
+    lock_timeout = _lock_timeout(acquisition.timeout)
+    try:
+        if not _request(attachment, value, acquisition, thread_waker, lock_timeout):
+            _wait_sync(acquisition)
+        _log.acquired(acquisition)
+    except Busy as error:
+        raise _timed_out_locked(acquisition, error) from None
+    except BaseException:  # such as KeyboardInterrupt
+        _clean_up(acquisition)
+        raise
+    return acquisition
+
+
+async def try_request(
+    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+) -> bool:
+    """Request slots without waiting for them; return whether they were granted."""
+    try:
+        granted = await _request_in_loop(attachment, value, acquisition, None, LOCK_TIMEOUT)
+        if granted and acquisition.file.woken:
+            await acquisition.file.woken.let_pass()
+    except Busy as error:
+        raise _messages.busy(acquisition.file.path, error) from None
+    except BaseException:
+        _clean_up(acquisition)
+        raise
+    return granted
+
+
+def try_request_sync(
+    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+) -> bool:
+    """Like `try_request`."""
+    try:
+        return _request(attachment, value, acquisition, None, LOCK_TIMEOUT)
+    except Busy as error:
+        raise _messages.busy(acquisition.file.path, error) from None
+    except BaseException:
+        _clean_up(acquisition)
+        raise
+
+
+def _request(
+    attachment: Attachment,
+    value: int | None,
+    acquisition: ProcessAcquisition,
+    make_waker: MakeWaker | None,
+    lock_timeout: float | None,
+) -> bool:
+    """Request slots; return False if they aren't granted yet."""
+    timeout = acquisition.timeout
+    if timeout == 0:
+        make_waker = None
+    file = acquisition.file
+    file.process.wakeups.start()
+    while True:
+        try:
+            granted = _operations.request(file, acquisition, value, make_waker, lock_timeout)
+        except Retired:
+            acquisition.file = file = attachment.file()
+        except Missing:
+            raise _messages.unknown(attachment.directory, attachment.name) from None
+        else:
+            break
+    if timeout == 0 and not granted:
+        raise _messages.timed_out(file.title, 0.0, file.current_state())
+    return granted
+
+
+async def _request_in_loop(
+    attachment: Attachment,
+    value: int | None,
+    acquisition: ProcessAcquisition,
+    make_waker: MakeWaker | None,
+    lock_timeout: float | None,
+) -> bool:
+    """Like `_request`; in a thread if the file's lock is taken for long."""
+    try:
+        return _request(attachment, value, acquisition, make_waker, INLINE_LOCK_TIMEOUT)
+    except Busy:
+        return await in_thread(
+            partial(_request, attachment, value, acquisition, make_waker, lock_timeout),
+            partial(_clean_up, acquisition),
+        )
+
+
+async def _wait(acquisition: ProcessAcquisition) -> None:
+    try:
+        await cast("asyncio.Future[None]", acquisition.waker)
+    finally:
+        acquisition.file.woken.discard(acquisition.waker)
+    if acquisition.failure is not None:
+        raise acquisition.failure
+
+
+def _wait_sync(acquisition: ProcessAcquisition) -> None:
+    cast("_thread.LockType", acquisition.waker).acquire()
+    if acquisition.failure is not None:
+        raise acquisition.failure
+
+
+def _clean_up(acquisition: ProcessAcquisition) -> None:
+    """Leave nothing of a request whose caller will not see the outcome."""
+    if acquisition.requested and acquisition.failure is None:
+        acquisition.file.withdraw(acquisition)
+
+
+def _timed_out_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception:
+    file = acquisition.file
+    return _messages.timed_out_locked(file.title, acquisition.timeout or 0.0, file.path, error)
+
+
+def _lock_timeout(timeout: float | None) -> float | None:
+    """Return how long to wait for the file's lock: at least for an instant, even for `0`."""
+    return None if timeout is None else max(timeout, _NO_WAIT_LOCK_TIMEOUT)
