@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -61,6 +61,7 @@ class Report:
     explained_losses: int = 0
     explained_errors: int = 0
     back: float = 0.0
+    over: float = 0.0  # the longest that more than the value was held, excused or not
 
     @property
     def broken(self) -> dict[str, list[str]]:
@@ -78,7 +79,7 @@ class _History:
         self.last_seen: dict[int, float] = {}
         self.ended: set[int] = set()
         self.deaf: list[tuple[float, float]] = []
-        arrivals: dict[str, int] = {}
+        seen: list[tuple[float, list[str]]] = []
         ids: dict[str, Hold] = {}
         for event in events:
             kind = event["kind"]
@@ -89,8 +90,7 @@ class _History:
             elif kind == "fault":
                 self.faults.append(fault_of(event))
             elif kind == "arrival":
-                for claim_id in event["ids"]:
-                    arrivals.setdefault(claim_id, len(arrivals))
+                seen.append((event["at"], event["ids"]))
             elif kind == "deaf":
                 self.deaf.append((event["since"], event["at"]))
             elif kind == "end":
@@ -99,6 +99,11 @@ class _History:
                 hold = self._note(kind, event)
                 if kind == "grant":
                     ids[event["id"]] = hold
+        arrivals: dict[str, int] = {}
+        ordered = sorted(seen, key=lambda each: each[0])  # of several servers
+        for number, (_, arrived) in enumerate(ordered):
+            for claim_id in arrived:  # in one write, which may be in any order
+                arrivals.setdefault(claim_id, number)
         for claim_id, hold in ids.items():
             if not any(hold.asked < at and hold.granted > since for since, at in self.deaf):
                 hold.arrival = arrivals.get(claim_id)
@@ -169,9 +174,22 @@ def check(events: Iterable[Event]) -> Report:
 
 
 def _check_overlaps(history: _History, report: Report) -> None:
+    for limit, since, until, most, last in _overlaps(history, _live_spans):
+        report.overlaps.append(
+            f"{limit}: {most} of {history.values[limit]} for {1000 * (until - since):.1f} ms"
+            f" from {since:.6f}, when {_who(last)} came"
+        )
+    raw = _overlaps(history, _believed_span)
+    report.over = max((until - since for _, since, until, _, _ in raw), default=0.0)
+
+
+def _overlaps(
+    history: _History, spans_of: Callable[[_History, Hold], list[tuple[float, float]]]
+) -> Iterator[tuple[str, float, float, int, Hold]]:
+    """Each limit that was exceeded, from when to when, by how many slots, and who came last."""
     changes: dict[str, list[tuple[float, int, Hold]]] = defaultdict(list)
     for hold in history.granted:
-        for start, end in _live_spans(history, hold):
+        for start, end in spans_of(history, hold):
             for limit in hold.limits:
                 changes[limit].append((start, hold.slots, hold))
                 changes[limit].append((end, -hold.slots, hold))
@@ -184,11 +202,17 @@ def _check_overlaps(history: _History, report: Report) -> None:
                 over_since = at, live, hold
             elif live <= history.values[limit] and over_since is not None:
                 since, most, last = over_since
-                report.overlaps.append(
-                    f"{limit}: {most} of {history.values[limit]} for {1000 * (at - since):.1f} ms"
-                    f" from {since:.6f}, when {_who(last)} came"
-                )
+                yield limit, since, at, most, last
                 over_since = None
+
+
+def _believed_span(history: _History, hold: Hold) -> list[tuple[float, float]]:
+    """When its caller believed in it."""
+    end = min(hold.ended if hold.loss is None else math.inf, hold.lost_at)
+    for fault in history.faults_of(hold, "death"):
+        end = min(end, fault.at)
+    end = history.last_seen[hold.pid] if end == math.inf else end
+    return [(hold.granted, end)] if hold.granted < end else []
 
 
 def _live_spans(history: _History, hold: Hold) -> list[tuple[float, float]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from tests.redis.faults._proxy import Freezes, GoesSilent, IsSlow, Proxy
+from tests.soak._deployments import BehindASentinel, Deployment, OnACluster, OneServer
 from tests.soak._objects import FILES, INTERVAL, PING, REDIS, TIERS
 from tests.soak._stage import Stage
 
@@ -23,6 +25,7 @@ _KEYS = {
 class NamedFault(ABC):
     """Strikes now and then, for as long as a soak lasts."""
 
+    deployment: ClassVar[type[Deployment]] = OneServer
     proxy: ClassVar[type[Proxy] | None] = None
     server_options: ClassVar[tuple[str, ...]] = ()
 
@@ -125,7 +128,7 @@ class ScriptsFlushed(NamedFault):
         with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
             for _ in range(10):
                 client.script_flush()
-                time.sleep(0.1)
+                time.sleep(0.02)
 
 
 class ServerSlow(NamedFault):
@@ -267,9 +270,56 @@ class RepliesDelayed(NamedFault):
             stage.proxy.delay = 0.0
 
 
+# --------------------------------------------------------------------------- several servers
+
+
+class OldPrimaryResumes(NamedFault):
+    """The primary is stopped or killed, a replica takes over, and then the old one is back.
+
+    It grants until the sentinels have made it a replica.
+    """
+
+    deployment = BehindASentinel
+
+    def strike(self, stage: Stage) -> None:
+        fleet = stage.deployment
+        assert isinstance(fleet, BehindASentinel)
+        old = fleet.primary()
+        stopped = stage.dice.random() < 0.7
+        with stage.fault(self.name, "amnesia", objects=ON_SERVER):
+            old.pause() if stopped else old.kill()
+            fleet.wait_for_failover(old)
+            time.sleep(stage.dice.choice((0.0, SHORT)))
+            old.resume() if stopped else old.start()
+        fleet.wait_for_replica(old)
+
+
+class OldPrimaryResumesWithoutReplicas(OldPrimaryResumes):
+    """As before, but a primary without a replica takes no writes."""
+
+    server_options = ("--min-replicas-to-write", "1")
+
+
+class SlotMoves(NamedFault):
+    """The hash slot of a name moves to another node of a cluster, key by key."""
+
+    deployment = OnACluster
+
+    def strike(self, stage: Stage) -> None:
+        cluster = stage.deployment
+        assert isinstance(cluster, OnACluster)
+        name = stage.dice.choice(ON_SERVER)
+        with contextlib.ExitStack() as stack, stage.fault(self.name, "none", objects=(name,)):
+            move = cluster.move(name, stack)
+            move.begin()
+            time.sleep(stage.dice.choice((0.0, 0.05, 0.2)))
+            move.finish()
+
+
 FAULTS: tuple[type[NamedFault], ...] = (
     *(NothingHappens, WorkerKilled, WorkerStopped, WorkersFork),
     *(ServerStopped, ServerLosesItsData, ServerRestarts, ScriptsFlushed, ServerSlow, MemoryFull),
     *(KeyEvicted, KeySpoilt),
+    *(OldPrimaryResumes, OldPrimaryResumesWithoutReplicas, SlotMoves),
     *(ClientsKilled, ConnectionsDropped, ConnectionsVanish, ConnectionsFreeze, RepliesDelayed),
 )

@@ -15,7 +15,8 @@ killed leaves at most one incomplete line, its last.
     error     at, pid, n, error
     end       at, pid                              an orderly end of a process
     arrival   at, ids                              the server ran a script for these requests; at is
-                                                   the server's time, and lines are in its order
+                                                   the server's time, and lines are in its order;
+                                                   servers of one machine share a clock
     deaf      at, since                            arrivals between these were not recorded
     fault     see `Fault`
 """

@@ -22,7 +22,7 @@ class Monitor:
 
     def __init__(self, port: int, history: Path) -> None:
         self._port = port
-        self._recorder = Recorder(history, "monitor")
+        self._recorder = Recorder(history, f"monitor-{port}")
         self._enough = threading.Event()
         self.listens = threading.Event()
         self._seen: set[bytes] = set()

@@ -14,6 +14,7 @@ from random import Random
 from tests.redis._server import Server
 from tests.redis.faults._proxy import Proxy
 from tests.soak._checker import Report, check
+from tests.soak._deployments import Deployment, OneServer
 from tests.soak._history import Effect, Fault, Recorder, read
 from tests.soak._monitor import Monitor
 from tests.soak._objects import INTERVAL, Objects, write_objects
@@ -28,14 +29,19 @@ class Stage:
     """Everything that a fault may strike; a block of it starts the workers and ends them."""
 
     def __init__(
-        self, folder: Path, *, proxy: type[Proxy] | None = None, options: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        deployment: type[Deployment] = OneServer,
+        proxy: type[Proxy] | None = None,
+        options: tuple[str, ...] = (),
     ) -> None:
         self._files = folder / "files"
         self._history = folder / "history"
         self._history.mkdir(parents=True)
         self._proxy_kind = proxy
         self._open = ExitStack()
-        self.server = Server(folder / "server", *options)
+        self.deployment = deployment(folder / "server", options)
         self.recorder = Recorder(self._history, "stage")
         self.dice = Random(0)
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -51,9 +57,10 @@ class Stage:
         return self
 
     def _begin(self) -> None:
-        self._open.enter_context(self.server)
-        self._open.enter_context(Monitor(self.server.port, self._history))
-        self._url = self.server.url
+        self._open.enter_context(self.deployment)
+        for server in self.deployment.servers:
+            self._open.enter_context(Monitor(server.port, self._history))
+        self._url = self.deployment.url
         if self._proxy_kind is not None:
             self.proxy = self._proxy_kind(self.server.port)
             self._open.enter_context(self.proxy)
@@ -70,6 +77,12 @@ class Stage:
             worker.wait(10)
         self.recorder.close()
         self._open.close()
+
+    @property
+    def server(self) -> Server:
+        """The only one."""
+        [server] = self.deployment.servers
+        return server
 
     def start_worker(self) -> None:
         arguments = [self._url, str(self._files), str(self._history), str(self.dice.random())]
@@ -110,10 +123,11 @@ class Stage:
         for worker in self.workers:
             if worker.pid not in self._sizes and worker.poll() is None:
                 self._sizes[worker.pid] = size_of(worker.pid)
-        with self.server.client() as client:
-            for key in client.scan_iter():
-                if client.pttl(key) == -1:
-                    self._immortal.add(key.decode())
+        for server in self.deployment.primaries():
+            with server.client() as client:
+                for key in client.scan_iter():
+                    if client.pttl(key) == -1:
+                        self._immortal.add(key.decode())
 
     def finish(self) -> Report:
         """End the workers, see that nothing is left behind, and check the history."""
@@ -140,7 +154,7 @@ class Stage:
 
     async def _left_behind(self) -> list[str]:
         """What is still held or waited for when silence has ended all that it ends."""
-        objects = Objects(self.server.url, self._files)
+        objects = Objects(self.deployment.url, self._files)
         deadline = time.monotonic() + INTERVAL + 2
         while True:
             left = await objects.in_use()

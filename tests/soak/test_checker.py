@@ -59,6 +59,10 @@ class History:
         return n
 
     def arrive(self, *numbers: int) -> None:
+        for n in numbers:
+            self.arrive_together(n)
+
+    def arrive_together(self, *numbers: int) -> None:
         self.events.append({"kind": "arrival", "at": 1.7e9, "ids": [f"id-{n}" for n in numbers]})
 
     def fault(self, fault: Fault) -> None:
@@ -221,6 +225,9 @@ def test_a_request_that_was_passed_is_found() -> None:
     first = history.hold(1, 0.0, 0.9, 1.0, token=9)
     second = history.hold(2, 0.1, 0.3, 0.4, token=8)
     history.arrive(second, first)  # by the server's order all is well
+    assert history.check().passed == []
+    del history.events[-2:]
+    history.arrive_together(first, second)  # in one write, which has no order
     assert history.check().passed == []
     history.events.pop()
     history.arrive(first, second)

@@ -18,7 +18,8 @@ def test_nothing_is_broken_by(
     kind: type[NamedFault], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fault, strikes = kind(), 0
-    with Stage(tmp_path, proxy=kind.proxy, options=kind.server_options) as stage:
+    kinds = {"deployment": kind.deployment, "proxy": kind.proxy}
+    with Stage(tmp_path, options=kind.server_options, **kinds) as stage:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             time.sleep(stage.dice.choice((0.2, 0.5, 1.0)))
@@ -32,7 +33,7 @@ def test_nothing_is_broken_by(
             f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
             f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
-            f" back within {report.back:.2f} s",
+            f" back within {report.back:.2f} s, over the value for {report.over:.2f} s",
             *(f"{kind}: {line}" for kind, lines in report.broken.items() for line in lines),
             sep="\n    ",
         )

@@ -45,9 +45,9 @@ _GRACE = 0.25
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
 
-# After this long without a reply, ask whether the server answers over other connections. With the
-# grace, and a new connection, calls get through again within a second.
-_SILENCE = 0.4
+# After this long without a reply, ask whether the server answers over another connection; and how
+# long a reply may still take once it has. Calls get through again within half a second.
+_SILENCE, _DOUBT = 0.3, 0.1
 
 
 _NO_LIMITS = object()
@@ -73,6 +73,7 @@ class Call:
         "packed",
         "patient",
         "paused_until",
+        "reloaded",
         "script",
         "sent",
         "sha_only",
@@ -101,6 +102,7 @@ class Call:
         self.number = 0  # its position among the calls of a loop, on a cluster
         self.sent = False  # the server may have received it
         self.doubtful = False  # sent, and the connection broke before a reply: it may have run
+        self.reloaded = False  # the script was missing once, and was loaded
         self.whole = False  # send the script itself, not its SHA
         self.sha_only = False  # this user may not send scripts
         self.tries = 0  # attempts since the server was last reached
@@ -460,7 +462,7 @@ class Connection:
                 self.silent_at = min(self.silent_at, now)
                 self._on_silence()
         elif not self._suspicious:
-            self._suspect()
+            self._suspect(_GRACE)
         elif self._doubted or now >= self._silent_since + self._longest_timeout():
             self.lose(TimeoutError())
         else:
@@ -476,10 +478,10 @@ class Connection:
         """Return after how long a silence nobody waits on this connection any more."""
         return max(map(self._reply_timeout_of, self._pending))
 
-    def _suspect(self) -> None:
+    def _suspect(self, grace: float) -> None:
         """Act soon. The loop may have been blocked, with the reply waiting in the socket."""
         self._suspicious = True
-        self._watch = self._loop.call_later(_GRACE, self._check)
+        self._watch = self._loop.call_later(grace, self._check)
 
     def doubt_if_silent(self, alive_at: float) -> None:
         """Close soon if the server has replied elsewhere to what it was asked at ``alive_at``.
@@ -491,7 +493,7 @@ class Connection:
             self._doubted = True
             if not self._suspicious:
                 self._watch.cancel()
-                self._suspect()
+                self._suspect(_DOUBT)
 
     # ---------------------------------------------------------------- ending
 

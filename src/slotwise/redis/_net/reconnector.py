@@ -80,6 +80,7 @@ class Reconnector:
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
         self._held_back: list[Call] | None = None
+        self._scripts_missing = False
         self._pause = 0.0  # before they are sent again
         self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
@@ -324,7 +325,9 @@ class Reconnector:
         if text.startswith("NOSCRIPT") and call.sha_only:
             call.on_done(call, _diagnosis.scripts_missing(self._endpoint, reply))
         elif text.startswith("NOSCRIPT"):
-            call.whole = True  # for users who may not load scripts
+            # A second time: this user may not load scripts, or they are flushed all the time.
+            call.whole, call.reloaded = call.reloaded, True
+            self._scripts_missing = True
             self._hold_back(call)
         elif call.whole and _diagnosis.denies_eval(reply):
             # It may have been allowed to load them, just before this call.
@@ -366,7 +369,8 @@ class Reconnector:
         refused, held_back = self._refused, self._held_back or []
         self._refused, self._held_back = [], None
         self._pause, self._pausing = 0.0, None
-        if any(call.whole for call in refused):
+        if self._scripts_missing:
+            self._scripts_missing = False
             for script in in_use(call.script for call in (*refused, *held_back)):
                 self.submit(_load(script))
         for call in refused:
