@@ -10,6 +10,7 @@ import os
 import select
 import threading
 
+from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 
@@ -67,7 +68,10 @@ class Slot:
     def _work(self) -> None:
         slots, timeout, label = self._arguments
         try:
-            self._result = self.semaphore.acquire_sync(slots, timeout=timeout, label=label)
+            if timeout == 0:  # a distant server has to be connected to first
+                self._result = self.semaphore._acquire_at_once_sync(slots, label, TRY_LIMIT)
+            else:
+                self._result = self.semaphore.acquire_sync(slots, timeout=timeout, label=label)
         except BaseException as error:
             self._failure = error
         os.write(self._writing, b"d")

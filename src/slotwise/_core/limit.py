@@ -21,6 +21,10 @@ from slotwise._core.results import AcquisitionResult, SemaphoreStats
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
 EXIT_LIMIT = 0.5
+# For how long trying waits for a server's answer; what is promised is a second.
+TRY_LIMIT = 0.9
+# For how long a timeout, 0 included, waits for a server's answer after its end; 0.2 s are promised.
+TIMEOUT_LIMIT = 0.15
 
 
 def refuse_to_block_a_loop(call: str) -> None:

@@ -168,7 +168,7 @@ class PathBackend(ABC):
     ) -> AcquisitionResult | None:
         """Take slots of every tier if that needs no wait; else return None."""
         try:
-            return await self.acquire(path, timeout=0, label=label, needs=needs)
+            return await self._acquire_at_once(path, label, needs)
         except BackendError:
             raise  # even if it is a timeout: nobody knows whether there was a slot
         except AcquireTimeout:
@@ -178,11 +178,26 @@ class PathBackend(ABC):
         self, path: Path, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult | None:
         try:
-            return self.acquire_sync(path, timeout=0, label=label, needs=needs)
+            return self._acquire_at_once_sync(path, label, needs)
         except BackendError:
             raise
         except AcquireTimeout:
             return None
+
+    async def _acquire_at_once(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        """Acquire without waiting for others; a server has longer to answer than with ``acquire``.
+
+        Raises:
+            AcquireTimeout: a tier was full.
+        """
+        return await self.acquire(path, timeout=0, label=label, needs=needs)
+
+    def _acquire_at_once_sync(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        return self.acquire_sync(path, timeout=0, label=label, needs=needs)
 
     @abstractmethod
     async def release(self, acquisition_id: str) -> bool:

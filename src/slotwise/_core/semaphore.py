@@ -38,6 +38,23 @@ class Semaphore(Limit):
     _cancel_task_after_ttl: bool
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
+    async def _acquire_at_once(
+        self,
+        slots: int,
+        label: str | None,
+        seconds: float,  # noqa: ARG002 - for drivers with a server
+    ) -> AcquisitionResult:
+        """Acquire without waiting for others; a server has ``seconds`` to answer."""
+        return await self.acquire(slots, timeout=0, label=label)
+
+    def _acquire_at_once_sync(
+        self,
+        slots: int,
+        label: str | None,
+        seconds: float,  # noqa: ARG002
+    ) -> AcquisitionResult:
+        return self.acquire_sync(slots, timeout=0, label=label)
+
     @property
     def name(self) -> str | None:
         """The name that instances share, or None."""

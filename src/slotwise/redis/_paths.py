@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from slotwise._core.arguments import check_name
 from slotwise._core.closing import Closure
+from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -133,6 +134,20 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
+        acquisition = self._request(path, label, needs, wait=timeout != 0)
+        await wait_for_grant(acquisition, timeout)
+        return acquisition
+
+    async def _acquire_at_once(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        acquisition = self._request(path, label, needs, wait=False)
+        await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
+        return acquisition
+
+    def _request(
+        self, path: Path, label: str | None, needs: Needs | None, *, wait: bool
+    ) -> RedisAcquisition:
         values = [] if not self._by_key else self._values_of(path)
         acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
@@ -142,8 +157,7 @@ class RedisPaths(RedisLimit, PathBackend):
             acquisition.written_values = " ".join(
                 f"{write_node(tier, key)}={value}" for tier, key, value in values
             )
-        acquisition.send_request(wait=timeout != 0)
-        await wait_for_grant(acquisition, timeout)
+        acquisition.send_request(wait=wait)
         return acquisition
 
     def acquire_sync(
@@ -169,6 +183,11 @@ class RedisPaths(RedisLimit, PathBackend):
                 value = check_max_value(self._tiers[tier].ask(key))
             values.append((tier, key, value))
         return values
+
+    def _acquire_at_once_sync(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        return self._acquire_blocking(lambda: self._acquire_at_once(path, label, needs))
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         self._idle.leave(acquisition.path)

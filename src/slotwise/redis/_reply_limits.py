@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 # In seconds. What is promised to callers is a little longer, so that it holds on a
 # busy machine.
-TRY = 0.9  # try_acquire: within a second
 INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
-LEAVE_QUEUE = 0.15  # after a timeout, which is kept to within 0.2 s
 
 # The shortest silence that is called an outage: a caller with a short timeout proves nothing.
 _OUTAGE = EXIT_LIMIT

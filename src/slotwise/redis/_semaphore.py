@@ -19,7 +19,7 @@ from slotwise._core.arguments import (
     check_seconds,
     check_timeout,
 )
-from slotwise._core.limit import refuse_to_block_a_loop
+from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import BackendError
@@ -179,15 +179,25 @@ class RedisSemaphore(RedisLimit, Semaphore):
         Raises:
             BackendError: the server can't be used, or did not answer within a second.
         """
-        acquisition = self._new_acquisition(self._check_slots(slots), label)
-        acquisition.send_request(wait=False)
         try:
-            await wait_for_grant(acquisition, 0.0)
+            return await self._acquire_at_once(slots, label, TRY_LIMIT)
         except BackendError:
             raise  # even if it is a timeout too: nobody knows whether there was a slot
         except TimeoutError:
             return None
+
+    async def _acquire_at_once(
+        self, slots: int, label: str | None, seconds: float
+    ) -> AcquisitionResult:
+        acquisition = self._new_acquisition(self._check_slots(slots), label)
+        acquisition.send_request(wait=False)
+        await wait_for_grant(acquisition, 0.0, at_once=seconds)
         return acquisition
+
+    def _acquire_at_once_sync(
+        self, slots: int, label: str | None, seconds: float
+    ) -> AcquisitionResult:
+        return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
 
     def acquire_sync(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None

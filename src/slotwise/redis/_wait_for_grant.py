@@ -10,11 +10,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.limit import TIMEOUT_LIMIT
 from slotwise.errors import AcquireTimeout
 from slotwise.redis import _log
 from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._net.connection import Call
-from slotwise.redis._reply_limits import LEAVE_QUEUE, TRY, no_reply
+from slotwise.redis._reply_limits import no_reply
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -72,13 +73,17 @@ class _Deadline:
         self._timer.cancel()
 
 
-async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -> None:
+async def wait_for_grant(
+    acquisition: RedisAcquisition, timeout: float | None, *, at_once: float | None = None
+) -> None:
     """Wait until a request is granted, or clean up after it.
 
-    ``timeout`` 0 waits only for the server, which has a second to answer.
+    ``timeout`` 0 waits only for the server's answer, which may take as long as it may after any
+    other timeout, or ``at_once`` seconds.
     """
     future = acquisition.future
-    deadline = None if timeout is None else _Deadline(acquisition, timeout or TRY)
+    answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
+    deadline = None if timeout is None else _Deadline(acquisition, timeout or answer_limit)
     # By another thread, which may not have seen it among the waiters.
     if acquisition.limit._generation.closed and acquisition.close():
         acquisition.send_release(acquisition.client).add_done_callback(acquisition.on_withdrawn)
@@ -86,7 +91,8 @@ async def wait_for_grant(acquisition: RedisAcquisition, timeout: float | None) -
         await future
     except TimedOut:
         assert deadline is not None
-        await _time_out(acquisition, deadline, timeout or TRY, LEAVE_QUEUE if timeout else 0.0)
+        assert timeout is not None
+        await _time_out(acquisition, deadline, at_once or timeout, TIMEOUT_LIMIT if timeout else 0)
     except Unreachable:
         if acquisition.call is not None and acquisition.call.sent:
             # The server may still grant it, to nobody.

@@ -22,7 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
 from slotwise._core.closing import Closure, Generations
-from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
     KeyStats,
@@ -53,6 +53,8 @@ Held = list[tuple[Semaphore, A]]
 _LEAST = 0.001
 # How long giving back waits for a server then: a timeout is kept to within 0.2 s.
 _TOO_LATE = 0.03
+# What that leaves for trying, all tiers together.
+_TRY_LIMIT = TRY_LIMIT - _TOO_LATE
 
 # How a semaphore is released by a block that is left: it raises nothing if the server is away.
 _ON_EXIT = "_release_on_exit"
@@ -109,6 +111,11 @@ class StagedPaths(PathBackend):
     ) -> AcquisitionResult:
         return await self._acquire(path, timeout, label, needs, sync=False)
 
+    async def _acquire_at_once(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        return await self._acquire(path, 0.0, label, needs, sync=False, at_once=_TRY_LIMIT)
+
     def acquire_sync(
         self,
         path: Path,
@@ -119,6 +126,11 @@ class StagedPaths(PathBackend):
     ) -> AcquisitionResult:
         return _run(self._acquire(path, timeout, label, needs, sync=True))
 
+    def _acquire_at_once_sync(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        return _run(self._acquire(path, 0.0, label, needs, sync=True, at_once=_TRY_LIMIT))
+
     async def _acquire(
         self,
         path: Path,
@@ -127,8 +139,11 @@ class StagedPaths(PathBackend):
         needs: Needs | None,
         *,
         sync: bool,
+        at_once: float = TIMEOUT_LIMIT,
     ) -> AcquisitionResult:
+        """``at_once`` is how long the answers of a server may take in total if ``timeout`` is 0."""
         until = None if timeout is None else clock.now() + timeout
+        answers_until = clock.now() + at_once
         acquisition_id = f"{self._prefix}{next(self._numbers)}"
         stages = self._path(path)
         keys = {stage.spec.name: key for stage, key in stages if key is not None}
@@ -143,9 +158,14 @@ class StagedPaths(PathBackend):
                 if self._generation.closed:
                     raise self._closed_error()
                 semaphore = visited[-1].semaphore
-                options = {"timeout": _left(until, timeout), "label": written_label}
                 try:
-                    acquired = await _call(sync, semaphore, "acquire", slots, **options)
+                    if timeout == 0:
+                        left = max(answers_until - clock.now(), _LEAST)
+                        request = "_acquire_at_once", slots, written_label, left
+                        acquired = await _call(sync, semaphore, *request)
+                    else:
+                        options = {"timeout": _left(until, timeout), "label": written_label}
+                        acquired = await _call(sync, semaphore, "acquire", slots, **options)
                 except BackendError:
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
