@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,62 @@ async def test_timeouts_are_kept_whatever_the_server_does(
     assert all(isinstance(each, BackendError) for each in found), found
 
 
+async def test_a_timeout_of_0_is_kept_to_within_02_s_too(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    staged = some_tiers(own_server.url, "staged", atomic=False)
+    await semaphore.stats()
+    trouble.begin(own_server)
+    calls = [
+        semaphore.acquire,
+        partial(tiers.acquire, user="u"),
+        partial(staged.acquire, user="u"),
+        partial(asyncio.to_thread, semaphore.acquire_sync),
+        partial(asyncio.to_thread, tiers.acquire_sync, user="u"),
+        partial(asyncio.to_thread, staged.acquire_sync, user="u"),
+    ]
+    with within(2 * len(calls) * 0.2):  # one after the other, as trying would take 11 s for these
+        for call in calls * 2:
+            with pytest.raises(AcquireTimeout) as caught:
+                await call(timeout=0)
+            assert isinstance(caught.value, BackendError), "nobody knows whether it was full"
+
+
+@pytest.fixture(params=["killed", "stopped", "slow"])
+def useless_url(own_server: Server, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server to which no connection can be opened within 0.1 s."""
+    if request.param == "slow":
+        with IsSlow(own_server.port) as slow:
+            yield slow.url
+    else:
+        (own_server.kill if request.param == "killed" else own_server.pause)()
+        yield own_server.url
+
+
+async def test_a_caller_whose_attempts_fail_before_its_timeout_gets_a_plain_backend_error(
+    useless_url: str,
+) -> None:
+    """It says what is wrong, and not that there was no slot in all that time."""
+    limits = {"connect_timeout": 0.1, "attempts": 2}
+    semaphore, tiers = a_semaphore(useless_url, **limits), some_tiers(useless_url, **limits)
+    staged = some_tiers(useless_url, "staged", atomic=False, **limits)
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(
+            semaphore.acquire(timeout=60),
+            tiers.acquire(user="u", timeout=60),
+            staged.acquire(user="u", timeout=60),
+            asyncio.to_thread(semaphore.acquire_sync, timeout=60),
+            asyncio.to_thread(tiers.acquire_sync, user="u", timeout=60),
+            asyncio.to_thread(staged.acquire_sync, user="u", timeout=60),
+            return_exceptions=True,
+        )
+    for error in found:
+        assert isinstance(error, BackendError), error
+        assert not isinstance(error, AcquireTimeout), error
+        assert "can't be reached" in str(error) or "does not answer" in str(error)
+
+
 async def test_the_timeout_of_the_second_stage_is_kept_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -357,11 +414,11 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
     trouble.begin(own_server)
     trying = asyncio.gather(
         semaphore.try_acquire(),
-        semaphore.acquire(timeout=0),
-        tiers.acquire(user="u", timeout=0),
-        staged.acquire(user="u", timeout=0),
+        tiers.try_acquire(user="u"),
+        staged.try_acquire(user="u"),
         asyncio.to_thread(semaphore.try_acquire_sync),
-        asyncio.to_thread(tiers.acquire_sync, user="u", timeout=0),
+        asyncio.to_thread(tiers.try_acquire_sync, user="u"),
+        asyncio.to_thread(staged.try_acquire_sync, user="u"),
         return_exceptions=True,
     )
     looking = asyncio.gather(
@@ -444,8 +501,7 @@ async def test_a_slow_server_is_used_and_not_complained_of(
             assert (await semaphore.stats()).acquired_slots == 1
             assert (await tiers.stats())["all"].active == 1
             assert await semaphore.try_acquire() is None
-            with pytest.raises(AcquireTimeout, match="1 of 1 held"):
-                await tiers.acquire(user="u", timeout=0)
+            assert await tiers.try_acquire(user="u") is None
         await until(lambda: _is_free(semaphore), "released")
         assert not warnings_in(caplog, "answer")
 
@@ -455,12 +511,12 @@ async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) 
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
         async with semaphore, tiers.cm(user="u"):  # connected
             pass
-        did_not = rf"in 0\.1 s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
-        for _ in range(2):
-            with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
-                await semaphore.acquire(timeout=0.1)
-            with within(0.1), pytest.raises(AcquireTimeout, match=f"no slot of .*'t' {did_not}"):
-                await tiers.acquire(user="u", timeout=0.1)
+        for seconds in (0.1, 0):
+            did_not = rf"in {seconds:g} s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
+            with within(seconds), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
+                await semaphore.acquire(timeout=seconds)
+            with within(seconds), pytest.raises(AcquireTimeout, match=f"of .*'t' {did_not}"):
+                await tiers.acquire(user="u", timeout=seconds)
         await until(lambda: _is_free(semaphore), "what came too late was given back")
 
 
