@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from heapq import heappop
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import slotwise
+from slotwise import MemorySemaphore
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger import slots as slots_module
+from slotwise._ledger.base import QUICK_LANE
+from slotwise.memory import _acquisition, _semaphore
 
 HOME = slotwise.__path__[0]
 
@@ -90,6 +95,91 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
         assert len(held) >= value - worth, f"lost {value - len(held)} slots"
         assert len(held) <= value
     assert number > 50, "nothing was struck"
+
+
+# -------------------------------------------- the quick lane, right after a number is popped
+
+
+class StrikingList(list[int]):
+    """Raises after it has popped, as a signal handler would."""
+
+    def pop(self, *_: Any) -> int:
+        super().pop()
+        raise Strike
+
+
+def strike_after_pop(heap: list[int]) -> int:
+    heappop(heap)
+    raise Strike
+
+
+def drive(coroutine: Coroutine[Any, Any, Any]) -> None:
+    with contextlib.suppress(StopIteration):
+        coroutine.send(None)
+
+
+ENTERING: dict[str, Callable[[MemorySemaphore], object]] = {
+    "async with": lambda semaphore: drive(semaphore.__aenter__()),
+    "with": lambda semaphore: semaphore.__enter__(),
+    "async cm": lambda semaphore: drive(semaphore.cm().__aenter__()),
+    "cm": lambda semaphore: semaphore.cm().__enter__(),
+    "acquire": lambda semaphore: drive(semaphore.acquire()),
+    "try_acquire": lambda semaphore: semaphore.try_acquire_sync(),
+}
+
+
+def assert_all_can_be_taken(semaphore: MemorySemaphore, in_use: int) -> None:
+    assert semaphore.stats_sync().acquired_slots == in_use
+    numbers = [semaphore.acquire_sync().slot_number for _ in range(semaphore.value - in_use)]
+    assert len({*numbers}) == len(numbers)
+
+
+@pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+@pytest.mark.parametrize("way", ENTERING)
+def test_a_strike_right_after_a_slot_was_taken_gives_it_back(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore = MemorySemaphore(4)
+    for acquired in [semaphore.acquire_sync() for _ in range(4)]:
+        semaphore.release_sync(acquired)  # so that all numbers are in circulation
+    acquired = semaphore.acquire_sync()
+    with semaphore:
+        monkeypatch.setattr(_semaphore, "heappop", strike_after_pop)
+        monkeypatch.setattr(_acquisition, "heappop", strike_after_pop)
+        with pytest.raises(Strike):
+            ENTERING[way](semaphore)
+        monkeypatch.undo()
+        assert semaphore.release_sync(acquired)
+        assert_all_can_be_taken(semaphore, 1)
+
+
+LEAVING: dict[str, Callable[[MemorySemaphore], object]] = {
+    "async with": lambda semaphore: drive(semaphore.__aexit__(None, None, None)),
+    "with": lambda semaphore: semaphore.__exit__(None, None, None),
+}
+
+
+@pytest.mark.parametrize("way", LEAVING)
+def test_a_strike_while_a_block_is_left_frees_its_slot(way: str) -> None:
+    semaphore = MemorySemaphore(4)
+    acquired = semaphore.acquire_sync()
+    semaphore.__enter__()
+    semaphore.__enter__()
+    semaphore._numbers = StrikingList(semaphore._numbers)
+    with pytest.raises(Strike):
+        LEAVING[way](semaphore)
+    assert semaphore.release_sync(acquired)
+    assert_all_can_be_taken(semaphore, 1)
+
+
+def test_a_number_that_might_be_somebody_elses_is_not_given_back() -> None:
+    semaphore, other = (MemorySemaphore(4, name="two instances, struck") for _ in range(2))
+    with other:
+        semaphore.__enter__()
+        semaphore._numbers = StrikingList(semaphore._numbers)
+        with pytest.raises(Strike):
+            semaphore.__exit__(None, None, None)
+        assert_all_can_be_taken(semaphore, 2)  # one is lost, and none is there twice
 
 
 # ------------------------------------------------------- the driver, with real signals

@@ -15,18 +15,23 @@ from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
 
 
+def cached_answers(logger: logging.Logger) -> dict[int, bool]:
+    """Return the cache of a logger: whether each level is enabled, as far as that is cached.
+
+    A Logger caches what ``isEnabledFor`` returned in a dict, which it clears when
+    levels change. Reading that dict costs a fraction of the call.
+    """
+    answers: dict[int, bool] = getattr(logger, "_cache", {})
+    logger.isEnabledFor(DEBUG)  # fills the cache
+    return answers
+
+
 def cached_levels(logger: logging.Logger) -> Callable[[int, bool], bool]:
     """Return a function (level, True) that says whether that level is perhaps enabled.
 
-    A Logger caches what ``isEnabledFor`` returned in a dict, which it clears when
-    levels change. Reading that dict costs a third of the call; True means "yes, or
-    not cached: call ``isEnabledFor``".
+    True means "yes, or not cached: call ``isEnabledFor``".
     """
-    answers: dict[int, bool] | None = getattr(logger, "_cache", None)
-    if answers is None:
-        return lambda level, _: logger.isEnabledFor(level)
-    logger.isEnabledFor(DEBUG)  # fills the cache
-    return answers.get
+    return cached_answers(logger).get
 
 
 def acquired(

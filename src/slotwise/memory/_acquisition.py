@@ -26,10 +26,12 @@ from slotwise._ledger import Claim
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.wakers import Waker
-from slotwise.memory._log import perhaps_wanted
+from slotwise.memory._log import logged
+from slotwise.memory._quick_lane import undo_take
 
 if TYPE_CHECKING:
     from slotwise.memory._semaphore import MemorySemaphore
+    from slotwise.memory._tracker import Tracker
 
 # Acquisition ids are a number behind a prefix of this process. The number is
 # what the ledger files a lease under; the text is made when somebody reads it.
@@ -146,34 +148,48 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
     def take(self) -> bool:
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         tracker = self.semaphore._tracker
-        if tracker.line or tracker.attention or tracker.woken or perhaps_wanted(DEBUG, True):
-            return False
-        try:
-            self._slot_number = heappop(tracker.free)
-        except IndexError:
-            return False
-        tracker.holders[self.key] = self
-        return True
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
+                self._slot_number = number = heappop(tracker.free)
+                tracker.holders[self.key] = self
+                return True
+        except LookupError:
+            pass
+        except BaseException:
+            self._undo_take(number)
+            raise
+        return False
+
+    def _undo_take(self, number: int) -> None:
+        """Give back what was taken before a signal handler raised."""
+        tracker = self.semaphore._tracker
+        tracker.holders.pop(self.key, None)
+        undo_take(tracker, number, self.semaphore._numbers)
 
     def give(self) -> bool:
         """Give back what it holds; False if it has ended before."""
         tracker = self.semaphore._tracker
-        if perhaps_wanted(DEBUG, True):
-            return tracker.take_back(self)
         # The deletion decides between this caller, others that release the same
         # lease, and the end of its ttl: exactly one of them frees the slot. It is not a
         # call, after which a signal handler could raise.
         try:
-            del tracker.holders[self.key]
-        except KeyError:
-            return False
+            is_logged = logged[DEBUG]
+            if not is_logged:
+                del tracker.holders[self.key]
+        except KeyError:  # it has ended before, or it isn't known whether anything is logged
+            is_logged = True
+        if is_logged:
+            return tracker.take_back(self)
         tracker.last_used = glance.time
-        if tracker.attention:
-            tracker.put_back(self._slot_number)
+        if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+            tracker.hand_over(self._slot_number)
         else:
-            heappush(tracker.free, self._slot_number)
-            if tracker.line or tracker.attention:
-                tracker.look_after_waiters()
+            try:
+                heappush(tracker.free, self._slot_number)
+            finally:
+                if tracker.line or tracker.attention:
+                    tracker.look_after_waiters()
         return True
 
     # --------------------------------------------------- the context manager
@@ -183,40 +199,36 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
         if self.key is not None:  # nothing comes between this look and the next line
             raise context_reused(self.semaphore._title)
         self.key = key
-        # `take`, written out: the call would cost a tenth of the whole.
         tracker = self.semaphore._tracker
-        if (
-            not tracker.attention
-            and not tracker.line
-            and not tracker.woken
-            and not perhaps_wanted(DEBUG, True)
-        ):
-            try:
-                self._slot_number = heappop(tracker.free)
-            except IndexError:
-                pass
-            else:
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
+                self._slot_number = number = heappop(tracker.free)
                 tracker.holders[key] = self
                 return self
+        except LookupError:
+            pass
+        except BaseException:
+            self._undo_take(number)
+            raise
         await self.semaphore._acquire(self)
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        # `give`, written out for the same reason.
         tracker = self.semaphore._tracker
         try:
-            if not perhaps_wanted(DEBUG, True):
+            if not logged[DEBUG]:
                 del tracker.holders[self.key]
                 tracker.last_used = glance.time
-                if tracker.attention:
-                    tracker.put_back(self._slot_number)
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                    tracker.hand_over(self._slot_number)
                 else:
                     heappush(tracker.free, self._slot_number)
                     if tracker.line or tracker.attention:
                         tracker.look_after_waiters()
                 return
-        except KeyError:
-            pass  # it has ended before, or was never entered
+        except KeyError:  # it has ended before, was never entered, or is perhaps logged
+            pass
         except BaseException:
             self.leave_interrupted()
             raise
@@ -265,58 +277,56 @@ class TimedMemoryAcquisition(MemoryAcquisition):
     task: asyncio.Task[Any] | None  # whom to cancel at the end; not set if nobody
 
     def take(self) -> bool:
-        if not super().take():
+        if not MemoryAcquisition.take(self):
             return False
-        semaphore = self.semaphore
-        if semaphore._cancel_task_after_ttl:
+        self._begin_ttl(self.semaphore._tracker)
+        return True
+
+    def _begin_ttl(self, tracker: Tracker) -> None:
+        if self.semaphore._cancel_task_after_ttl:
             self.task = running_task()
         self.since = since = clock.now()
-        tracker = semaphore._tracker
         tracker.young_deadlines[self.key] = deadline = since + self.ttl  # type: ignore[operator]
         if deadline < tracker.alarm:
             tracker.arm(deadline)
-        return True
 
     def give(self) -> bool:
-        return self.semaphore._tracker.take_back(self)
+        if not MemoryAcquisition.give(self):
+            return False
+        tracker = self.semaphore._tracker
+        if tracker.young_deadlines.pop(self.key, None) is None:
+            tracker.forget_deadline(self.key)
+        return True
 
     async def __aenter__(self) -> MemoryAcquisition:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
             raise context_reused(self.semaphore._title)
         self.key = key
-        semaphore = self.semaphore
-        tracker = semaphore._tracker
-        if (
-            not tracker.attention
-            and not tracker.line
-            and not tracker.woken
-            and not perhaps_wanted(DEBUG, True)
-        ):
-            try:
-                self._slot_number = heappop(tracker.free)
-            except IndexError:
-                pass
-            else:
+        tracker = self.semaphore._tracker
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
+                self._slot_number = number = heappop(tracker.free)
                 tracker.holders[key] = self
-                if semaphore._cancel_task_after_ttl:
-                    self.task = running_task()
-                self.since = since = clock.now()
-                tracker.young_deadlines[key] = deadline = since + self.ttl  # type: ignore[operator]
-                if deadline < tracker.alarm:
-                    tracker.arm(deadline)
+                self._begin_ttl(tracker)
                 return self
-        await semaphore._acquire(self)
+        except LookupError:
+            pass
+        except BaseException:
+            self._undo_take(number)
+            raise
+        await self.semaphore._acquire(self)
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         tracker = self.semaphore._tracker
         try:
-            if not perhaps_wanted(DEBUG, True):
+            if not logged[DEBUG]:
                 del tracker.holders[self.key]
                 tracker.last_used = glance.time
-                if tracker.attention:
-                    tracker.put_back(self._slot_number)
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                    tracker.hand_over(self._slot_number)
                 else:
                     heappush(tracker.free, self._slot_number)
                     if tracker.line or tracker.attention:
@@ -324,8 +334,8 @@ class TimedMemoryAcquisition(MemoryAcquisition):
                 if tracker.young_deadlines.pop(self.key, None) is None:
                     tracker.forget_deadline(self.key)
                 return
-        except KeyError:
-            pass  # it has ended before, or was never entered
+        except KeyError:  # it has ended before, was never entered, or is perhaps logged
+            pass
         except BaseException:
             self.leave_interrupted()
             raise
@@ -345,6 +355,9 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
 
     def take(self) -> bool:
         return False
+
+    def give(self) -> bool:
+        return self.semaphore._tracker.take_back(self)
 
     async def __aenter__(self) -> MemoryAcquisition:
         key = next_key()

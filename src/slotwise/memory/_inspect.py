@@ -7,64 +7,65 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
 from slotwise.memory._acquisition import MemoryClaim, id_of, id_of_block
+from slotwise.memory._quick_lane import Snapshot
 from slotwise.memory._tracker import Tracker
 
 
 def holders(tracker: Tracker) -> list[Claimant]:
     """The acquisitions, the oldest grant first; then the blocks that have none."""
-    with lock:
-        # Named semaphores share their table of holders.
-        everybody = list(tracker.holders.values())
-        claims = [claim for claim in everybody if claim.semaphore._tracker is tracker]
-        blocks = _numbers_of_blocks(tracker, claims)
+    with lock:  # only to copy what there is: others are waiting
+        slots = Snapshot(tracker)
+    show = _Show()
     return [
-        *[_show(claim, claim._slot_number) for claim in claims],
-        *[_show_block(id_of_block(str(number)), number) for number in blocks],
+        *[show.claim(claim, claim._slot_number) for claim in slots.claims()],
+        *[
+            show.block(id_of_block(str(number)), number)
+            for number in sorted(slots.numbers_without_claim())
+        ],
     ]
 
 
 def waiters(tracker: Tracker) -> list[Claimant]:
     """In the order of the queue."""
     with lock:
-        line = [future for future in list(tracker.line) if not future.done()]
+        line = list(tracker.line)
         claims = list(tracker.waiting.values())
+    show = _Show()
     return [
-        *[_show_block(id_of_block(f"waiting-{id(future):x}"), None) for future in line],
-        *[_show(claim, None) for claim in claims],
+        *[
+            show.block(id_of_block(f"waiting-{id(future):x}"), None)
+            for future in line
+            if not future.done()
+        ],
+        *[show.claim(claim, None) for claim in claims],
     ]
 
 
-def _numbers_of_blocks(tracker: Tracker, claims: Iterable[MemoryClaim]) -> list[int]:
-    """The slot numbers that are held by blocks without an acquisition: all that are left over."""
-    left_over = set(range(1, tracker.top + 1))
-    left_over.difference_update(tracker.free, chain(*tracker.reserve))
-    for claim in claims:
-        left_over.difference_update(claim.numbers)
-    return sorted(left_over)
+class _Show:
+    """What is shown of a claim or a block; what is the same of all is looked up once."""
 
+    def __init__(self) -> None:
+        self._host = socket.gethostname()
+        self._pid = os.getpid()
+        self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # of the clock
 
-def _show(claim: MemoryClaim, slot_number: int | None) -> Claimant:
-    since = getattr(claim, "since", None)
-    return Claimant(
-        id_of(claim.key),  # type: ignore[arg-type] # the keys of claims are numbers
-        claim.slots,
-        None if since is None else datetime.now(UTC) - timedelta(seconds=clock.now() - since),
-        socket.gethostname(),
-        os.getpid(),
-        claim.label,
-        slot_number,
-    )
+    def claim(self, claim: MemoryClaim, slot_number: int | None) -> Claimant:
+        since = getattr(claim, "since", None)
+        return Claimant(
+            id_of(claim.key),  # type: ignore[arg-type] # the keys of claims are numbers
+            claim.slots,
+            None if since is None else self._began + timedelta(seconds=since),
+            self._host,
+            self._pid,
+            claim.label,
+            slot_number,
+        )
 
-
-def _show_block(acquisition_id: str, slot_number: int | None) -> Claimant:
-    return Claimant(
-        acquisition_id, 1, None, socket.gethostname(), os.getpid(), slot_number=slot_number
-    )
+    def block(self, acquisition_id: str, slot_number: int | None) -> Claimant:
+        return Claimant(acquisition_id, 1, None, self._host, self._pid, slot_number=slot_number)

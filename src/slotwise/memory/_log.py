@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slotwise.memory")
 
-
+# For who can't wait for a call: `logged[DEBUG]`, and a KeyError if it isn't known.
+logged = log.cached_answers(logger)
 perhaps_wanted = log.cached_levels(logger)
 
 

@@ -48,7 +48,8 @@ from slotwise.memory._acquisition import (
     next_key,
     running_task,
 )
-from slotwise.memory._log import perhaps_wanted
+from slotwise.memory._log import logged, perhaps_wanted
+from slotwise.memory._quick_lane import undo_take
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 from slotwise.memory._waiting import Waiting
@@ -281,17 +282,21 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return self.release_sync(acquisition_id)
+        try:
+            return self.release_sync(acquisition_id)
+        except BaseException:
+            self._release_interrupted(acquisition_id)
+            raise
 
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
-            # The same as below, without looking for it by its id.
-            lease: MemoryAcquisition = acquisition_id
-            try:
+        try:
+            if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
+                # The same as below, without looking for it by its id.
+                lease: MemoryAcquisition = acquisition_id
                 return lease.give()
-            except BaseException:
-                lease.leave_interrupted()
-                raise
+        except BaseException:
+            self._release_interrupted(acquisition_id)
+            raise
         acquisition_id = acquisition_id_of(acquisition_id)
         key = key_of(acquisition_id)
         if key is None:
@@ -302,6 +307,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             tracker.keep_task(key)
             return False
         return holder.give()
+
+    def _release_interrupted(self, acquisition_id: str | AcquisitionResult) -> None:
+        """Release it all the same when a signal handler raised meanwhile."""
+        if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
+            acquisition_id.leave_interrupted()
 
     def _holder(self, key: int) -> tuple[MemoryAcquisition | None, Tracker]:
         """The acquisition behind a key, if it is one of this semaphore, and its tracker."""
@@ -316,25 +326,17 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     async def __aenter__(self) -> None:
         tracker = self._lane
-        # A signal handler can raise after each call. So the last one before a number is
-        # taken comes right before that, and what is known to be taken is given back.
-        if (
-            not tracker.attention
-            and not tracker.line
-            and not tracker.woken
-            and not perhaps_wanted(DEBUG, True)
-        ):
-            number = 0
-            try:
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 number = heappop(tracker.free)
                 self._numbers.append(number)
-            except IndexError:
-                pass
-            except BaseException:
-                self._undo_enter(number)
-                raise
-            else:
                 return
+        except LookupError:
+            pass
+        except BaseException:
+            self._leave_interrupted(number)
+            raise
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
             loop = get_running_loop()
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
@@ -372,21 +374,23 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # `_exit`, written out: the call would cost a tenth of the whole.
         if not self._blocks:
             try:
                 number = self._numbers.pop()
             except IndexError:
                 pass
+            except BaseException:
+                self._leave_interrupted(0)
+                raise
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
                     tracker.hand_over(number)
                 else:
                     try:
                         heappush(tracker.free, number)
-                    finally:  # also if a signal handler raises now
+                    finally:
                         if tracker.line or tracker.attention:
                             tracker.look_after_waiters()
                 return
@@ -395,18 +399,17 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
         tracker = self._lane
-        if not tracker.attention and not tracker.line and not perhaps_wanted(DEBUG, True):
-            number = 0
-            try:
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 number = heappop(tracker.free)
                 self._numbers.append(number)
-            except IndexError:
-                pass
-            except BaseException:
-                self._undo_enter(number)
-                raise
-            else:
                 return
+        except LookupError:
+            pass
+        except BaseException:
+            self._leave_interrupted(number)
+            raise
         if self._blocks_have_claims():
             self._enter_block(self.acquire_sync())
         else:
@@ -421,16 +424,18 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # As in `__aexit__`, written out: what is called could be interrupted.
         if not self._blocks:
             try:
                 number = self._numbers.pop()
             except IndexError:
                 pass
+            except BaseException:
+                self._leave_interrupted(0)
+                raise
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
                     tracker.hand_over(number)
                 else:
                     try:
@@ -441,12 +446,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 return
         self._exit()
 
-    def _undo_enter(self, number: int) -> None:
-        """Give back what a block took before a signal handler raised; 0 if it is not known."""
-        if number:
-            if number in self._numbers:  # nobody else has the same
-                self._numbers.remove(number)
-            self._tracker.hand_over(number)
+    def _leave_interrupted(self, number: int) -> None:
+        """Leave a block when a signal handler raised while it was entered or left.
+
+        ``number`` is 0 if it is not known.
+        """
+        if number in self._numbers:  # nobody else has the same
+            self._numbers.remove(number)
+        undo_take(self._tracker, number, self._numbers)
 
     async def _enter_slowly(self) -> None:
         """Enter a block that can neither take the quick lane nor stand in its line."""

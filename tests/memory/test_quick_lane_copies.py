@@ -1,0 +1,285 @@
+"""Every copy of the quick lane's rule does what the rule does, in every state of a tracker.
+
+The copies in `_semaphore` and `_acquisition` are written out for speed. A tracker that notes what
+is looked at, and in which order, tells whether one of them has drifted from `_quick_lane`: the
+order of the looks is what makes the quick lane safe.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from slotwise import MemorySemaphore
+from slotwise._ledger.base import QUICK_LANE
+from slotwise._wait.woken import Woken
+from slotwise.memory import _quick_lane, _semaphore
+from slotwise.memory._acquisition import (
+    GeneralMemoryAcquisition,
+    MemoryAcquisition,
+    TimedMemoryAcquisition,
+)
+from slotwise.memory._tracker import Tracker
+
+pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+
+NUMBER = 7
+
+
+class Asked(Exception):
+    """The copy has left the quick lane: it asks the tracker, or begins to wait."""
+
+
+class Watched(Tracker):
+    """Notes each look at what threads share, and each call that leads to the lock."""
+
+    __slots__ = ("arrives", "looks", "watching")
+
+    def __init__(self) -> None:
+        self.watching = False
+        self.looks: list[object] = []
+        self.arrives = ""  # who comes while a number is pushed
+        super().__init__(10)
+
+    def hand_over(self, number: int) -> None:
+        self.looks.append(("hand_over", number))
+
+    def look_after_waiters(self) -> None:
+        self.looks.append("look_after_waiters")
+
+    def arm(self, when: float) -> None:
+        pass
+
+    def take_back(self, lease: MemoryAcquisition) -> bool:
+        self.looks.append(("take_back", lease._slot_number))
+        return True
+
+
+def _watch(name: str) -> None:
+    slot = getattr(Tracker, name)
+
+    def get(tracker: Watched) -> object:
+        value = slot.__get__(tracker)
+        if tracker.watching:
+            tracker.looks.append(name)
+            if name == "free" and tracker.arrives == "attention":
+                tracker.attention = True
+            if name == "free" and tracker.arrives == "line":
+                tracker.line = deque(["somebody"])
+        return value
+
+    setattr(Watched, name, property(get, slot.__set__))
+
+
+for _name in ("attention", "line", "woken", "free"):
+    _watch(_name)
+
+
+def drive(coroutine: Coroutine[Any, Any, object]) -> None:
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")
+
+
+def rule_take(tracker: Watched, _: MemorySemaphore) -> int:
+    return _quick_lane.take(tracker)
+
+
+def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
+    def take(_: Watched, semaphore: MemorySemaphore) -> int:
+        enter(semaphore)
+        return semaphore._numbers[-1]
+
+    return take
+
+
+def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> MemoryAcquisition:
+    if kind is TimedMemoryAcquisition:
+        semaphore._ttl = 30.0
+        semaphore._tracker.young_deadlines = {1: 30.0}
+    lease = semaphore.cm()
+    assert type(lease) is kind
+    return lease
+
+
+def enter_cm(kind: type[MemoryAcquisition]) -> Callable[..., int]:
+    def take(_: Watched, semaphore: MemorySemaphore) -> int:
+        lease = lease_of(kind, semaphore)
+        drive(lease.__aenter__())
+        return lease.slot_number
+
+    return take
+
+
+def take_lease(tracker: Watched, semaphore: MemorySemaphore) -> int:
+    lease = lease_of(MemoryAcquisition, semaphore)
+    lease.key = 1
+    if not lease.take():
+        raise Asked
+    assert tracker.holders == {1: lease}
+    return lease.slot_number
+
+
+TAKES: dict[str, Callable[[Watched, MemorySemaphore], int]] = {
+    "MemorySemaphore.__aenter__": enter_block(lambda semaphore: drive(semaphore.__aenter__())),
+    "MemorySemaphore.__enter__": enter_block(lambda semaphore: semaphore.__enter__()),
+    "MemoryAcquisition.__aenter__": enter_cm(MemoryAcquisition),
+    "TimedMemoryAcquisition.__aenter__": enter_cm(TimedMemoryAcquisition),
+    "MemoryAcquisition.take": take_lease,
+}
+
+
+def rule_give(tracker: Watched, _: MemorySemaphore) -> None:
+    _quick_lane.give(tracker, NUMBER)
+
+
+def held(
+    tracker: Watched,
+    semaphore: MemorySemaphore,
+    kind: type[MemoryAcquisition] = MemoryAcquisition,
+) -> MemoryAcquisition:
+    lease = lease_of(kind, semaphore)
+    lease.key, lease._slot_number = 1, NUMBER
+    tracker.holders[1] = lease
+    return lease
+
+
+def exit_block(leave: Callable[[MemorySemaphore], None]) -> Callable[..., None]:
+    def give(_: Watched, semaphore: MemorySemaphore) -> None:
+        semaphore._numbers.append(NUMBER)
+        leave(semaphore)
+
+    return give
+
+
+GIVES: dict[str, Callable[[Watched, MemorySemaphore], object]] = {
+    "MemorySemaphore.__aexit__": exit_block(lambda sem: drive(sem.__aexit__(None, None, None))),
+    "MemorySemaphore.__exit__": exit_block(lambda sem: sem.__exit__(None, None, None)),
+    "MemoryAcquisition.__aexit__": lambda tracker, sem: drive(
+        held(tracker, sem).__aexit__(None, None, None)
+    ),
+    "TimedMemoryAcquisition.__aexit__": lambda tracker, sem: drive(
+        held(tracker, sem, TimedMemoryAcquisition).__aexit__(None, None, None)
+    ),
+    "MemoryAcquisition.give": lambda tracker, sem: held(tracker, sem).give(),
+}
+
+
+def set_log(state: str) -> None:
+    """Make it known that acquisitions are logged, known that they are not, or not known."""
+    logger = logging.getLogger("slotwise.memory")
+    logger.setLevel(logging.DEBUG if state == "logged" else logging.WARNING)
+    if state != "not known":
+        logger.isEnabledFor(logging.DEBUG)
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    logger = logging.getLogger("slotwise.memory")
+    before = logger.level
+    yield
+    logger.setLevel(before)
+    logger.isEnabledFor(logging.DEBUG)
+
+
+@pytest.fixture(autouse=True)
+def asking_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> None:
+        raise Asked
+
+    monkeypatch.setattr(_semaphore, "get_running_loop", ask)
+    for name in ("_acquire", "_enter_slowly", "_blocks_have_claims"):
+        monkeypatch.setattr(MemorySemaphore, name, ask)
+
+
+def outcome(
+    call: Callable[[Watched, MemorySemaphore], object], **state: Any
+) -> tuple[list[object], object, list[int]]:
+    """What a call looks at, what it returns, and what is free then."""
+    tracker = Watched()
+    semaphore = MemorySemaphore(10)
+    semaphore._attach(tracker)
+    for name, value in state.items():
+        setattr(tracker, name, value)
+    tracker.watching = True
+    try:
+        result: object = call(tracker, semaphore)
+    except Asked:
+        result = 0
+    tracker.watching = False
+    return tracker.looks, result, tracker.free
+
+
+@pytest.mark.parametrize("copy", TAKES)
+def test_a_copy_of_take_looks_and_takes_as_the_rule_does(copy: str) -> None:
+    taken = 0
+    for log, attention, waiting, woken, free in itertools.product(
+        ("not logged", "logged", "not known"),
+        (False, True),
+        ((), ("somebody",)),
+        ((), ("somebody",)),
+        ((), (1,), (2, 5, 3)),
+    ):
+
+        def prepared() -> dict[str, Any]:
+            set_log(log)  # noqa: B023 - called at once
+            lane = Woken()
+            lane.update(woken)  # noqa: B023
+            line = deque(waiting)  # noqa: B023
+            return {"attention": attention, "line": line, "woken": lane, "free": [*free]}  # noqa: B023
+
+        looks, number, left = outcome(rule_take, **prepared())
+        copied_looks, copied_number, copied_left = outcome(TAKES[copy], **prepared())
+        assert copied_number == number
+        assert copied_left == left
+        # A caller that has to ask looks again afterwards.
+        assert copied_looks[: len(looks)] == looks
+        assert not number or copied_looks == looks
+        taken += bool(number)
+    assert taken == 2, "of all states, only the quiet ones with something free"
+
+
+@pytest.mark.parametrize("copy", GIVES)
+def test_a_copy_of_give_looks_and_gives_as_the_rule_does(copy: str) -> None:
+    ways = set()
+    for attention, waiting, arrives in itertools.product(
+        (False, True), ((), ("somebody",)), ("", "line", "attention")
+    ):
+
+        def prepared() -> dict[str, Any]:
+            set_log("not logged")
+            line = deque(waiting)  # noqa: B023 - called at once
+            return {"attention": attention, "line": line, "free": [2, 9], "arrives": arrives}  # noqa: B023
+
+        looks, _, free = outcome(rule_give, **prepared())
+        copied_looks, _, copied_free = outcome(GIVES[copy], **prepared())
+        assert copied_looks == looks
+        assert copied_free == free
+        ways.add(str(looks[-1]))
+    assert ways == {str(("hand_over", NUMBER)), "look_after_waiters", "attention"}
+
+
+def test_every_copy_is_compared() -> None:
+    kinds = MemorySemaphore, MemoryAcquisition, TimedMemoryAcquisition, GeneralMemoryAcquisition
+    written_out = {
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, function in vars(kind).items()
+        if inspect.isfunction(function) and "written out" in inspect.getsource(function)
+    }
+    assert written_out == {*TAKES, *GIVES}
+    using_the_heap = {
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, function in vars(kind).items()
+        if inspect.isfunction(function) and {"heappop", "heappush"} & {*function.__code__.co_names}
+    }
+    assert using_the_heap == written_out, "a copy that doesn't say so"
