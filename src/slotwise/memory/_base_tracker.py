@@ -161,6 +161,20 @@ class BaseTracker(BaseLedger[C]):
         for claim in undelivered:
             self.withdraw(claim)
 
+    def post_refused(self, claims: Sequence[C], error: Callable[[C], Exception]) -> None:
+        """Like `post`, for claims that get nothing.
+
+        Their errors are made outside the section: there may be very many.
+        """
+        if claims:
+            self.woken.send(claims)
+            post(self._refuse, claims, error)
+
+    def _refuse(self, claims: Sequence[C], error: Callable[[C], Exception]) -> None:
+        for claim in claims:
+            claim.failure = error(claim)
+        self._deliver(claims)
+
     def _wake(self, claim: C) -> bool:
         return wake(claim.waker, self, claim)
 
@@ -190,8 +204,6 @@ class BaseTracker(BaseLedger[C]):
         self.alarm = NEVER  # type: ignore[misc] # a slot of the subclasses
         now = clock.now()
         holders, waiters, granted = self.expire(now)
-        for claim in waiters:
-            claim.failure = self._timeout_error(claim)
         cancels = []
         for claim in holders:
             task: asyncio.Task[Any] | None = getattr(claim, "task", None)
@@ -200,7 +212,8 @@ class BaseTracker(BaseLedger[C]):
                 cancels.append(ttl_cancels.announce(claim.key, task, reason, owner=self))
         self._after_change(granted, now)
         self._ring_by(self.next_deadline())
-        self.post(waiters + granted)
+        self.post_refused(waiters, self._timeout_error)
+        self.post(granted)
         return now, holders, cancels
 
     def _tell_due(self, due: Due[C]) -> None:

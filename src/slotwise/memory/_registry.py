@@ -97,15 +97,10 @@ class Registry:
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
         """Return statistics by name, fullest first. May be called outside the section."""
-        with lock:
-            if names is None:
-                found = {name: tracker.snapshot() for name, tracker in self._trackers.items()}
-            else:
-                found = {
-                    name: self._trackers[name].snapshot()
-                    for name in names
-                    if name in self._trackers
-                }
+        with lock:  # only to copy: there may be very many
+            trackers = dict(self._trackers)
+        wanted = trackers if names is None else [name for name in names if name in trackers]
+        found = {name: trackers[name].snapshot() for name in wanted}
         shown = [
             (name, stats)
             for name, stats in found.items()

@@ -142,12 +142,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if self._tracker.retired:
             assert self._name is not None  # private trackers never retire
             if self._is_ended():
-                raise self._tracker.closed_error()
+                raise self._tracker.closed_error(self._tracker.closure)
             tracker = registry.tracker_for(self._name, self._value)
             if tracker is None:
                 raise self._value_conflict()
             if tracker.closed:
-                raise tracker.closed_error()
+                raise tracker.closed_error(tracker.closure)
             self._attach(tracker)
         return self._tracker
 
@@ -587,7 +587,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value)
-        self._steer(lambda tracker: tracker.change_value(value, self._value))
+        exclusive(self._resize, value)
+        deliver_posted()
+
+    def _resize(self, value: int) -> None:
+        """Change what all instances share, whatever value this one was made with."""
+        tracker = self._known() or self._attached()
+        tracker.change_value(value, self._value)
+        if tracker is not self._tracker:
+            self._attach(tracker)
 
     async def close(self) -> None:
         self.close_sync()
@@ -619,10 +627,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             return tracker.generation is not None and tracker.generation.closed
         return tracker.is_ended
 
-    def _switch(
-        self, change: Callable[[Tracker], list[MemoryClaim]], note: Callable[[str], object]
-    ) -> None:
-        """Close or open what stands behind the name, and have the registry note it."""
+    def _switch(self, change: Callable[[Tracker], None], note: Callable[[str], object]) -> None:
+        """Close or open what is behind the name, and have the registry note it."""
 
         def switch() -> None:
             tracker: Tracker | None = self._tracker
@@ -630,21 +636,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 note(self._name)
                 tracker = registry.get(self._name)
             if tracker is not None:
-                tracker.post(change(tracker))
+                change(tracker)
 
         exclusive(switch)
-        deliver_posted()
-
-    def _steer(self, change: Callable[[Tracker], list[MemoryClaim]]) -> None:
-        """Change what all instances share, whatever value this one was made with."""
-
-        def steer() -> None:
-            tracker = self._known() or self._attached()
-            tracker.post(change(tracker))
-            if tracker is not self._tracker:
-                self._attach(tracker)
-
-        exclusive(steer)
         deliver_posted()
 
 

@@ -262,52 +262,49 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def snapshot(self) -> SemaphoreStats:
         """The statistics."""
         with lock:
-            queued = sum(not future.done() for future in list(self.line))
-            waiting, closure = queued + len(self.waiting), self.closure
-            if closure is None:
-                return SemaphoreStats(self.in_use, self.value, waiting)
-            return SemaphoreStats(self.in_use, self.value, waiting, True, closure.reason)
+            line, waiting, closure = list(self.line), len(self.waiting), self.closure
+            in_use, value = self.in_use, self.value
+        waiting += sum(not future.done() for future in line)
+        if closure is None:
+            return SemaphoreStats(in_use, value, waiting)
+        return SemaphoreStats(in_use, value, waiting, True, closure.reason)
 
-    def change_value(self, value: int, declared: int) -> list[MemoryClaim]:
-        """Change the value, *in the section*: those whose wait this ends.
+    def change_value(self, value: int, declared: int) -> None:
+        """Change the value, *in the section*.
 
         ``declared`` is the value that the instance was made with that asks.
         """
         if self.closed:
-            raise self.closed_error()
+            raise self.closed_error(self.closure)
         now = clock.now()
         refused, granted = self.resize(value, now, declared=declared)
-        for claim in refused:
-            claim.failure = self._refusal(claim)
-        return refused + self._after_change(granted, now)
+        self.post_refused(refused, self._refusal)
+        self.post(self._after_change(granted, now))
 
-    def end(self) -> list[MemoryClaim]:
-        """Close for good, *in the section*: those whose wait this ends."""
+    def end(self) -> None:
+        """Close for good, *in the section*."""
         self.closure = None
-        return self._refuse_all()
+        self._refuse_all()
 
-    def suspend(self, closure: Closure) -> list[MemoryClaim]:
-        """Close until `resume`, *in the section*: those whose wait this ends."""
-        if self.is_ended:
-            return []
-        self.closure = closure
-        return self._refuse_all()
+    def suspend(self, closure: Closure) -> None:
+        """Close until `resume`, *in the section*."""
+        if not self.is_ended:
+            self.closure = closure
+            self._refuse_all()
 
-    def resume(self) -> list[MemoryClaim]:
+    def resume(self) -> None:
         """Undo `suspend`, *in the section*, if nobody closed it for good."""
-        if self.closure is None:
-            return []
-        self.closure = None
-        now = clock.now()
-        return self._after_change(self.reopen(now), now)
+        if self.closure is not None:
+            self.closure = None
+            now = clock.now()
+            self.post(self._after_change(self.reopen(now), now))
 
-    def _refuse_all(self) -> list[MemoryClaim]:
-        ended = self.close()
-        for claim in ended:
-            if not isinstance(claim, LineGrant):
-                claim.failure = self.closed_error()
+    def _refuse_all(self) -> None:
+        ended, closure = self.close(), self.closure
+        in_line = [claim for claim in ended if isinstance(claim, LineGrant)]
+        self.post(in_line)  # `_wake` makes their errors
+        self.post_refused(ended[len(in_line) :], lambda _: self.closed_error(closure))
         self._after_change([], 0.0)
-        return ended
 
     def retire_if_idle(self) -> bool:
         """Stop for good if nobody is here, *in the section*; False otherwise."""
@@ -325,7 +322,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                 self.ended_tickets -= 1
                 return False
             refused = not claim._slot_number and not self.retired
-            failure = self.closed_error() if refused else None
+            failure = self.closed_error(self.closure) if refused else None
             return send(future, Delivery(self, claim, future, claim._slot_number, failure))
         return wake(claim.waker, self, claim)
 
@@ -349,13 +346,13 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """How many wait, counted without walking the line: there may be many time-outs."""
         return max(len(self.line) - max(self.ended_tickets, 0), 0) + len(self.waiting)
 
-    def closed_error(self) -> SemaphoreClosed:
-        return closed_error(f"{display(self.name)} is", self.closure)
+    def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
+        return closed_error(f"{display(self.name)} is", closure)
 
     def _refusal(self, claim: MemoryClaim) -> Exception:
         """Why ``claim`` will never be granted."""
         if self.closed:
-            return self.closed_error()
+            return self.closed_error(self.closure)
         return messages.too_many_slots(display(self.name), claim.slots, self.value)
 
 
