@@ -80,7 +80,7 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
 ) -> None:
     worth, call = VERBS[verb]
     value = 40
-    monkeypatch.setattr(slots_module, "_FEW", 4)
+    monkeypatch.setattr(slots_module, "FEW", 4)
     for number in itertools.count(1):
         ledger = prepared(value)
         if not struck(number, lambda: call(ledger)):  # noqa: B023 - called at once

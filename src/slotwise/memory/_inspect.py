@@ -1,25 +1,31 @@
-"""List the holders and waiters of a semaphore of this process.
+"""List the holders and waiters of a semaphore or of tiers of this process.
 
-This only reads what the tracker has anyway: the quick lane keeps no records for it.
+This only reads what the tracker has anyway: the quick lane keeps no records for it. Under the
+lock it only copies, because there may be very many.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
+from slotwise._core.paths import TierSpec, needs_by_name
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
 from slotwise.memory._acquisition import MemoryClaim, id_of, id_of_block
+from slotwise.memory._path_acquisition import MemoryPathAcquisition
+from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._quick_lane import Snapshot
 from slotwise.memory._tracker import Tracker
 
 
 def holders(tracker: Tracker) -> list[Claimant]:
     """The acquisitions, the oldest grant first; then the blocks that have none."""
-    with lock:  # only to copy what there is: others are waiting
+    with lock:
         slots = Snapshot(tracker)
     show = _Show()
     return [
@@ -47,6 +53,22 @@ def waiters(tracker: Tracker) -> list[Claimant]:
     ]
 
 
+def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
+    """The acquisitions of tiers, the oldest grant first."""
+    with lock:
+        leases = list(tracker.holders.values())
+    show = _Show()
+    return [show.path(lease, tracker.specs, lease._slot_number) for lease in leases]
+
+
+def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
+    """In the order of arrival."""
+    with lock:
+        leases = list(tracker.waiting.values())
+    show = _Show()
+    return [show.path(lease, tracker.specs, None) for lease in leases]
+
+
 class _Show:
     """What is shown of a claim or a block; what is the same of all is looked up once."""
 
@@ -55,12 +77,15 @@ class _Show:
         self._pid = os.getpid()
         self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # of the clock
 
+    def _since(self, claim: MemoryClaim | MemoryPathAcquisition) -> datetime | None:
+        since: float | None = getattr(claim, "since", None)  # not known of the quick lane
+        return None if since is None else self._began + timedelta(seconds=since)
+
     def claim(self, claim: MemoryClaim, slot_number: int | None) -> Claimant:
-        since = getattr(claim, "since", None)
         return Claimant(
             id_of(claim.key),  # type: ignore[arg-type] # the keys of claims are numbers
             claim.slots,
-            None if since is None else self._began + timedelta(seconds=since),
+            self._since(claim),
             self._host,
             self._pid,
             claim.label,
@@ -69,3 +94,19 @@ class _Show:
 
     def block(self, acquisition_id: str, slot_number: int | None) -> Claimant:
         return Claimant(acquisition_id, 1, None, self._host, self._pid, slot_number=slot_number)
+
+    def path(
+        self, lease: MemoryPathAcquisition, specs: Sequence[TierSpec], slot_number: int | None
+    ) -> Claimant:
+        pairs = zip(specs, lease.path, strict=True)
+        return Claimant(
+            lease.acquisition_id,
+            1 if lease.needs is None else lease.needs[-1],
+            self._since(lease),
+            self._host,
+            self._pid,
+            getattr(lease, "label", None),
+            slot_number,
+            keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
+            needs=needs_by_name(specs, lease.needs),
+        )

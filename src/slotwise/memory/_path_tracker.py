@@ -7,10 +7,7 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 import logging
-import os
-import socket
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Hashable, Sequence
 from heapq import heappush
 from typing import cast
 
@@ -23,11 +20,9 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
-    needs_by_name,
 )
-from slotwise._core.results import Claimant
 from slotwise._ledger import NEVER
-from slotwise._ledger.path_nodes import UNLIMITED, Node
+from slotwise._ledger.path_nodes import UNLIMITED, Node, TierNodes
 from slotwise._ledger.paths import PathLedger
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
@@ -164,29 +159,18 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     # ------------------------------------------------------ looking, steering
 
     def stats(self) -> dict[str, TierStats]:
-        with lock:
+        with lock:  # only to copy: there may be very many keys
             waiting = len(self.waiting)  # every path goes through every tier
-            return {
-                spec.name: TierStats(
-                    sum(node.in_use for node in tier.nodes.values()),
-                    waiting,
-                    tier.value or 0,
-                    self._keys(spec, tier.index),
-                )
-                for spec, tier in zip(self.specs, self.tiers, strict=True)
-            }
-
-    def _keys(self, spec: TierSpec, index: int) -> dict[str, KeyStats]:
-        if not spec.keyed:
-            return {}
-        tier = self.tiers[index]
-        idle = KeyStats(0, 0, tier.value or 0)
-        keys = dict.fromkeys(cast("dict[str, object]", tier.nodes), idle)
-        for key, node in tier.nodes.items():
-            if node.in_use or node.waiting or key in tier.own_values or tier.value is None:
-                value = tier.value_of(key) or 0
-                keys[cast("str", key)] = KeyStats(node.in_use, node.waiting, value)
-        return keys
+            nodes = [list(tier.nodes.items()) for tier in self.tiers]
+        return {
+            spec.name: TierStats(
+                sum(node.in_use for _, node in of_tier),
+                waiting,
+                tier.value or 0,
+                _keys(tier, of_tier) if spec.keyed else {},
+            )
+            for spec, tier, of_tier in zip(self.specs, self.tiers, nodes, strict=True)
+        }
 
     def stats_of(self, path: Path) -> PathStats:
         """How full the tiers of one path are, *in the section*."""
@@ -203,32 +187,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
                 found.append(NodeStats(node.in_use, node.waiting, value, kept))
         return PathStats(tuple(found), self.closed, self.closure)
 
-    def show_holders(self) -> list[Claimant]:
-        """Who holds slots, in the order of the grants, *in the section*."""
-        return [self._show(lease, lease._slot_number) for lease in list(self.holders.values())]
-
-    def show_waiters(self) -> list[Claimant]:
-        """Who waits, in the order of arrival, *in the section*."""
-        return [self._show(lease, None) for lease in self.waiting.values()]
-
-    def _show(self, lease: MemoryPathAcquisition, slot_number: int | None) -> Claimant:
-        began: float | None = getattr(lease, "since", None)  # not known of the quick lane
-        since = (
-            None if began is None else datetime.now(UTC) - timedelta(seconds=clock.now() - began)
-        )
-        pairs = zip(self.specs, lease.path, strict=True)
-        return Claimant(
-            lease.acquisition_id,
-            1 if lease.needs is None else lease.needs[-1],
-            since,
-            socket.gethostname(),
-            os.getpid(),
-            getattr(lease, "label", None),
-            slot_number,
-            keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
-            needs=needs_by_name(self.specs, lease.needs),
-        )
-
     def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
         """Change the value of a tier or of one key, *in the section*: whose wait this ends."""
         now = clock.now()
@@ -240,15 +198,15 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # --------------------------------------------------------------- closing
 
-    def end(self) -> list[MemoryPathAcquisition]:
-        """Close for good, *in the section*: those whose wait this ends."""
+    def end(self) -> None:
+        """Close for good, *in the section*."""
         self.ended = True
-        return self._refuse_all()
+        self._refuse_all()
 
-    def suspend(self, closure: Closure) -> list[MemoryPathAcquisition]:
-        """Close until `resume`, *in the section*: those whose wait this ends."""
+    def suspend(self, closure: Closure) -> None:
+        """Close until `resume`, *in the section*."""
         self.closure = closure
-        return self._refuse_all()
+        self._refuse_all()
 
     def resume(self) -> None:
         """Undo `suspend`, *in the section*."""
@@ -260,11 +218,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         """This one or its predecessor, if somebody holds something of it."""
         return self if self.holders else self._predecessor
 
-    def _refuse_all(self) -> list[MemoryPathAcquisition]:
-        waiters = self.close(clock.now())
-        for lease in waiters:
-            lease.failure = lease.paths.closed_error()
-        return waiters
+    def _refuse_all(self) -> None:
+        self.post_refused(self.close(clock.now()), lambda lease: lease.paths.closed_error())
 
     def _reopen_perhaps(self) -> None:
         if self._predecessor is not None and not self._predecessor.holders:
@@ -318,3 +273,13 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
 def _which(spec: TierSpec, key: object) -> str:
     return f"{spec.name} {key!r}" if spec.keyed else spec.name
+
+
+def _keys(tier: TierNodes, nodes: Sequence[tuple[Hashable, Node]]) -> dict[str, KeyStats]:
+    idle = KeyStats(0, 0, tier.value or 0)  # one for all of them: they are the most
+    return {
+        cast("str", key): KeyStats(node.in_use, node.waiting, tier.value_of(key) or 0)
+        if node.in_use or node.waiting or key in tier.own_values or tier.value is None
+        else idle
+        for key, node in nodes
+    }

@@ -20,7 +20,7 @@ from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
-from slotwise.memory import _log
+from slotwise.memory import _inspect, _log
 from slotwise.memory._acquisition import key_of, next_key, running_task
 from slotwise.memory._path_acquisition import (
     LargeMemoryPathAcquisition,
@@ -210,13 +210,13 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return self.holders_sync()
 
     def holders_sync(self) -> list[Claimant]:
-        return exclusive(self._tracker.show_holders)
+        return _inspect.holders_of_paths(self._tracker)
 
     async def waiters(self) -> list[Claimant]:
         return self.waiters_sync()
 
     def waiters_sync(self) -> list[Claimant]:
-        return exclusive(self._tracker.show_waiters)
+        return _inspect.waiters_for_paths(self._tracker)
 
     async def kick(self, acquisition_id: str) -> bool:
         return self.kick_sync(acquisition_id)
@@ -238,7 +238,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._tracker.change(self._tracker.end)
+        exclusive(self._tracker.end)
+        deliver_posted()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         self.close_everywhere_sync(reason)
@@ -251,7 +252,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker = self._current()
         if tracker.name is not None:
             _closures[tracker.name] = closure
-        tracker.post(tracker.suspend(closure))
+        tracker.suspend(closure)
 
     async def reopen(self) -> None:
         self.reopen_sync()
