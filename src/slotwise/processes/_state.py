@@ -61,6 +61,13 @@ class ProcessClaim(Claim):
         self.grace = grace
         self.is_kicked = is_kicked
 
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what `__init__` takes, for a snapshot."""
+        return (
+            *(self.key, self.slots, self.ttl, self.pid, self.label),
+            *(self.requested_us, self.grace, self.is_kicked),
+        )
+
 
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
 # "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
@@ -270,32 +277,14 @@ class State(Ledger[ProcessClaim]):
             "fence": self.fence,
             "holders": [
                 [
-                    *(
-                        claim.key,
-                        claim.slots,
-                        claim.ttl,
-                        claim.pid,
-                        claim.label,
-                        claim.requested_us,
-                        claim.grace,
-                        claim.is_kicked,
-                    ),
+                    *claim.arguments(),
                     *(claim.granted_us, claim.token, claim.expires_at, claim.numbers),
                 ]
                 for claim in self.holders.values()
             ],
             "waiting": [
                 [
-                    *(
-                        claim.key,
-                        claim.slots,
-                        claim.ttl,
-                        claim.pid,
-                        claim.label,
-                        claim.requested_us,
-                        claim.grace,
-                        claim.is_kicked,
-                    ),
+                    *claim.arguments(),
                     self.deadline_of(claim.key),
                 ]
                 for claim in self.waiting.values()
