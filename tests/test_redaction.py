@@ -331,6 +331,7 @@ def test_no_command_shows_what_a_server_echoes(
         "kick": ["kick", "some-id"],
         "close": ["close", "job"],
         "open": ["open", "job"],
+        "forget": ["forget", "job"],
         "doctor": ["doctor"],
         "purge": ["purge", str(tmp_path), "--yes", "--name", "p"],
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
 from slotwise._core.messages import display
@@ -32,10 +33,19 @@ class Semaphore(Limit):
     # Whether every inspection takes a round trip to a server.
     _has_a_server: ClassVar[bool] = False
 
-    _name: str | None
-    _max_acquire_time: float | None
-    _ttl: float | None
-    _cancel_task_after_ttl: bool
+    def __init__(
+        self,
+        name: str | None,
+        max_acquire_time: float | None,
+        ttl: float | None,
+        cancel_task_after_ttl: bool,
+    ) -> None:
+        super().__init__()
+        self._name = check_name(name)
+        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
     async def _acquire_at_once(

@@ -20,11 +20,8 @@ from slotwise._core.arguments import (
     UNSET,
     Unset,
     check_count,
-    check_flag,
     check_label,
-    check_name,
     check_reason,
-    check_seconds,
     check_timeout,
 )
 from slotwise._core.copying import Recipe
@@ -81,15 +78,11 @@ class ProcessSemaphore(Semaphore):
         cancel_task_after_ttl: bool = False,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl)
         self._declared = check_count("value", value, most=MOST_SLOTS)
-        self._name = check_name(name)
         stored_name = self._name or f"private-{secrets.token_hex(8)}"
         stored_name.encode()  # a ValueError here, and not in the middle of a change
-        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
-        self._ttl = check_seconds("ttl", ttl)
         self._kick_grace = 0.0
-        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         path = locate(directory)
         self._attachment = Attachment(path, stored_name, private=name is None)
         self._generation_key = true_path(path), stored_name

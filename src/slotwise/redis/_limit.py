@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from slotwise._core.arguments import check_flag, check_label, check_seconds
+from slotwise._core.arguments import check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
@@ -71,19 +71,15 @@ class RedisLimit:
         name: str,
         config: RedisConfig,
         *,
-        ttl: float | None,
-        cancel_task_after_ttl: bool,
         heartbeat_max_interval: float,
         ping_interval: float | None,
         cancel_task_on_loss: bool,
     ) -> None:
-        """Check and keep what both kinds are made with, and share the server."""
+        """Check and keep what only limits on Redis are made with, and share the server."""
         if not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
         self._config = config
         self._limits = config.limits
-        self._ttl = check_seconds("ttl", ttl)
-        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         self._kick_grace = 0.0
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)

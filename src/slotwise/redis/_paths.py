@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from slotwise._core.arguments import check_name
+from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error
@@ -80,6 +80,8 @@ class RedisPaths(RedisLimit, PathBackend):
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         # What all objects of a name must agree about.
         self._shape = ",".join(
             quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
@@ -93,8 +95,6 @@ class RedisPaths(RedisLimit, PathBackend):
         self._set_up(
             name,
             config,
-            ttl=ttl,
-            cancel_task_after_ttl=cancel_task_after_ttl,
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_on_loss=cancel_task_on_loss,

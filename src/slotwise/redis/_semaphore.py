@@ -14,9 +14,7 @@ from slotwise._core.arguments import (
     UNSET,
     Unset,
     check_count,
-    check_name,
     check_reason,
-    check_seconds,
     check_timeout,
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
@@ -88,16 +86,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
         cancel_task_on_loss: bool = False,
         config: RedisConfig | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl)
         self._value = _check_value(value)
-        self._name = check_name(name)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
-        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._set_up(
             self._written_name,
             RedisConfig() if config is None else config,
-            ttl=ttl,
-            cancel_task_after_ttl=cancel_task_after_ttl,
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_on_loss=cancel_task_on_loss,
