@@ -10,6 +10,8 @@ import pytest
 
 from slotwise import MemorySemaphore
 from slotwise.pipeline import bounded_map, bounded_map_sync, run_bounded, run_bounded_sync
+from slotwise.pipeline._results import NOTHING, Results
+from slotwise.pipeline._work_item import WorkItem
 from slotwise.testing import settle
 
 HANGS = 30
@@ -344,3 +346,23 @@ async def test_a_resize_below_its_weight_fails_the_item_and_not_the_run(
     else:
         assert sorted(await asyncio.wait_for(taking, HANGS)) == [1, 2]
         assert results.report.failed == 1
+
+
+def test_items_that_fail_behind_a_slow_one_do_not_pile_up():
+    results = Results(window=4, consumed=True, ordered=True)
+    slow = WorkItem("slow", 1)
+    results.let_in(slow)
+    for number in range(100):
+        failing, fine = WorkItem(number, 1), WorkItem(number, 1)
+        results.let_in(failing)
+        if number % 40 == 0:
+            results.let_in(fine)
+            results.add(fine, number)
+        results.give_up(failing)
+        assert len(results._places) <= results.outstanding + 4
+        assert results.take() is NOTHING
+    assert results.outstanding == 4
+    results.add(slow, "slow")
+    taken = [results.take() for _ in range(5)]
+    assert taken == ["slow", 0, 40, 80, NOTHING]
+    assert (results.outstanding, results.waiting, len(results._places)) == (0, 0, 0)

@@ -74,7 +74,8 @@ class BoundedMap(Generic[R]):
         return _Loop(self)
 
     async def __anext__(self) -> R:
-        self._ending.refuse_if_left()
+        if self._ending.left is not None:
+            self._ending.refuse_if_left()
         workers = self._workers or self._open()
         while True:
             result = workers.take()

@@ -14,20 +14,20 @@ class Ending:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._until_news = False  # nobody is left who could take this end for a success
+        self._concluded = False  # nobody is left who could take this end for a success
         self._progress_reported = False
-        self._left: str | None = None
+        self.left: str | None = None  # how the consumer left before the end
 
     def leave(self, how: str) -> None:
         """Note that the consumer left before the end; ``how`` completes the message."""
-        if not self._until_news and self._left is None:
-            self._left = how
+        if not self._concluded and self.left is None:
+            self.left = how
 
     def refuse_if_left(self) -> None:
         """Raise if the run was left: missing results must not look like the end of the source."""
-        if self._left is not None:
+        if self.left is not None:
             raise RuntimeError(
-                f"this run is over before its end: {self._left}; to continue after"
+                f"this run is over before its end: {self.left}; to continue after"
                 f" leaving a loop, keep its iterator: 'results = aiter(run)' or 'iter(run)'"
             )
 
@@ -38,8 +38,8 @@ class Ending:
             silently: don't raise; for callers that close the run.
         """
         flow = self._flow
-        error = None if silently or self._until_news else flow.error
-        self._until_news = True
+        error = None if silently or self._concluded else flow.error
+        self._concluded = True
         flow.report._end()
         try:
             self._report_progress()

@@ -6,11 +6,11 @@ has its place from the moment it is let in, and is taken when its turn comes.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
 from typing import Any, Final
 
-from slotwise.pipeline._work_item import WorkItem
+from slotwise.pipeline._work_item import UNFINISHED, WorkItem
 
 
 class _Nothing(Enum):
@@ -18,7 +18,7 @@ class _Nothing(Enum):
 
 
 NOTHING: Final = _Nothing.NOTHING
-_UNFINISHED: Final = object()
+_GIVEN_UP: Final = object()
 
 
 class Results:
@@ -28,8 +28,9 @@ class Results:
     #   O1  outstanding counts what was let in and has neither failed nor been taken
     #       (nor, if nobody takes results, finished)
     #   O2  waiting counts the results that are ready or have to wait for earlier ones
-    #   O3  with ordered, places has those that are outstanding and no others: one that
-    #       fails leaves its place itself, so nobody waits for the consumer to notice it
+    #   O3  with ordered, places has those that are outstanding, in order, and at most window
+    #       that were given up; the first is not one of these, so nobody waits for the
+    #       consumer to notice it
 
     def __init__(self, *, window: int, consumed: bool, ordered: bool) -> None:
         self.outstanding = 0
@@ -38,8 +39,8 @@ class Results:
         self._consumed = consumed
         self._ordered = ordered and consumed
         self._ready: deque[Any] = deque()
-        # Not a dict: finding its first key is slow after many removals at the front.
-        self._places: OrderedDict[WorkItem, Any] = OrderedDict()
+        self._places: deque[WorkItem] = deque()
+        self._given_up = 0  # in places
 
     @property
     def have_room(self) -> bool:
@@ -48,12 +49,12 @@ class Results:
     def let_in(self, work: WorkItem) -> None:
         self.outstanding += 1
         if self._ordered:
-            self._places[work] = _UNFINISHED
+            self._places.append(work)
 
     def add(self, work: WorkItem, result: Any) -> None:
         """``work`` has succeeded."""
         if self._ordered:
-            self._places[work] = result
+            work.result = result
             self.waiting += 1
         elif self._consumed:
             self._ready.append(result)
@@ -65,25 +66,48 @@ class Results:
         """``work`` will have no result."""
         self.outstanding -= 1
         if self._ordered:
-            del self._places[work]
+            work.result = _GIVEN_UP
+            self._given_up += 1
+            self._leave_places()
+
+    def _leave_places(self) -> None:
+        """Remove those at the front that were given up, and all of them if they are many."""
+        places = self._places
+        while places and places[0].result is _GIVEN_UP:
+            places.popleft()
+            self._given_up -= 1
+        if self._given_up > self._window:
+            self._places = deque(work for work in places if work.result is not _GIVEN_UP)
+            self._given_up = 0
 
     def take(self) -> Any:
         """Return the next result, or NOTHING if none is ready."""
-        if not (self.first_is_ready if self._ordered else self._ready):
+        if not self._ordered:
+            if not self._ready:
+                return NOTHING
+            self.outstanding -= 1
+            self.waiting -= 1
+            return self._ready.popleft()
+        places = self._places
+        if not places or places[0].result is UNFINISHED:
             return NOTHING
         self.outstanding -= 1
         self.waiting -= 1
-        return self._places.popitem(last=False)[1] if self._ordered else self._ready.popleft()
+        result = places.popleft().result
+        if self._given_up:
+            self._leave_places()
+        return result
 
     @property
     def first_is_ready(self) -> bool:
         """Whether `take` would find something."""
         if not self._ordered:
             return bool(self._ready)
-        return next(iter(self._places.values()), _UNFINISHED) is not _UNFINISHED
+        return bool(self._places) and self._places[0].result is not UNFINISHED
 
     def clear(self) -> None:
         """Drop all results: the run is over."""
         self._ready.clear()
         self._places.clear()
+        self._given_up = 0
         self.waiting = 0

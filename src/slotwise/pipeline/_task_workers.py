@@ -66,6 +66,7 @@ class TaskWorkers:
         self._resting = 0  # workers that let the loop run and then go on
         self._sleepers: list[asyncio.Future[None]] = []
         self._semaphore = flow.settings.semaphore
+        self._has_progress = flow.settings.on_progress is not None
         self._unbegun: set[asyncio.Task[Any]] = set()  # who has left the lead and not begun
         self._releasing: set[asyncio.Task[Any]] = set()
 
@@ -168,10 +169,12 @@ class TaskWorkers:
 
     async def _work(self) -> None:
         task = this_task()
+        # Once for every item: one coroutine less where nothing has to be waited for.
+        lead = self._next if self.flow.unconditional else self._lead
         while self._leader is None:
             self._leader = task
             try:
-                work = await self._lead()
+                work = await lead()
             finally:
                 self._leader = None
                 if not self._hiring and not self.flow.over:
@@ -194,9 +197,7 @@ class TaskWorkers:
     async def _lead(self) -> WorkItem | None:
         """Return the next item once it may start; None if there is none."""
         work = await self._next()
-        if work is None or self.flow.unconditional:
-            return work
-        return work if await self._admit(work) else None
+        return work if work is not None and await self._admit(work) else None
 
     async def _next(self) -> WorkItem | None:
         """Return the next item once it is decided which; None if there is none."""
@@ -339,7 +340,13 @@ class TaskWorkers:
         flow = self.flow
         flow.begin(work)
         try:
-            result = await self._call(work.item)
+            # In a copy of the caller's context. A worker starts in one, which serves every
+            # item until one of them changes it. Most often both are empty, and quick to compare.
+            context = copy_context()
+            if (context or self._context) and not is_same(context, self._context):
+                result = await in_context(self._context.copy(), self._fn, work.item)
+            else:
+                result = await self._fn(work.item)
         except asyncio.CancelledError as error:
             if self._cancelling:
                 flow.cancelled(work)
@@ -353,22 +360,14 @@ class TaskWorkers:
         else:
             flow.succeed(work, result)
         finally:
-            self._item_ended()
+            if self._sleepers or self._news.calls or flow.stopped or self._has_progress:
+                self._item_ended()
         if task.cancelling() and not self._cancelling:
             await self._forget_cancellation()
 
-    def _call(self, item: Any) -> Awaitable[Any]:
-        """Call the function in a copy of the caller's context.
-
-        A worker starts in such a copy, which serves every item until one of them changes it.
-        """
-        if is_same(copy_context(), self._context):
-            return self._fn(item)
-        return in_context(self._context.copy(), self._fn, item)
-
     def _item_ended(self) -> None:
         flow = self.flow
-        if flow.settings.on_progress is not None:
+        if self._has_progress:
             self._progress()
         if flow.stopped:
             self._give_up()
