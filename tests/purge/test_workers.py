@@ -307,3 +307,35 @@ except KeyboardInterrupt:
 """
     ran = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
     assert ran.returncode == 7
+
+
+def test_threads_that_can_not_be_started_now_are_started_later(
+    root, old, monkeypatch, workers_of
+) -> None:
+    for number in range(20):
+        old(root / f"{number}" / "x")
+    workers_of(4)
+    monkeypatch.setattr(_workers, "_RETRY_START", 0.0)
+    start, unlink = threading.Thread.start, os.unlink
+    refusals, both = iter(range(3)), threading.Barrier(2)
+    met = []
+
+    def refused_at_first(self) -> None:
+        mine = self.name == "slotwise-purge" and threading.active_count() > before + 1
+        if mine and next(refusals, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def two_at_a_time(name, **more) -> None:
+        if not met:  # the first one waits for another worker
+            both.wait(30)
+            met.append(name)
+        unlink(name, **more)
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", refused_at_first)
+    monkeypatch.setattr(os, "unlink", two_at_a_time)
+    report = purge(root)
+    assert (report.files_purged, report.errors) == (20, {})
+    assert next(refusals, None) is None
+    assert met

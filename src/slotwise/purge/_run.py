@@ -149,7 +149,6 @@ class Run:
             if now >= self._deadline:
                 self.stop("deadline")
                 break
-            self._adapter.most = workers.most
             wanted = self._adapter.look(
                 now - looked,
                 workers.total().operations,

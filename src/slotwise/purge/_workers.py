@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ _STACK_PER_WORKER = 8
 _SMALLEST_STACK = 1024
 # A small stack is enough: the walk doesn't recurse. 1,000 threads should cost megabytes.
 _STACK_BYTES = 256 * 1024
+# Seconds until another attempt after the machine had no thread left.
+_RETRY_START = 0.5
 
 
 class Workers:
@@ -51,6 +54,7 @@ class Workers:
         self._stack: list[Entry | None] = [None]
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
+        self._start_again_at = 0.0
         self._idle = 0  # how many of them wait for something to do
         self._waking = 0  # and how many have been called, and not yet come
         self._gone = threading.Condition(self._lock)
@@ -74,7 +78,11 @@ class Workers:
 
     def start_wanted(self) -> None:
         """Start the workers that are wanted and have something to do."""
-        if self._workers < self.wanted and self._starting.acquire(blocking=False):
+        if (
+            self._workers < self.wanted
+            and time.monotonic() >= self._start_again_at
+            and self._starting.acquire(blocking=False)
+        ):
             try:
                 self._start_workers()
             finally:
@@ -219,8 +227,10 @@ class Workers:
                         left = self._workers
                     if not left:
                         raise
-                    log.warning("no more than %d workers: %s", left, error)
-                    self.most = left
+                    if not self._start_again_at:
+                        log.warning("no more than %d workers for now: %s", left, error)
+                    # Others may have taken all threads for a moment: it is not the end of it.
+                    self._start_again_at = time.monotonic() + _RETRY_START
                     return
         finally:
             threading.stack_size(before)
@@ -247,6 +257,8 @@ class Workers:
         with self._lock:
             while True:
                 if run.stopping or (self.busy and self._workers > self.wanted):
+                    if self._stack:
+                        self._wake(1)  # who may have been called for it is not there any more
                     return False
                 if self._stack or (reading := self._take_age()) is not None:
                     break
