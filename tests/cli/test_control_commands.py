@@ -62,7 +62,7 @@ def test_one_who_waits_can_not_be_kicked(most_shells: Shell):
     [waits] = most_shells.waiters()
     ran = most_shells.here("kick", waits.acquisition_id, "--yes")
     assert ran.returncode == 1
-    assert "is a waiter of 'api'; only holders can be kicked" in ran.stderr
+    assert "is a waiter of 'api'; it holds nothing yet" in ran.stderr
     assert most_shells.waiters() == [waits]
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 from slotwise import _urls
-from slotwise._core.results import SemaphoreStats
+from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
@@ -179,6 +179,31 @@ def open_backend(url: str | None) -> Backend:
     if scheme == "process":
         return _DirectoryBackend(_urls.directory_of(where))
     return _RedisBackend(where)
+
+
+def find_holder(backend: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
+    """Return who holds slots by that id, and of what.
+
+    Raises:
+        NotFound: nobody does.
+    """
+    known = []
+    for name in backend.names():
+        try:
+            semaphore = backend.find(name)
+        except NotFound:  # since a moment ago
+            continue
+        for holder in semaphore.holders_sync():
+            if holder.acquisition_id == acquisition_id:
+                return semaphore, holder
+            known.append(holder.acquisition_id)
+        if any(each.acquisition_id == acquisition_id for each in semaphore.waiters_sync()):
+            raise NotFound(f"{acquisition_id!r} is a waiter of {name!r}; it holds nothing yet")
+    near = similar(acquisition_id, known)
+    raise NotFound(
+        f"no semaphore {backend.location} has a holder with the id {acquisition_id!r}{near};"
+        f" 'slotwise show NAME' lists the ids"
+    )
 
 
 def similar(wanted: str, known: Collection[str]) -> str:

@@ -27,6 +27,8 @@ class Command(NamedTuple):
 
 SUMMARIES = {
     "run": "Hold a slot of a semaphore while a command runs",
+    "acquire": "Hold slots for the script that calls it, until that ends",
+    "release": "Give back what 'slotwise acquire' holds",
     "ls": "List the semaphores: value, slots held, waiting",
     "show": "Show who holds a semaphore and who waits for it",
     "top": "Watch the semaphores live",
@@ -42,6 +44,7 @@ SUMMARIES = {
 }
 
 _MODULES = {
+    "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",
     "resize": "control_commands",

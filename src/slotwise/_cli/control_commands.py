@@ -6,13 +6,11 @@ import argparse
 import shlex
 import sys
 
-from slotwise._cli.backends import Backend, NotFound, open_backend, similar
+from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, count
 from slotwise._cli.output import Declined, age, duration, printable
 from slotwise._cli.status import who
-from slotwise._core.results import Claimant
-from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 
@@ -145,7 +143,7 @@ def kick(given: argparse.Namespace) -> int:
         NotFound: no holder has that id.
         Declined: it was not agreed to.
     """
-    semaphore, holder = _find(open_backend(given.url), given.id)
+    semaphore, holder = find_holder(open_backend(given.url), given.id)
     words = (
         f"{who(holder)}, which has held {_count(holder.slots, 'slot')} of"
         f" {semaphore.name!r} for {duration(age(holder.since)) or 'an unknown time'}"
@@ -156,28 +154,6 @@ def kick(given: argparse.Namespace) -> int:
         raise NotFound(f"{given.id!r} has ended already; nothing was kicked")
     _print(f"kicked {words}")
     return 0
-
-
-def _find(backend: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
-    known = []
-    for name in backend.names():
-        try:
-            semaphore = backend.find(name)
-        except NotFound:  # since a moment ago
-            continue
-        for holder in semaphore.holders_sync():
-            if holder.acquisition_id == acquisition_id:
-                return semaphore, holder
-            known.append(holder.acquisition_id)
-        if any(each.acquisition_id == acquisition_id for each in semaphore.waiters_sync()):
-            raise NotFound(
-                f"{acquisition_id!r} is a waiter of {name!r}; only holders can be kicked"
-            )
-    near = similar(acquisition_id, known)
-    raise NotFound(
-        f"no semaphore {backend.location} has a holder with the id {acquisition_id!r}{near};"
-        f" 'slotwise show NAME' lists the ids"
-    )
 
 
 def _ask(question: str) -> None:

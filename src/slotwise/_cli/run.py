@@ -18,15 +18,13 @@ from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, seconds
 from slotwise._cli.output import print_error
-from slotwise._cli.signals import SignalQueue
+from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
 from slotwise._cli.status import status_while_waiting
 from slotwise._cli.supervise import Supervisor
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import SlotwiseError
-
-_NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
 
 # Seconds for which the ledger keeps the slot beyond ttl and grace: a KILL takes a moment.
 _MARGIN = 0.5
@@ -186,7 +184,7 @@ def _ended_by(slot: Slot, signals: SignalQueue) -> int | None:
         for received in signals.read():
             if received.number == signal.SIGTSTP:
                 signals.stop_here(received.number)
-            elif received.number not in _NOT_ENDING:
+            elif received.number not in NOT_ENDING:
                 return received.number
     return None
 

@@ -31,6 +31,9 @@ _NOT_RECEIVED = {
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
 }
 
+# Those that by default end nobody.
+NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
+
 
 class ReceivedSignal(NamedTuple):
     """One signal. ``to_all``: the other processes of the group have got it as well."""

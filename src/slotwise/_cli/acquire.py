@@ -1,0 +1,238 @@
+"""``slotwise acquire`` and ``slotwise release``: hold slots for a script, from one line to another.
+
+A process in the background holds them, and watches the script: when that ends, however it
+does, the slots are given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+
+from slotwise._cli import slot_flags
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, whole_number
+from slotwise._cli.output import print_error
+from slotwise._cli.signals import NOT_ENDING, SignalQueue
+from slotwise._cli.slot import Slot
+from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
+from slotwise.errors import SlotwiseError
+
+_POLL = 0.5  # seconds between two looks at a process whose end the system does not report
+
+_EXAMPLES = """\
+  id=$(slotwise acquire backup --limit 1 --for-pid $$) || exit
+  ...                                    # one script at a time is here
+  slotwise release "$id"                 # or let it end with the script
+
+  slotwise acquire nightly --no-wait --quiet || exit 0   # the rest of this script, once
+  slotwise acquire build --limit 50% --wait 10m --ttl 1h
+
+exit code:
+  0    the slots are held; their id, and nothing else, is on stdout
+  75   no slot in time, or the semaphore is closed (--busy-exit)
+  125  slotwise itself failed, or there is no process PID
+  130  Ctrl-C ended the wait (128+n: signal n did)"""
+
+
+class _AcquireParser(SlotParser):
+    def parse(self, words: object) -> argparse.Namespace:
+        given = super().parse(words)  # type: ignore[arg-type]
+        self.check_slot_flags(given)
+        return given
+
+
+def _acquire_parser() -> Parser:
+    parser = _AcquireParser(
+        "acquire",
+        details="They are held until that process ends, even by kill -9, or 'slotwise release'\n"
+        "gives them back. It waits for them if need be.",
+        examples=_EXAMPLES,
+    )
+    parser.add_slot_flags("it")
+    slot_flags.add_ttl(parser, "give them back after that time, such as 600, 10m, 1.5d")
+    parser.add_argument(
+        "--for-pid",
+        type=whole_number,
+        metavar="PID",
+        help="the process they are held for; $$ is the shell [the one that started slotwise]",
+    )
+    parser.add_url()
+    return parser
+
+
+def acquire(given: argparse.Namespace) -> int:
+    """Hold slots for another process; print the id."""
+    pid = os.getppid() if given.for_pid is None else given.for_pid
+    try:
+        script = _Script(pid)
+    except (OSError, OverflowError):
+        print_error("acquire", f"there is no process {pid}")
+        return OWN_FAILURE
+    outcome, telling = os.pipe()
+    if os.fork() == 0:
+        os.close(outcome)
+        return _Holder(given, script, telling).run()
+    os.close(telling)
+    with os.fdopen(outcome, encoding="utf-8") as pipe:
+        code, _, acquisition_id = pipe.read().partition(" ")
+    if acquisition_id:
+        sys.stdout.write(f"{acquisition_id}\n")
+    return int(code or OWN_FAILURE)
+
+
+class _Script:
+    """The process that slots are held for.
+
+    Raises:
+        OSError: there is none of that pid.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = -1
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(pid)
+        else:
+            os.kill(max(pid, 1), 0)
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended; -1 if nothing tells."""
+        return self._pidfd
+
+    def has_ended(self) -> bool:
+        if self._pidfd >= 0:
+            return bool(select.select([self._pidfd], [], [], 0)[0])
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+class _Holder:
+    """What the process in the background does; ``telling`` is where the outcome goes."""
+
+    def __init__(self, given: argparse.Namespace, script: _Script, telling: int) -> None:
+        self._given = given
+        self._script = script
+        self._telling = telling
+
+    def run(self) -> int:
+        """Return when nothing is held any more."""
+        os.setsid()  # no terminal's Ctrl-C or end is meant for it
+        self._close_files()
+        self._signals = SignalQueue()
+        given = self._given
+        try:
+            semaphore = slot_flags.semaphore_of(given, given.ttl)
+            slot_flags.check_nested(semaphore, given.slots)
+            label = given.label or f"for pid {self._script.pid}"
+            slot = Slot(semaphore, given.slots, given.wait, label)
+            if not self._wait(slot):
+                slot.cancel()
+                return 0
+            acquired = slot.result()
+            slot_flags.warn_if_resized("acquire", given, semaphore)
+        except Exception as error:
+            self._tell(str(slot_flags.explain("acquire", given, error)))
+            return 0
+        self._tell(f"0 {acquired.acquisition_id}")
+        self._hold(slot)
+        return 0
+
+    def _wait(self, slot: Slot) -> bool:
+        """Wait until it is decided; return False if there is nobody to tell any more."""
+        slot.start()
+        poller = self._poller(slot)
+        poller.register(self._telling, 0)  # an error: who waits for the outcome has ended
+        while not slot.is_decided:
+            ready = {fd for fd, _ in poller.poll(_POLL * 1000)}
+            if slot.fileno() in ready:
+                slot.poll()
+            elif self._telling in ready or self._is_over():
+                return False
+        return True
+
+    def _hold(self, slot: Slot) -> None:
+        os.chdir("/")
+        poller = self._poller(slot)
+        while slot.lost_reason is None and not self._is_over():
+            timeout = None if self._script.fileno() >= 0 else _POLL * 1000
+            if slot.fileno() in {fd for fd, _ in poller.poll(timeout)}:
+                slot.poll()
+        if slot.lost_reason is None:
+            try:
+                slot.release()
+            except SlotwiseError:
+                pass  # it will expire; nobody can be told
+
+    def _poller(self, slot: Slot) -> select.poll:
+        poller = select.poll()
+        for fd in (slot.fileno(), self._signals.fileno(), self._script.fileno()):
+            if fd >= 0:
+                poller.register(fd, select.POLLIN)
+        return poller
+
+    def _is_over(self) -> bool:
+        ending = [each for each in self._signals.read() if each.number not in NOT_ENDING]
+        return bool(ending) or self._script.has_ended()
+
+    def _tell(self, outcome: str) -> None:
+        """Tell the outcome, and let go of stderr as well."""
+        with os.fdopen(self._telling, "w", encoding="utf-8") as pipe:
+            pipe.write(outcome)
+        os.dup2(0, 2)
+
+    def _close_files(self) -> None:
+        """Keep nothing open that others may wait for the end of, but stderr for errors."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1):
+            os.dup2(nowhere, fd)
+        kept = {0, 1, 2, self._telling, self._script.fileno()}
+        for fd in range(3, max(kept) + 1):
+            if fd not in kept:
+                _close(fd)
+        os.closerange(max(kept) + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def _release_parser() -> Parser:
+    parser = Parser(
+        "release",
+        details="It is an error (exit code 1) if they were given back already, or lost.",
+        examples='  slotwise release "$id"',
+    )
+    parser.add_argument("id", metavar="ID", help="what 'slotwise acquire' has printed")
+    parser.add_url()
+    return parser
+
+
+def release(given: argparse.Namespace) -> int:
+    """Give back what `acquire` holds.
+
+    Raises:
+        NotFound: nobody holds anything by that id.
+    """
+    from slotwise._cli.backends import NotFound, find_holder, open_backend
+
+    semaphore, _ = find_holder(open_backend(given.url), given.id)
+    if not semaphore.release_sync(given.id):
+        raise NotFound(f"{given.id!r} has ended already")
+    return 0
+
+
+COMMANDS = {
+    "acquire": Command(_acquire_parser, acquire, OWN_FAILURE),
+    "release": Command(_release_parser, release),
+}

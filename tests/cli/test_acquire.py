@@ -1,0 +1,113 @@
+"""``slotwise acquire`` and ``slotwise release``, as scripts use them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+
+import pytest
+from tests.cli._shell import HANG, Shell, alive, command, until
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+
+SLOTWISE = shlex.join(command())
+
+
+def script(shell: Shell, text: str, program: str = "bash") -> subprocess.Popen[str]:
+    """Start a script, in which $slotwise is the command."""
+    started = subprocess.Popen(
+        [program, "-c", text],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**shell.environment, "slotwise": SLOTWISE},
+        cwd=shell.folder,
+    )
+    shell._started.append(started)
+    return started
+
+
+def test_it_prints_the_id_and_holds_until_the_release(any_shell: Shell):
+    text = """
+        id=$($slotwise acquire api --limit 1 --for-pid $$) || exit 9
+        echo "$id"; read line; $slotwise release "$id"; echo $?; $slotwise release "$id"; echo $?
+        read line
+    """
+    running = script(any_shell, text)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    told = running.stdout.readline()
+    [held] = any_shell.holders()
+    assert told == f"{held.acquisition_id}\n"
+    assert held.label == f"for pid {running.pid}"
+    busy = any_shell.run("acquire", "api", "--limit", 1, "--no-wait", "--for-pid", os.getpid())
+    assert (busy.returncode, busy.stdout, busy.stderr.count("\n")) == (75, "", 1)
+    running.stdin.write("on\n")
+    running.stdin.flush()
+    assert [running.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
+    assert any_shell.holders() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_script_that_ends_gives_its_slot_back_however_it_ends(shell: Shell, number):
+    running = script(shell, "$slotwise acquire api; exec sleep 1000", "sh")
+    assert running.stdout is not None
+    assert running.stdout.readline()
+    assert len(shell.holders()) == 1
+    running.send_signal(number)
+    until(lambda: shell.holders() == [], "the slot is free")
+
+
+def test_it_keeps_no_file_of_the_script_open(shell: Shell):
+    """Whoever reads what a script prints must not wait for what holds its slot."""
+    text = "exec 7>&1; $slotwise acquire api --for-pid $1 7>&1"
+    ran = subprocess.run(
+        ["bash", "-c", text, "script", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        env={**shell.environment, "slotwise": SLOTWISE},
+        timeout=HANG,
+        check=True,
+    )
+    [held] = shell.holders()
+    assert ran.stdout == f"{held.acquisition_id}\n"
+    assert shell.run("release", held.acquisition_id).returncode == 0
+
+
+@pytest.mark.parametrize("pid", ["4194304", "-1", "0", str(2**70)])
+def test_an_unknown_pid_is_125_and_nothing_is_held(shell: Shell, pid):
+    ran = shell.run("acquire", "api", f"--for-pid={pid}")
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert ran.stderr == f"slotwise acquire: there is no process {pid}\n"
+    assert shell.holders() == []
+
+
+def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):
+    shell.occupy()
+    ran = shell.run("acquire", "api", "--no-wait", "--quiet", "--busy-exit", 3)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")
+
+
+@pytest.mark.parametrize("who", ["slotwise", "the script"])
+def test_who_does_not_wait_any_more_leaves_the_queue(shell: Shell, who):
+    shell.occupy()
+    running = script(shell, "$slotwise acquire api --for-pid $$ & echo $!; wait")
+    assert running.stdout is not None
+    waiting = int(running.stdout.readline())
+    shell.until_waiting(1)
+    os.kill(waiting if who == "slotwise" else running.pid, signal.SIGKILL)
+    shell.until_waiting(0)
+    assert len(shell.holders()) == 1
+
+
+def test_a_kick_and_a_ttl_end_what_holds_the_slot_too(shell: Shell):
+    ran = shell.run("acquire", "api", "--ttl", "100ms", "--for-pid", os.getpid())
+    assert ran.returncode == 0
+    until(lambda: shell.holders() == [], "the end of the ttl")
+    ran = shell.run("acquire", "api", "--for-pid", os.getpid())
+    holder = shell.holders()[0].pid or 0
+    assert shell.here("kick", ran.stdout.strip(), "--yes").returncode == 0
+    until(lambda: not alive(holder), "the end of the process")
