@@ -229,14 +229,14 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def holders(self) -> list[Claimant]:
-        """Who holds slots now, the longest first."""
+        """Return who holds slots now, the longest first."""
 
     @abstractmethod
     def holders_sync(self) -> list[Claimant]: ...
 
     @abstractmethod
     async def waiters(self) -> list[Claimant]:
-        """Who waits now, in the order of arrival."""
+        """Return who waits now, in the order of arrival."""
 
     @abstractmethod
     def waiters_sync(self) -> list[Claimant]: ...

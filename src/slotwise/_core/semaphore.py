@@ -115,7 +115,7 @@ class Semaphore(Limit):
 
     @abstractmethod
     async def holders(self) -> list[Claimant]:
-        """Who holds slots now, the longest first."""
+        """Return who holds slots now, the longest first."""
 
     @abstractmethod
     def holders_sync(self) -> list[Claimant]:
@@ -123,7 +123,7 @@ class Semaphore(Limit):
 
     @abstractmethod
     async def waiters(self) -> list[Claimant]:
-        """Who waits now, in the order of the queue."""
+        """Return who waits now, in the order of the queue."""
 
     @abstractmethod
     def waiters_sync(self) -> list[Claimant]:

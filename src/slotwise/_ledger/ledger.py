@@ -56,7 +56,7 @@ _NOBODY: OrderedDict[Hashable, Any] = OrderedDict()
 
 
 class Ledger(NumberedSlots, BaseLedger[C]):
-    """Who holds which slot numbers, and who waits, in the order of arrival."""
+    """The holders with their slot numbers, and the waiters in the order of arrival."""
 
     __slots__ = (
         "attention",

@@ -108,7 +108,7 @@ C = TypeVar("C", bound=PathClaim)
 
 
 class PathLedger(BaseLedger[C]):
-    """Who holds which path, and who waits."""
+    """The holders with their paths, and the waiters."""
 
     __slots__ = (
         "attention",

@@ -3,7 +3,7 @@
 Permits are known by their numbers, which come from the ledger and go back to it.
 They can be given back one by one, handed on, and outlive their task; so they are
 filed here, by acquire, and not in the ledger. Who may release them is decided in
-`semaphore_effects`. Nothing here queues or wakes anyone.
+`_semaphore_effects`. Nothing here queues or wakes anyone.
 """
 
 from __future__ import annotations

@@ -467,4 +467,6 @@ class Scheduler:
 
     def check_ours(self, future: Future[Any]) -> None:
         if future._scheduler is not self:
-            raise ForeignTaskError(f"{future!r} is of another run and of no use in this one")
+            raise ForeignTaskError(
+                f"{future!r} belongs to another run and can't be used in this one"
+            )

@@ -1,6 +1,6 @@
 """Schedules: record, follow and show which task ran whenever several could.
 
-Which schedules are worth trying is not decided here; `explore` does that.
+`explore` decides which schedules are worth trying.
 """
 
 from __future__ import annotations

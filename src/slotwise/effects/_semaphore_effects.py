@@ -1,6 +1,6 @@
 """Answer the semaphore effects: check the request, then apply the ledger's rule.
 
-How permits are queued for is in `semaphores`, who has them in `permits`. The
+How permits are queued for is in `_semaphores`, who has them in `_permits`. The
 scheduler takes and gives single permits that nobody waits for by itself.
 """
 
@@ -255,7 +255,7 @@ def _ours(scheduler: Scheduler, given: object) -> Semaphore:
         raise TypeError(f"a Semaphore made by CreateSemaphore is needed, not {given!r}")
     if given._scheduler is not scheduler:
         raise ForeignSemaphoreError(
-            f"semaphore {given.name!r} was made in another run and is of no use in this one"
+            f"semaphore {given.name!r} was made in another run and can't be used in this one"
         )
     return given
 

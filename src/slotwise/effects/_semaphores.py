@@ -2,8 +2,8 @@
 
 The ledger that all drivers share decides who gets a permit. Those who want
 one permit for as long as it takes stand in its line, all others in its queue of
-claims. Who was granted which permit is written down in `permits`; what programs
-may ask for is in `semaphore_effects`.
+claims. `_permits` records who was granted which permit; what programs
+may ask for is in `_semaphore_effects`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Ticket(Claim):
         "timeout",
     )
 
-    # Its numbers are filed with the task, see `permits`.
+    # Its numbers are filed with the task, see `_permits`.
     named = False
 
     task: Task[Any]

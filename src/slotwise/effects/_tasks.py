@@ -26,7 +26,7 @@ T = TypeVar("T")
 # record, so the cheapest to make.
 QuickPermit = tuple["Semaphore", int, Any, int, int]
 
-# When, in which order, whom to wake; see `timers`.
+# When, in which order, whom to wake; see `_timers`.
 Timer = tuple[float, int, "Task[Any]"]
 
 # A place in the line for one permit: who, where, and whether for a WithPermit.
@@ -148,7 +148,7 @@ class Task(Future[T]):
     _timer: Timer | None
     _place: Place | None  # where it stands, while it stands in a line
     # What it holds: the permit it took last, if that was one without a wait or
-    # from the line, and all others by semaphore. `permits` reads and writes them.
+    # from the line, and all others by semaphore. `_permits` reads and writes them.
     _permit: QuickPermit | None
     _held: dict[Semaphore, list[Holding]] | None
     _cancellation: TaskCancelledError | None  # the last one it was sent

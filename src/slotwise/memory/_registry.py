@@ -150,7 +150,7 @@ class Registry:
             self._set_timer(min(self._wheel))
 
     def _forget_if_idle(self, tracker: Tracker, now: float) -> bool:
-        """Return True if ``tracker`` doesn't belong into the wheel any more."""
+        """Return True if ``tracker`` doesn't belong in the wheel any more."""
         name = tracker.name
         assert name is not None
         if self._trackers.get(name) is not tracker or tracker.is_ended:

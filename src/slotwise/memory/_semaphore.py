@@ -545,7 +545,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return self.holders_sync()
 
     def holders_sync(self) -> list[Claimant]:
-        """Who holds slots now, the longest first.
+        """Return who holds slots now, the longest first.
 
         Blocks of ``async with semaphore:`` come last, with their slot number alone: they
         have no acquisition, and no id that they could be kicked by. When a slot was

@@ -1,8 +1,8 @@
 """bounded_map and run_bounded: run a function over a source, a bounded number at a time.
 
-This is the side of the caller: results out, an end in order, the report. Who runs
-the function is in `tasks` and `threads`, what may run when in `flow`, and the twins
-for callers without an event loop in `sync`.
+This is what the caller sees: results, an orderly end, the report. `_task_workers` and
+`_thread_workers` run the function, `_flow` decides what may run when, and the twins for
+callers without an event loop are in `_sync`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """TaskWorkers: run a coroutine function over a source with tasks of one event loop.
 
 One worker at a time leads: it pulls the next item, waits until that may start,
-leaves the lead, takes slots for it if there is a semaphore, and runs it. Who finishes
-while nobody leads, leads; who finishes while somebody does, goes home. A worker is
-hired when nobody leads, at the next turn of the loop, so a function that never waits
-is run by one worker alone, and no task is ever made for an item.
+gives up the lead, takes slots for it if there is a semaphore, and runs it. A worker that
+finishes takes the lead if nobody has it, and ends otherwise. A worker is started when
+nobody leads, at the next iteration of the loop, so a function that never waits is run by
+one worker alone, and no task is ever made for an item.
 
-What to pull and whether it may start is decided by `flow`; runs with ``group_key`` are
-in `task_lanes`.
+What to pull and whether it may start is decided by `_flow`; runs with ``group_key`` are
+in `_task_lanes`.
 """
 
 from __future__ import annotations

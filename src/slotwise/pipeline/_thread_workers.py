@@ -8,8 +8,8 @@ and nobody is idle.
 Threads can't be cancelled: a run that is stopped starts nothing any more and waits
 for what runs.
 
-What to pull and whether it may start is decided by `flow`; runs with ``group_key`` are
-in `thread_lanes`.
+What to pull and whether it may start is decided by `_flow`; runs with ``group_key`` are
+in `_thread_lanes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the file of an instance's semaphore, and run operations on it.
 
 The instance may be used in another process than it was made in, after a fork; and its file
-is closed while nobody uses it. What the operations do is not known here: see `_operations`.
+is closed while nobody uses it. What the operations do is in `_operations`.
 """
 
 from __future__ import annotations

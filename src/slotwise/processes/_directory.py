@@ -2,7 +2,7 @@
 
 Whoever can write to the parent can replace the directory at any moment, by another one or by
 a symbolic link. Checking a path says nothing about the next use of that path. So every file
-is opened relative to the descriptor that was checked. What the files contain is not known here.
+is opened relative to the descriptor that was checked. What the files contain is in `_journal`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ They are POSIX locks, because a forked child doesn't inherit those. But a proces
 when it closes *any* descriptor of the file. So a process has one descriptor per file, and
 only `LockedFile.close` closes it.
 
-What is in the file is not decided here: see `_journal` and `_lock_queue`.
+What is in the file is in `_journal` and `_lock_queue`.
 """
 
 from __future__ import annotations

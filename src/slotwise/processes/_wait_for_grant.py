@@ -1,7 +1,7 @@
 """Request slots, wait until they are granted, and clean up if the caller doesn't get them.
 
-A task sleeps on a future, a thread on a lock; `_local_claims` wakes both. Who is granted what
-is decided by the ledger in the semaphore's file.
+A task sleeps on a future, a thread on a lock; `_local_claims` wakes both. The ledger in the
+semaphore's file decides who is granted what.
 """
 
 from __future__ import annotations

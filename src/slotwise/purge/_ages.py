@@ -4,7 +4,7 @@ The kernel serves many ages of a directory at a time, but removes one name after
 other. So one worker, the *owner* of the batch, deletes, and the others read ahead of
 it. They stay only so far ahead that an age is still believed when its file goes.
 
-Nothing here deletes, and nothing here decides what is old: `files` does.
+Nothing here deletes, and nothing here decides what is old: `_files` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits over a whole purge: the most deletions in total, and per second.
 
-Each is exact, however many threads come at once. Operations in flight are in `gates`.
+Each is exact, however many threads come at once. Operations in flight are in `_gates`.
 """
 
 from __future__ import annotations

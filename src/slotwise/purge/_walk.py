@@ -5,8 +5,8 @@ second thread in the same directory would only wait. Its entries are handled in
 batches; its directories go to the stack for other workers, or are visited right
 here when the stack is full.
 
-What happens to files is in `files`, to directories that are done in `directories`,
-who the workers are in `workers`.
+What happens to files is in `_files`, to directories that are done in `_directories`,
+who the workers are in `_workers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The worker threads of a purge, and their bounded stack of directories.
 
-How many workers are wanted, and when they stop, is in `run`; what they do with a
-directory is in `walk`.
+How many workers are wanted, and when they stop, is in `_run`; what they do with a
+directory is in `_walk`.
 """
 
 from __future__ import annotations

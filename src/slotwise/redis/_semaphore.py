@@ -250,7 +250,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self.stats())
 
     async def holders(self) -> list[Claimant]:
-        """Who holds slots now, in the whole fleet."""
+        """Return who holds slots now, in the whole fleet."""
         found = {each.acquisition_id: each for each in await self._list("holders")}
         return list(found.values())
 
@@ -259,7 +259,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self.holders())
 
     async def waiters(self) -> list[Claimant]:
-        """Who waits now, in the whole fleet, in the order of the queue."""
+        """Return who waits now, in the whole fleet, in the order of the queue."""
         return await self._list("waiters")
 
     def waiters_sync(self) -> list[Claimant]:
