@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import redis
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
+from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.tiers import Tier, Tiers
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
 
@@ -82,3 +85,25 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert await asyncio.gather(*tasks) == [True, False, False]
+
+
+async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server) -> None:
+    """Both are on their way at the same time: one round trip for both."""
+    with IsSlow(server.port) as slow:
+        config = RedisConfig(slow.url)
+        semaphore = RedisSemaphore(2, name="s", config=config)
+        tiers = Tiers(Tier("user", 2, keyed=True), name="t", url=config).at(user="u")
+        for limit in (semaphore, tiers):
+            held = await limit.acquire()
+            before = slow.round_trips
+            releasing = asyncio.create_task(limit.release(held))
+            while not semaphore._shared.client().awaited:
+                await asyncio.sleep(0)  # until it is sent
+            again = await limit.acquire()
+            assert slow.round_trips == before + 1
+            assert await releasing is True
+            await limit.release(again)
+        connection = semaphore._shared.client().connection_for(None)
+        assert connection is not None
+        # Nor does TCP hold it back until the receipt of the release has come.
+        assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

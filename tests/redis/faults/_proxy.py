@@ -28,6 +28,7 @@ class Proxy:
     def __exit__(self, *exc_info: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join(10)  # it adds no pairs after this
         for pair in self._pairs:
             self._cut(*pair)
         for thread in self._threads:
@@ -44,7 +45,13 @@ class Proxy:
             except OSError:  # it does not speak as we do
                 client.close()
                 continue
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # it is not running
+                client.close()
+                continue
+            for sock in (client, server):  # or a reply waits for the receipt of the one before it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._pairs.append((client, server))
             for run in (self._requests, self._replies):
                 thread = threading.Thread(target=run, args=(client, server), daemon=True)

@@ -213,8 +213,8 @@ class Connection:
         verify: Callable[[Connection], object] | None = None,
     ) -> None:
         self.address = handshake.address
-        self._sock = handshake.sock
-        self._recv = handshake.sock.recv
+        self._sock = handshake.take_socket()
+        self._recv = self._sock.recv
         self._reader = handshake.reader
         self._loop = loop
         self._reply_timeout_of = reply_timeout_of

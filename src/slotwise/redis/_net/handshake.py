@@ -34,6 +34,9 @@ class GreetingRefused(hiredis.ReplyError):
 class Handshake:
     """A blocking conversation over a fresh socket.
 
+    Its socket is closed with it, unless a `Connection` has taken it over: the event loop that
+    was to do so may have been closed in the meantime, and drops what it was sent.
+
     If the greeting has a password in it (``is_secret``), replies are not quoted in messages.
     """
 
@@ -46,14 +49,24 @@ class Handshake:
         *,
         is_secret: bool,
     ) -> None:
-        self._is_secret = is_secret
         self.sock = sock
+        self._taken = False
+        self._is_secret = is_secret
         self.reader = hiredis.Reader()
         self._deadline = deadline
         self._endpoint = endpoint
         self.address = address
         self.missing_scripts: list[Script] = []  # scripts of ours that the server doesn't have
         self._received = b""  # the beginning of the last reply, for a message about it
+
+    def take_socket(self) -> socket.socket:
+        """Return the socket to the caller, who closes it from now on."""
+        self._taken = True
+        return self.sock
+
+    def __del__(self) -> None:
+        if not self._taken:
+            self.sock.close()
 
     def allow(self, seconds: float) -> None:
         """Move the deadline of all replies together: ``seconds`` from now."""
