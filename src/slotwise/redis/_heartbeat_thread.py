@@ -410,6 +410,7 @@ class HeartbeatThread:
         self._sending = self._spawn(self._sender.heartbeat())
 
     def _probe(self) -> None:
+        self._primary.ask_now()
         if not self._probing:
             self._probing = True
             loop = asyncio.get_running_loop()

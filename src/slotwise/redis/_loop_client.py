@@ -132,6 +132,15 @@ class LoopClient:
         connection = None if self._only is None else self._only.connection
         return math.inf if connection is None else connection.silent_at
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether replies are missed, or a connection is being opened. From any thread."""
+        if self._only is None:
+            return False
+        if self._only.connection is None:
+            return self._only.is_connected
+        return self.silent_at < math.inf
+
     def doubt_if_silent(self, alive_at: float) -> None:
         """Give up a connection that is dead, if the server has answered over another one."""
         if self._only is not None and self._only.connection is not None:

@@ -21,8 +21,10 @@ from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, prim
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
-# How often the sentinel is asked in addition: messages get lost, and connections die silently.
-_ASK_EVERY = 2.0
+# How often the sentinel is asked in addition: messages get lost, and connections die silently. More
+# often while the primary doesn't answer: a sentinel knows the next one up to seconds before it says
+# so, when all other replicas follow it.
+_ASK_EVERY, _ASK_EVERY_IN_DOUBT = 2.0, 0.25
 # The longest time it may take to reply, and the pause before another attempt.
 _ANSWER = 1.0
 
@@ -36,6 +38,7 @@ class PrimaryWatch:
         self._wanted = False
         self._opening = False  # or waiting to do so
         self._connection: Connection | None = None
+        self._next: asyncio.TimerHandle | None = None  # when the sentinel is asked again
 
     def refresh(self, *, wanted: bool) -> None:
         """Start or stop watching."""
@@ -47,6 +50,11 @@ class PrimaryWatch:
         elif self._connection is None and not self._opening:
             self._opening = True
             self._open(asyncio.get_running_loop())
+
+    def ask_now(self) -> None:
+        """Ask the sentinel at once: the primary doesn't answer."""
+        if self._connection is not None:
+            self._ask_sentinel(asyncio.get_running_loop(), self._connection)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -99,9 +107,12 @@ class PrimaryWatch:
             loop.call_later(_ANSWER, self._open, loop)
 
     def _ask_sentinel(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        if self._next is not None:
+            self._next.cancel()
         if connection is self._connection:
             connection.send(Call(None, (), primary_command(self._endpoint), self._asked))
-            loop.call_later(_ASK_EVERY, self._ask_sentinel, loop, connection)
+            delay = _ASK_EVERY_IN_DOUBT if self._shared.is_in_doubt() else _ASK_EVERY
+            self._next = loop.call_later(delay, self._ask_sentinel, loop, connection)
 
     def _asked(self, _: Call, reply: Any) -> None:
         primary = parse_primary(reply)

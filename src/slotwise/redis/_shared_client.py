@@ -169,6 +169,10 @@ class SharedClient:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(client.follow, primary)
 
+    def is_in_doubt(self) -> bool:
+        """Whether a loop gets no replies, or has no connection that it needs; from any thread."""
+        return any(client.is_in_doubt for client in list(self._clients.values()))
+
     def server_answered(self, asked_at: float) -> None:
         """Have connections given up that were silent before, in the heartbeat thread."""
         for loop, client in list(self._clients.items()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from slotwise.errors import BackendError
 from slotwise.redis._call_limits import CallLimits, ServerSettings
@@ -46,6 +46,9 @@ class Backlog:
 
     def __bool__(self) -> bool:
         return bool(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls)
 
     def limits_of(self, call: Call) -> CallLimits:
         return call.limits or self._settings.config.limits

@@ -197,8 +197,9 @@ class Reconnector:
             verify=self._verify if self._endpoint.service and self.channel else None,
         )
         # First: a call of a missing script would be refused, and overtaken by other calls.
-        for script in result.missing_scripts:
-            self.connection.send(_load(script))
+        for script in in_use(call.script for call in self._backlog):
+            if script in result.missing_scripts:
+                self.connection.send(_load(script))
         again, self._opened_before = self._opened_before, True
         # Existing waiters ask first, so that grants made in the meantime are known before
         # anything new is requested.
