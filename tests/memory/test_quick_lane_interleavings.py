@@ -24,7 +24,15 @@ from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
-from slotwise.memory import _acquisition, _base_tracker, _log, _registry, _semaphore, _tracker
+from slotwise.memory import (
+    _acquisition,
+    _base_acquisition,
+    _base_tracker,
+    _log,
+    _registry,
+    _semaphore,
+    _tracker,
+)
 from slotwise.memory._acquisition import BlockWait
 from slotwise.memory._registry import Registry
 from slotwise.testing import FakeClock
@@ -65,7 +73,8 @@ class Stage:
         assert not section._postponed
         assert not deliveries._deliveries.posted
         _semaphore.registry = self.registry
-        _acquisition.next_key = _semaphore.next_key = itertools.count(1).__next__
+        next_key = itertools.count(1).__next__
+        _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
         MemorySemaphore._wait_sync = wait_sync
         _log.logger.isEnabledFor(DEBUG)
         assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
@@ -169,6 +178,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (_semaphore, "lock"),
         (_semaphore, "registry"),
         (_acquisition, "next_key"),
+        (_base_acquisition, "next_key"),
         (_semaphore, "next_key"),
         (MemorySemaphore, "_wait_sync"),
     ):

@@ -25,7 +25,13 @@ from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
-from slotwise.memory import _acquisition, _base_tracker, _path_acquisition, _path_tracker, _paths
+from slotwise.memory import (
+    _base_acquisition,
+    _base_tracker,
+    _path_acquisition,
+    _path_tracker,
+    _paths,
+)
 from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
 
@@ -67,7 +73,7 @@ class Stage:
         assert not section._postponed
         assert not deliveries._deliveries.posted
         next_key = itertools.count(1).__next__
-        _acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
+        _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
         MemoryPaths._wait_sync = wait_sync
 
     def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
@@ -157,7 +163,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (section, "lock"),
         (deliveries, "delivery_lock"),
         (_path_tracker, "lock"),
-        (_acquisition, "next_key"),
+        (_base_acquisition, "next_key"),
         (_path_acquisition, "next_key"),
         (_paths, "next_key"),
         (MemoryPaths, "_wait_sync"),

@@ -8,68 +8,23 @@ ledger is taken here; everything that has to wait goes to the semaphore.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import secrets
 from heapq import heappop, heappush
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from slotwise._core import fork
-from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
-from slotwise._core.messages import (
-    context_not_entered,
-    context_not_yet_entered,
-    context_reused,
-    display,
-)
+from slotwise._core.messages import context_reused
 from slotwise._ledger import Claim
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.wakers import Waker
+from slotwise.memory._base_acquisition import BaseAcquisition, running_task
+from slotwise.memory._ids import next_key
 from slotwise.memory._log import logged
 from slotwise.memory._quick_lane import undo_take
 
 if TYPE_CHECKING:
     from slotwise.memory._semaphore import MemorySemaphore
     from slotwise.memory._tracker import Tracker
-
-# Acquisition ids are a number behind a prefix of this process. The number is
-# what the ledger files a lease under; the text is made when somebody reads it.
-# A forked child has a prefix of its own from the number on where it began.
-next_key = itertools.count(1).__next__
-
-
-def _new_prefix() -> str:
-    return f"m{secrets.token_hex(4)}-"
-
-
-_prefixes: list[tuple[int, str]] = [(0, _new_prefix())]  # the newest first
-
-fork.in_child(fork.Step.FORGET, lambda: _prefixes.insert(0, (next_key(), _new_prefix())))
-
-
-def id_of(key: int) -> str:
-    """The acquisition id behind a key."""
-    return next(f"{prefix}{key}" for first, prefix in _prefixes if key >= first)
-
-
-def key_of(acquisition_id: str) -> int | None:
-    """The key behind an id; None if this process never issued it."""
-    digits = acquisition_id.rpartition("-")[2]
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
-        return None
-    key = int(digits)
-    # Asking the counter uses up a number, which is no loss.
-    return key if 0 < key < next_key() and id_of(key) == acquisition_id else None
-
-
-def id_of_block(which: str) -> str:
-    """What a block is shown by that has no acquisition, and so no id."""
-    return f"{_prefixes[0][1]}block-{which}"
-
-
-def is_id_of_block(acquisition_id: str) -> bool:
-    return "-block-" in acquisition_id
 
 
 class MemoryClaim(Claim):
@@ -104,44 +59,25 @@ class BlockWait(MemoryClaim):
         self._slot_number = 0  # until it is granted
 
 
-class MemoryAcquisition(MemoryClaim, AcquisitionContext):
-    """One slot of a MemorySemaphore without a ttl, from ``cm()`` or ``acquire()`` to its end.
-
-    Made by `MemorySemaphore.cm` alone, which also fills in what all leases have:
-    a call of ``__init__`` would be a tenth of an uncontended acquisition.
-    """
+class MemoryAcquisition(BaseAcquisition, MemoryClaim):
+    """One slot of a MemorySemaphore without a ttl, from ``cm()`` or ``acquire()`` to its end."""
 
     __slots__ = ()
 
     slots = 1
     ttl: float | None = None
 
-    key: int | None  # None until it is entered
-
-    __init__ = object.__init__
+    key: int | None
 
     @property
-    def acquisition_id(self) -> str:
-        if self.key is None:
-            raise context_not_yet_entered(self.semaphore._title)
-        return id_of(self.key)
+    def _title(self) -> str:
+        return self.semaphore._title
 
-    @property
-    def slot_number(self) -> int:
-        if self.key is None:
-            raise context_not_yet_entered(self.semaphore._title)
-        return self._slot_number
+    async def _wait(self) -> None:
+        await self.semaphore._acquire(self)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (self.key is not None and super().__eq__(other))
-
-    def __hash__(self) -> int:
-        return object.__hash__(self) if self.key is None else super().__hash__()
-
-    def __repr__(self) -> str:
-        if self.key is None:
-            return f"<cm() of {display(self.semaphore.name)}, not entered yet>"
-        return super().__repr__()
+    def _wait_sync(self) -> None:
+        self.semaphore._acquire_sync(self)
 
     # -------------------------------------------------------- the quick lane
 
@@ -194,10 +130,10 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
 
     # --------------------------------------------------- the context manager
 
-    async def __aenter__(self) -> MemoryAcquisition:
+    async def __aenter__(self) -> Self:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
-            raise context_reused(self.semaphore._title)
+            raise context_reused(self._title)
         self.key = key
         tracker = self.semaphore._tracker
         number = 0
@@ -234,38 +170,11 @@ class MemoryAcquisition(MemoryClaim, AcquisitionContext):
             raise
         self._leave()
 
-    def __enter__(self) -> MemoryAcquisition:
-        refuse_to_block_a_loop("'with'")
-        key = next_key()
-        if self.key is not None:
-            raise context_reused(self.semaphore._title)
-        self.key = key
-        try:
-            if not self.take():
-                self.semaphore._acquire_sync(self)
-        except BaseException:  # a signal handler's, for one, when it had its slot already
-            self.give()
-            raise
-        return self
-
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        try:
-            self._leave()
-        except BaseException:
-            self.leave_interrupted()
-            raise
-
     def leave_interrupted(self) -> None:
-        """Leave the block all the same when a signal handler raised meanwhile."""
-        self.give()
+        super().leave_interrupted()
         tracker = self.semaphore._tracker
         if tracker.line or tracker.attention:  # it may have come before they were looked after
             tracker.look_after_waiters()
-
-    def _leave(self) -> None:
-        if self.key is None:
-            raise context_not_entered(self.semaphore._title)
-        self.give()
 
 
 class TimedMemoryAcquisition(MemoryAcquisition):
@@ -298,10 +207,10 @@ class TimedMemoryAcquisition(MemoryAcquisition):
             tracker.forget_deadline(self.key)
         return True
 
-    async def __aenter__(self) -> MemoryAcquisition:
+    async def __aenter__(self) -> Self:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
-            raise context_reused(self.semaphore._title)
+            raise context_reused(self._title)
         self.key = key
         tracker = self.semaphore._tracker
         number = 0
@@ -359,17 +268,6 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
     def give(self) -> bool:
         return self.semaphore._tracker.take_back(self)
 
-    async def __aenter__(self) -> MemoryAcquisition:
-        key = next_key()
-        if self.key is not None:
-            raise context_reused(self.semaphore._title)
-        self.key = key
-        await self.semaphore._acquire(self)
-        return self
-
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave()
-
-
-def running_task() -> asyncio.Task[Any] | None:
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+    # Not those of a single slot.
+    __aenter__ = BaseAcquisition.__aenter__
+    __aexit__ = BaseAcquisition.__aexit__

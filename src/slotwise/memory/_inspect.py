@@ -16,7 +16,8 @@ from slotwise._core.paths import TierSpec, needs_by_name
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
-from slotwise.memory._acquisition import MemoryClaim, id_of, id_of_block
+from slotwise.memory._acquisition import MemoryClaim
+from slotwise.memory._ids import id_of, id_of_block
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._quick_lane import Snapshot

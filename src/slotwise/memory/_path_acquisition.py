@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core import messages
-from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
 from slotwise._wait.wakers import Waker
-from slotwise.memory._acquisition import id_of, next_key
+from slotwise.memory._base_acquisition import BaseAcquisition
+from slotwise.memory._ids import next_key
 
 if TYPE_CHECKING:
     from slotwise.memory._paths import MemoryPaths
 
 
-class MemoryPathAcquisition(PathClaim, AcquisitionContext):
+class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
 
     __slots__ = ("failure", "label", "path", "paths", "since", "timeout", "waker")
 
     ttl: float | None = None
 
-    key: int | None  # None until it is entered
+    key: int | None
     paths: MemoryPaths
     path: Path
     since: float  # when it began to wait, then when it was granted; not by the quick lane
@@ -38,36 +38,15 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 
-    __init__ = object.__init__
-
-    @property
-    def acquisition_id(self) -> str:
-        return id_of(self._entered())
-
-    @property
-    def slot_number(self) -> int:
-        self._entered()
-        return self._slot_number
-
-    def _entered(self) -> int:
-        if self.key is None:
-            raise messages.context_not_yet_entered(self._title)
-        return self.key
-
     @property
     def _title(self) -> str:
         return self.paths._tracker.title
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (self.key is not None and super().__eq__(other))
+    async def _wait(self) -> None:
+        await self.paths._acquire(self)
 
-    def __hash__(self) -> int:
-        return object.__hash__(self) if self.key is None else super().__hash__()
-
-    def __repr__(self) -> str:
-        return (
-            f"<cm() of {self._title}, not entered yet>" if self.key is None else super().__repr__()
-        )
+    def _wait_sync(self) -> None:
+        self.paths._acquire_sync(self)
 
     # -------------------------------------------------------- the quick lane
 
@@ -119,7 +98,7 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
 
     # --------------------------------------------------- the context manager
 
-    async def __aenter__(self) -> MemoryPathAcquisition:
+    async def __aenter__(self) -> Self:
         key = next_key()
         if self.key is not None:  # nothing comes between this look and the next line
             raise messages.context_reused(self._title)
@@ -166,20 +145,6 @@ class MemoryPathAcquisition(PathClaim, AcquisitionContext):
             if len(tracker.tables[0]) > tracker.roomy or tracker.attention:
                 tracker.look_around(self.nodes)
 
-    def __enter__(self) -> MemoryPathAcquisition:
-        refuse_to_block_a_loop("'with'")
-        key = next_key()
-        if self.key is not None:
-            raise messages.context_reused(self._title)
-        self.key = key
-        if not self.take():
-            self.paths._acquire_sync(self)
-        return self
-
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        if not self.give() and self.key is None:
-            raise messages.context_not_entered(self._title)
-
 
 class TimedMemoryPathAcquisition(MemoryPathAcquisition):
     """One slot of every tier, with a ttl; never by the quick lane."""
@@ -209,13 +174,6 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
         tracker.take_back(self)
         return True
 
-    async def __aenter__(self) -> MemoryPathAcquisition:
-        key = next_key()
-        if self.key is not None:
-            raise messages.context_reused(self._title)
-        self.key = key
-        await self.paths._acquire(self)
-        return self
-
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self.__exit__(exc_type, exc, traceback)
+    # Not those of a single slot.
+    __aenter__ = BaseAcquisition.__aenter__
+    __aexit__ = BaseAcquisition.__aexit__

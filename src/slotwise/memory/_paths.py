@@ -21,7 +21,8 @@ from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import _inspect, _log
-from slotwise.memory._acquisition import key_of, next_key, running_task
+from slotwise.memory._base_acquisition import running_task
+from slotwise.memory._ids import key_of, next_key
 from slotwise.memory._path_acquisition import (
     LargeMemoryPathAcquisition,
     MemoryPathAcquisition,

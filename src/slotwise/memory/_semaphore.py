@@ -43,11 +43,9 @@ from slotwise.memory._acquisition import (
     MemoryAcquisition,
     MemoryClaim,
     TimedMemoryAcquisition,
-    is_id_of_block,
-    key_of,
-    next_key,
-    running_task,
 )
+from slotwise.memory._base_acquisition import running_task
+from slotwise.memory._ids import is_id_of_block, key_of, next_key
 from slotwise.memory._log import logged, perhaps_wanted
 from slotwise.memory._quick_lane import undo_take
 from slotwise.memory._registry import registry

@@ -1,0 +1,122 @@
+"""What both acquisitions of this process have in common: an id, and one use as a context manager.
+
+How slots are taken and given back is in `_acquisition` for a semaphore, in `_path_acquisition`
+for tiers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Any, Self
+
+from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
+from slotwise._ledger.claims import BaseClaim
+from slotwise.memory._ids import id_of, next_key
+
+
+class BaseAcquisition(BaseClaim, AcquisitionContext):
+    """Mixed into a claim, before it: one object is the context manager, the claim and the result.
+
+    It is made by ``cm()`` alone, which also fills in what all of a kind have: a call of
+    ``__init__`` would be a tenth of an uncontended acquisition.
+    """
+
+    __slots__ = ()
+
+    key: int | None  # None until it is entered
+
+    __init__ = object.__init__
+
+    @property
+    @abstractmethod
+    def _title(self) -> str:
+        """What messages call the limit."""
+
+    @property
+    def acquisition_id(self) -> str:
+        if self.key is None:
+            raise context_not_yet_entered(self._title)
+        return id_of(self.key)
+
+    @property
+    def slot_number(self) -> int:
+        if self.key is None:
+            raise context_not_yet_entered(self._title)
+        return self._slot_number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (self.key is not None and super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.key is None else super().__hash__()
+
+    def __repr__(self) -> str:
+        if self.key is None:
+            return f"<cm() of {self._title}, not entered yet>"
+        return super().__repr__()
+
+    @abstractmethod
+    def take(self) -> bool:
+        """Take what is free by the quick lane; False if the tracker has to be asked."""
+
+    @abstractmethod
+    def give(self) -> bool:
+        """Give back what it holds; False if it has ended before."""
+
+    @abstractmethod
+    async def _wait(self) -> None:
+        """Get what the quick lane did not give, waiting if need be."""
+
+    @abstractmethod
+    def _wait_sync(self) -> None:
+        """Like `_wait`, for a thread."""
+
+    # --------------------------------------------------- the context manager
+
+    async def __aenter__(self) -> Self:
+        key = next_key()
+        if self.key is not None:  # nothing comes between this look and the next line
+            raise context_reused(self._title)
+        self.key = key
+        if not self.take():
+            await self._wait()
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self.__exit__(exc_type, exc, traceback)
+
+    def __enter__(self) -> Self:
+        refuse_to_block_a_loop("'with'")
+        key = next_key()
+        if self.key is not None:
+            raise context_reused(self._title)
+        self.key = key
+        try:
+            if not self.take():
+                self._wait_sync()
+        except BaseException:  # a signal handler's, for one, when it had its slot already
+            self.give()
+            raise
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        try:
+            self._leave()
+        except BaseException:
+            self.leave_interrupted()
+            raise
+
+    def _leave(self) -> None:
+        if self.key is None:
+            raise context_not_entered(self._title)
+        self.give()
+
+    def leave_interrupted(self) -> None:
+        """Leave the block all the same when a signal handler raised meanwhile."""
+        self.give()
+
+
+def running_task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
