@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slotwise.effects._unused import warn_unused
+from slotwise.effects._unused import Place, calling_line, warn_unused
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Program
@@ -29,9 +29,10 @@ class Effect(Generic[T]):
     missing.
     """
 
-    __slots__ = ("_used",)
+    __slots__ = ("_made_at", "_used")
 
     _used: bool  # set when it was yielded, or something took it that will be
+    _made_at: Place  # set only while `_record_places`
 
     def __del__(self) -> None:
         try:
@@ -42,6 +43,11 @@ class Effect(Generic[T]):
             return
         _use_what_is_inside(self)  # one warning is enough
         warn_unused(self)
+
+    @staticmethod
+    def _record_places() -> None:
+        """Record where effects are made, from now on: for the warning."""
+        Effect.__new__ = _new_with_place  # type: ignore[method-assign,assignment]
 
     @property
     def _kind(self) -> str:
@@ -61,8 +67,17 @@ def use(given: object) -> None:
         _mark(given, True)
 
 
-# Not as an attribute: an effect may be a frozen dataclass.
+# Not as attributes: an effect may be a frozen dataclass.
 _mark = Effect.__dict__["_used"].__set__
+_set_place = Effect.__dict__["_made_at"].__set__
+
+
+def _new_with_place(kind: type[Effect[Any]], *_args: object, **_options: object) -> Effect[Any]:
+    made = object.__new__(kind)
+    place = calling_line()
+    if place is not None:
+        _set_place(made, place)
+    return made
 
 
 def _use_what_is_inside(effect: Effect[Any]) -> None:

@@ -12,6 +12,7 @@ as deep as memory allows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, MutableSequence
 from enum import Enum
 from heapq import heappop, heappush
@@ -22,6 +23,7 @@ from slotwise.effects._custom import NONE, Handler, answer_custom, installed
 from slotwise.effects._effects import (
     AcquireSemaphore,
     Checkpoint,
+    Effect,
     ReleaseSemaphore,
     Spawn,
     use,
@@ -83,6 +85,8 @@ class Scheduler:
         and with ENDED; what it raises stops the run. Without a ``clock`` the
         time is what `advance` makes it.
         """
+        if sys.get_coroutine_origin_tracking_depth():
+            Effect._record_places()
         self.ready = ready
         self.take = take
         self.watch = watch
