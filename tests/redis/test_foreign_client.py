@@ -271,18 +271,24 @@ async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
     assert await semaphore.release(held)
 
 
-async def test_what_a_stranger_frees_without_a_word_is_noticed_soon_at_any_heartbeat(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("interval", [15, NEVER])
+async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_at_any_heartbeat(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, interval: float
 ) -> None:
     monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
-    semaphore, stranger = ours(server, 1, NEVER), Stranger(server, 1)
+    semaphore, stranger = ours(server, 1, interval), Stranger(server, 1)
+    took = []
     for _ in range(2):  # the second time it is known already
         claim_id = await asyncio.to_thread(stranger.acquire)
         waiting = asyncio.create_task(semaphore.acquire())
         await in_line(semaphore, 1)
         stranger.ping(claim_id)
         stranger.release(claim_id)
-        await semaphore.release(await asyncio.wait_for(waiting, 20))
+        freed_at = time.monotonic()
+        acquired = await asyncio.wait_for(waiting, 20)
+        took.append(time.monotonic() - freed_at)
+        await semaphore.release(acquired)
+    assert max(took) < 1 + BUSY, took
     assert_nothing_left(client)
 
 
