@@ -125,6 +125,7 @@ async def _time_out(
     trouble = client.trouble(slot)
     queued = acquisition.queued
     released = await acquisition.withdraw(patience)
+    waited = round(waited, 3) or waited  # what is left for one of several tiers has many digits
     in_vain = f"no slot of {acquisition.limit._title} in {waited:g} s"
     if trouble is not None and not queued:
         if isinstance(trouble, Unreachable):

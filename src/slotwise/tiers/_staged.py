@@ -454,6 +454,10 @@ async def _end_all(held: Held[A], verb: str, *, sync: bool, seconds: float | Non
     started, limit = clock.now(), () if seconds is None else (seconds,)
     try:
         ended = await _call(sync, semaphore, verb, acquired, *limit)
+    except BackendError:
+        if verb == "release":  # it has waited long enough; the others continue in the background
+            verb, seconds = _ON_EXIT, 0.0
+        raise
     finally:
         if seconds is not None:
             seconds = max(seconds - (clock.now() - started), 0.0)

@@ -227,6 +227,21 @@ async def test_release_raises_within_its_limit_and_goes_on(
             pass
 
 
+async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
+    own_server: Server, trouble: Killed | Stopped
+) -> None:
+    config = RedisConfig(own_server.url, **{**PATIENT, "cleanup_timeout": 0.5})
+    specs = [Tier(f"tier{number}", 1) for number in range(12)]
+    staged = Tiers(*specs, name="t", url=config, atomic=False, heartbeat_max_interval=40)
+    held = await staged.acquire()
+    trouble.begin(own_server)
+    with within(0.5), pytest.raises(BackendError):  # not 12 times that
+        await staged.release(held)
+    trouble.end(own_server)
+    async with asyncio.timeout(20), staged.cm():
+        pass
+
+
 async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
