@@ -1,23 +1,13 @@
--- base/base.lua: what the scripts of semaphores and those of tiers have in common: the clock, numbers
--- as text, a server that is full, a name that is spoilt, a process that died. Not a script:
+-- base/base.lua: what the scripts of semaphores and those of tiers have in common: the clock, a
+-- server that is full, a name that is spoilt, a process that died. Not a script:
 -- _scripts.py puts it in place of the first line "-- include base/base.lua".
-local function seconds(number) return string.format('%.6f', number) end
-local function whole(number) return string.format('%d', number) end  -- exact up to 2^53, as all of them are
-
+-- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
 local CLOSED = 30 * 24 * 3600  -- for how long it is known that a name is closed, after each call that met it (s)
 local AT_ONCE = 200     -- how many a call drops, serves or refuses: some 5 ms in which nobody else is served
 local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
 local PAGE = 1000       -- how many claims a call lists, or looks through
 local LOOKED_AT = 1000  -- how many claims are looked at for those of a process that died
-
--- The time in microseconds: the given one (s), or that of the server if it is empty.
-local function microseconds(given)
-  local given_s = tonumber(given)
-  if given_s then return math.floor(given_s * 1000000 + 0.5) end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
 
 local now, now_text, now_us
 
@@ -35,9 +25,6 @@ local function call_in_chunks(arguments, ...)
     redis.call(unpack(words))
   end
 end
-
--- The loop client that an id of slotwise's own client belongs to; its channel is slotwise:CLIENT.
-local function client_of(id) return string.match(id, '^sw%-([^-]+)%-') end
 
 -- Begin to write on a server that may be at its maxmemory; whether it is. It refuses a script's
 -- first write if that may take memory, and none that follow. Signs of life and releases take next

@@ -7,7 +7,7 @@
 -- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
 -- unless asked for), and behind these, messages for the caller.
 -- Mirrors Ledger.release and Ledger.cancel.
--- include base/base.lua
+-- include base/clock.lua
 -- include base/claim.lua
 -- include base/proof.lua
 local released, freed = 0, nil
@@ -15,7 +15,8 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   -- The common cases, with fewer calls: one slot, which nobody waits for, or which
   -- goes as it is, number and all, to the first in line.
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-  local id, head = ARGV[2], redis.call('ZRANGE', waiting, 0, 0)[1]
+  local id, queues = ARGV[2], redis.call('EXISTS', waiting, waiting_heartbeat)
+  local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
   local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed')
   local ttl, number = ttl_and_number(facts[1])
   released = redis.call('ZREM', main, id)
@@ -23,7 +24,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
-    if not head and redis.call('EXISTS', waiting_heartbeat) == 0 then
+    if queues == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
       return {1, 0, 0, 0, 0}
     end

@@ -6,7 +6,7 @@
 --       5... the acquisition ids, none of several slots
 -- Returns {a digit for each id: 1 if it was held, else 0}, and behind it messages for
 -- the caller.  Mirrors Ledger.release or Ledger.cancel for each, with one hand-over at the end.
--- include base/base.lua
+-- include base/clock.lua
 -- include base/claim.lua
 -- include base/proof.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]

@@ -18,25 +18,27 @@
 -- it does the same with fewer calls. It ends nothing that is over: a line is looked
 -- after by those who wait in it. It makes nothing anew that was evicted: where a key is missing
 -- that should be there, the second half looks.
--- include base/base.lua
+-- include base/clock.lua
 -- include base/claim.lua
 -- include semaphore/queued_reply.lua
 do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
-  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token')
+  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token', '.interval', '.beat',
+                           '.orphans', '.evicted')
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true) then
     local held = redis.call('ZCARD', main)
-    local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+    local queues = redis.call('EXISTS', waiting, KEYS[5])
+    local last = queues > 0 and redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
     local now_text = string.format('%.6f', now)
-    local is_whole = redis.call('EXISTS', KEYS[5]) == (last and 1 or 0)
+    local is_whole = queues ~= 1  -- both or none
     if held == 0 and is_whole then
-      local claims = redis.call('HLEN', state) - 3 - (facts[5] and 1 or 0)  -- the facts that are there
-      for _, fact in ipairs(redis.call('HMGET', state, '.interval', '.beat', '.orphans', '.evicted')) do
-        if fact then claims = claims - 1 end
+      local claims = redis.call('HLEN', state) - 3  -- without the facts that are there
+      for i = 5, 9 do
+        if facts[i] then claims = claims - 1 end
       end
       is_whole = claims <= 0
     end

@@ -9,7 +9,7 @@
 --          all of them, in their order
 --         {"each", what request.lua would reply to the first, to the second ...}
 -- Mirrors Ledger.request for each. The first half is for a ledger that is full.
--- include base/base.lua
+-- include base/clock.lua
 -- include base/claim.lua
 -- include semaphore/queued_reply.lua
 do
@@ -20,7 +20,7 @@ do
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and ARGV[5] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and held >= value
-      and redis.call('EXISTS', waiting) == redis.call('EXISTS', waiting_heartbeat) then
+      and redis.call('EXISTS', waiting, waiting_heartbeat) ~= 1 then
     local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
     local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
     local ttl = ARGV[4] == '' and '-' or ARGV[4]
