@@ -350,6 +350,17 @@ def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
     assert ran.stdout == "0 []\n"
 
 
+def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
+    words = [sys.executable, "-X", "importtime", *command("run", "api", "--limit", 1)[1:]]
+    ran = subprocess.run(
+        [*words, "--", "true"], capture_output=True, text=True, env=shell.environment, check=True
+    )
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "slotwise.processes" in imported
+    slow = {"asyncio.events", "ast", "hashlib", "ipaddress", "linecache", "lzma", "_socket"}
+    assert imported & slow == set()
+
+
 @pytest.mark.parametrize("name", ["mm", "a b"])
 def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(any_shell, name):
     any_shell.occupy(name, limit=3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -32,7 +33,7 @@ class Parser(argparse.ArgumentParser):
             usage=usage,
             description=f"{summary}.\n\n{details}".rstrip(),
             epilog=f"examples:\n{examples}" if examples else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_formatter,
             allow_abbrev=False,
             exit_on_error=False,
         )
@@ -101,6 +102,18 @@ class Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         """Unlike argparse's, it fails if nobody can read it."""
         (file or sys.stdout).write(self.format_help())
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # argparse makes one for every flag, and would import shutil for the width.
+    try:
+        width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
+    except (ValueError, OSError):
+        try:
+            width = os.get_terminal_size().columns
+        except OSError:
+            width = 80
+    return argparse.RawDescriptionHelpFormatter(prog, width=width - 2)
 
 
 def _sentence(error: argparse.ArgumentError) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import select
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -182,6 +181,8 @@ def _columns(char: str) -> int:
 
 def resize_command(name: str, value: int, url: str | None) -> str:
     """Return what to type to give a semaphore another value."""
+    import shlex  # seldom needed, like the others below
+
     words = ["slotwise", "resize", name, str(value)]
     if url is not None and "@" not in url:  # else there is a password in it
         words += ["--url", url]

@@ -115,16 +115,17 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None) -> Semaphore:
             "memory:// ends with this process; use process:// for this machine or redis://"
         )
     options: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
-    if given.limit is None and scheme == "process":
+    if scheme == "process":
         from slotwise.processes import ProcessSemaphore
 
-        try:
-            return ProcessSemaphore.existing(
-                given.name, directory=_urls.directory_of(url), **options
-            )
-        except LookupError:
-            pass
-    elif given.limit is None:
+        options["directory"] = _urls.directory_of(url)
+        if given.limit is None:
+            try:
+                return ProcessSemaphore.existing(given.name, **options)
+            except LookupError:
+                pass
+        return ProcessSemaphore(given.limit or 1, name=given.name, **options)
+    if given.limit is None:
         from slotwise._cli.backends import NotFound, open_backend
 
         try:

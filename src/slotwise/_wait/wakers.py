@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from _thread import LockType, allocate_lock
-from asyncio import _get_running_loop
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from slotwise._wait.woken import Woken
@@ -61,7 +60,7 @@ def send(future: asyncio.Future[Any], delivery: Delivery[Any]) -> bool:
     loop = future.get_loop()
     woken = delivery.sender.woken
     # While another one travels, perhaps to this loop, it would overtake that one.
-    if loop is _get_running_loop() and not woken.under_way:
+    if loop is asyncio._get_running_loop() and not woken.under_way:
         delivery.arrive()
         return True
     woken.send(delivery)

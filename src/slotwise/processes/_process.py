@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import secrets
 from collections import OrderedDict
 from pathlib import Path
 from weakref import WeakSet
@@ -40,7 +39,7 @@ class LocalProcess:
 
     def __init__(self, directory: OpenDirectory) -> None:
         self.directory = directory
-        self.liveness_byte = secrets.randbits(60)
+        self.liveness_byte = int.from_bytes(os.urandom(8), "big") >> 4
         self.owner = f"p{self.liveness_byte:015x}"
         self.pid = os.getpid()
         self.boot = _boot_id()
