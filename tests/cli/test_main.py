@@ -128,7 +128,7 @@ def test_ctrl_c_during_the_start_is_no_traceback(shell: Shell):
     # What takes its time to import is imported where `main` sees to an interrupt.
     text = (
         "import sys, os, signal;"
-        "sys.addaudithook(lambda event, args: event == 'import' and args[0] == 'asyncio'"
+        "sys.addaudithook(lambda event, args: event == 'import' and args[0] == 'argparse'"
         " and os.kill(os.getpid(), signal.SIGINT));"
         "sys.argv = ['slotwise', 'run', 'api', '--limit', '1', '--', 'true'];"
         "from slotwise.__main__ import main; main()"
