@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -82,6 +83,7 @@ class HeartbeatThread:
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
         self._probing = False  # whether a new connection is being opened, to see if that works
+        self._probe_sock: socket.socket | None = None
         self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -225,6 +227,8 @@ class HeartbeatThread:
     def close_sockets(self) -> None:
         """Close the sockets that don't belong to a loop client, in a forked child."""
         self._primary.close_sockets()
+        if self._probe_sock is not None:
+            self._probe_sock.close()
 
     def ensure_running(self) -> None:
         """Make sure that the thread runs: somebody makes a call."""
@@ -282,6 +286,7 @@ class HeartbeatThread:
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
+                self._end_probe()
             while tasks:  # callbacks that were posted meanwhile may start others
                 for task in tasks:
                     task.cancel()
@@ -368,6 +373,7 @@ class HeartbeatThread:
             self._unawaited_since = math.inf
             self._checks.clear()
             self._primary.close()
+            self._end_probe()
             self._shared.forget_loop(loop)
         loop.stop()
         return True
@@ -421,16 +427,30 @@ class HeartbeatThread:
 
     def _probe_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         asked_at, answered = time.monotonic(), False
+        config = self._shared.settings.config
         try:
             open_connection(
-                self._shared.settings.config, None, None, load_scripts=False
+                config, None, None, load_scripts=False, on_socket=self._begin_probe
             ).sock.close()
             answered = True
         except BackendError:
             pass
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
+            self._probe_sock = None
+            try:
                 loop.call_soon_threadsafe(self._probed, asked_at, answered)
+            except RuntimeError:  # the loop was closed in the meantime
+                self._probing = False
+
+    def _begin_probe(self, sock: socket.socket) -> None:
+        """Note the socket, in the probing thread, so that `_end_probe` can interrupt it."""
+        self._probe_sock = sock
+
+    def _end_probe(self) -> None:
+        sock = self._probe_sock
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sock.shutdown(socket.SHUT_RDWR)  # ends its thread
 
     def _probed(self, asked_at: float, answered: bool) -> None:
         self._probing = False

@@ -94,7 +94,11 @@ async def test_the_second_time_that_it_is_full_is_told_again(
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    return [
+        each.getMessage()
+        for each in caplog.records
+        if each.levelno >= logging.WARNING and each.name == "slotwise.redis"
+    ]
 
 
 async def test_a_full_server_loses_no_path_and_no_place_in_line(

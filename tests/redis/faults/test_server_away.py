@@ -257,17 +257,18 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
 async def test_the_last_close_ends_threads_and_connections_though_a_release_is_pending(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
+    before = {*threading.enumerate()}  # those of other tests' servers, among others
+
     def left() -> list[str]:
-        names = ("slotwise-heartbeat", "slotwise-open")
-        found = [each.name for each in threading.enumerate() if each.name in names]
+        names = ("slotwise-heartbeat", "slotwise-open", "slotwise-probe")
+        found = [each.name for each in {*threading.enumerate()} - before if each.name in names]
         return found + open_sockets_to(own_server.port)
 
-    before = len(left())  # of other tests' servers
     semaphore = a_semaphore(own_server.url)
     async with semaphore:
         trouble.begin(own_server)
     await semaphore.close()
-    await until(lambda: len(left()) <= before, "threads and connections are gone")
+    await until(lambda: not left(), "threads and connections are gone")
     # What comes next works.
     trouble.end(own_server)
     again = a_semaphore(own_server.url)
