@@ -1,0 +1,159 @@
+"""The copies of a path's quick lane do what its rule does, in every state of a tracker.
+
+`MemoryPathAcquisition.take` and ``give`` are the rule; ``__aenter__`` and ``__aexit__`` are written
+out for speed. A tracker that notes what is looked at, and in which order, compares them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from slotwise._core.paths import TierSpec
+from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.path_nodes import Node
+from slotwise._wait.woken import Woken
+from slotwise.memory._path_acquisition import MemoryPathAcquisition
+from slotwise.memory._path_tracker import PathTracker
+from slotwise.memory._paths import MemoryPaths
+
+pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+
+SPECS = TierSpec("user", 2, True), TierSpec("all", 3, False)
+PATH = "a", None
+
+
+class Asked(Exception):
+    """The copy has left the quick lane: it asks the tracker."""
+
+
+class Watched(PathTracker):
+    """Notes each look at what threads share, and each call that leads to the lock."""
+
+    __slots__ = ("looks", "watching")
+
+    def __init__(self) -> None:
+        self.watching = False
+        self.looks: list[object] = []
+        super().__init__(SPECS, None)
+
+    def undo(self, taken: Sequence[Node], number: int) -> None:
+        self.looks.append(("undo", [node.key for node in taken], number))
+
+    def take_back(self, lease: MemoryPathAcquisition) -> None:
+        self.looks.append("take_back")
+
+    def look_around(self, nodes: Sequence[Node]) -> None:
+        self.looks.append(("look_around", [node.key for node in nodes]))
+
+    def keep_task(self, key: object) -> None:
+        self.looks.append("keep_task")
+
+
+def _watch(name: str) -> None:
+    slot = getattr(PathTracker, name)
+
+    def get(tracker: Watched) -> object:
+        if tracker.watching:
+            tracker.looks.append(name)
+        return slot.__get__(tracker)
+
+    setattr(Watched, name, property(get, slot.__set__))
+
+
+for _name in ("attention", "woken", "closed", "tables"):
+    _watch(_name)
+
+
+def drive(coroutine: Coroutine[Any, Any, object]) -> None:
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")
+
+
+def outcome(
+    call: Callable[[MemoryPathAcquisition], object], *, held: bool, **state: Any
+) -> tuple[object, ...]:
+    """What a call looks at, and what it leaves behind."""
+    tracker = Watched()
+    paths = MemoryPaths(SPECS)
+    paths._tracker = paths._lane = tracker
+    with paths.cm(PATH):
+        pass  # now there are nodes
+    lease = paths.cm(PATH)
+    if held:
+        lease.key = 1
+        assert lease.take()
+        if not state.pop("known"):
+            tracker.holders.clear()
+    for table, key, free in zip(tracker.tables, PATH, state.pop("free", ()), strict=False):
+        table[key].free = [*free]
+    tracker.looks.clear()
+    for name, value in state.items():
+        setattr(tracker, name, value)
+    tracker.watching = True
+    try:
+        result = call(lease)
+    except Asked:
+        result = False
+    tracker.watching = False
+    return (
+        tracker.looks,
+        result,
+        [[*node.free] for table in tracker.tables for node in table.values()],
+        [*tracker.holders.values()] == [lease],
+        getattr(lease, "_slot_number", None),
+    )
+
+
+def take(lease: MemoryPathAcquisition) -> bool:
+    lease.key = 1
+    return lease.take()
+
+
+def enter(lease: MemoryPathAcquisition) -> bool:
+    drive(lease.__aenter__())
+    return True
+
+
+def leave(lease: MemoryPathAcquisition) -> bool:
+    before = lease.paths._tracker.holders.get(1)
+    drive(lease.__aexit__(None, None, None))
+    return before is not None
+
+
+def test_entering_looks_and_takes_as_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> None:
+        raise Asked
+
+    monkeypatch.setattr(MemoryPaths, "_acquire", ask)
+    taken = 0
+    for attention, woken, closed, *free in itertools.product(
+        (False, True), ((), ("somebody",)), (False, True), ((), (1,)), ((), (1,), (2, 3))
+    ):
+
+        def prepared() -> dict[str, Any]:
+            lane = Woken()
+            lane.update(woken)  # noqa: B023 - called at once
+            return {"attention": attention, "woken": lane, "closed": closed, "free": free}  # noqa: B023
+
+        rule = outcome(take, held=False, **prepared())
+        assert outcome(enter, held=False, **prepared()) == rule
+        taken += rule[1] is True
+    assert taken == 2, "of all states, only the quiet ones with something free"
+
+
+def test_leaving_looks_and_gives_as_the_rule_does() -> None:
+    ways = set()
+    for attention, known, roomy in itertools.product((False, True), (False, True), (0, 10)):
+        state = {"attention": attention, "known": known, "roomy": roomy}
+        rule = outcome(lambda lease: lease.give(), held=True, **state)
+        assert outcome(leave, held=True, **state) == rule
+        assert isinstance(rule[0], list)
+        ways.add(str(rule[0][-1]))
+    assert ways == {"keep_task", "take_back", "attention", str(("look_around", [*PATH]))}
