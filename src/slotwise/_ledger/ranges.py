@@ -21,6 +21,9 @@ class Ranges(list[range]):
 
     def add(self, numbers: range) -> None:
         """Put numbers in that are not there."""
+        if self and self[-1].stop == numbers.start:  # the common case: many, in ascending order
+            self[-1] = range(self[-1].start, numbers.stop)
+            return
         at = bisect_left(self, numbers.start, key=_start)
         first = last = at
         if at and self[at - 1].stop == numbers.start:
