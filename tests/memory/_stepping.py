@@ -62,6 +62,7 @@ _SHARED = {
     "busy",
     "circulating",
     "free",
+    "has_moved",
     "home",
     "line",
     "tables",

@@ -50,6 +50,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         "closure",
         "ended_tickets",
         "generation",
+        "has_moved",
         "home",
         "last_used",
         "name",
@@ -80,6 +81,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.young_deadlines = _NO_DEADLINES
         # The one event loop that may use the ledger's line outside the section.
         self.home: asyncio.AbstractEventLoop | None = None
+        self.has_moved = False  # whether another loop was its home before
         self.ended_tickets = 0  # about how many futures in the line are done
         self.woken = NOBODY_WOKEN
 
@@ -166,7 +168,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     break
                 if future.done():  # cancelled, and left standing there
                     self.ended_tickets -= 1
-                elif future.get_loop() is home:
+                elif not self.has_moved or future.get_loop() is home:
                     self.woken.add(future)
                     future.set_result(number)
                     return
@@ -208,6 +210,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         if not self.line and not self.waiting and not self.closed:
+            # Before anybody of the new home can queue: then a future of either may be found there.
+            self.has_moved = self.has_moved or self.home not in (None, loop)
             self.home = loop
             self.open_line()
             self._expect_waking()
