@@ -1,6 +1,11 @@
 """Limits over a whole purge: the most deletions in total, and per second.
 
-Each is exact, however many threads come at once. Operations in flight are in `_gates`.
+Each is exact, however many threads come at once. Operations in flight are in `gates`.
+
+Neither is one of slotwise's own limits. A cap counts what has succeeded, and its waiters
+learn that the last one did; a semaphore counts what is held. There is no limit per second
+for threads that comes without the import of asyncio, which adds more than half to the
+start of a purge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Limit the operations in flight.
+"""Limit the operations in flight, and hand out turns to read ages and delete.
 
-Not slotwise's own semaphores: several gates are passed per file, and a queue in C costs a tenth
-of a lock in Python. See `tokens`.
+Not with slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`):
+an entry and an exit through a queue in C cost a twentieth of those of a `MemorySemaphore`,
+and there are two for each file; and `slotwise.memory` needs asyncio, whose import adds more
+than half to the start of a purge, which for a small tree is most of it. What those semaphores
+offer beyond a number (owners, a ttl, timeouts, resizing) nobody asks of a gate. The limit
+that several machines share is one of ours, in `shared_limit`.
 """
 
 from __future__ import annotations
