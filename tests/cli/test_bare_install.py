@@ -1,0 +1,197 @@
+"""Every command in an environment with nothing but the wheel: without rich, without redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pexpect
+import pytest
+from tests.cli._shell import HANG
+
+from slotwise._cli.commands import SUMMARIES
+
+ROOT = Path(__file__).parents[2]
+
+# Runs each command of a list in its own process, forked, and tells how it went.
+ALL = """
+import io, json, os, sys
+from slotwise._cli.main import main
+from contextlib import redirect_stderr, redirect_stdout
+results = []
+for words in json.load(sys.stdin):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(words)
+        texts = [each.buffer.getvalue().decode() for each in (out, err) if not each.flush()]
+        with os.fdopen(writing, "w") as pipe:
+            json.dump([code, *texts], pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        results.append(json.load(pipe))
+    os.wait()
+json.dump(results, sys.stdout)
+"""
+
+
+class Bare:
+    """An environment with nothing but slotwise in it."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder / "env", symlinks=True)
+        self.python = folder / "env" / "bin" / "python"
+        places = sysconfig.get_paths(vars={"base": str(folder / "env")}, scheme="posix_prefix")
+        site_packages = Path(places["purelib"])
+        _install(site_packages, folder)
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SLOTWISE_", "PYTHON"))},
+            "SLOTWISE_DIR": str(folder / "slots"),
+        }
+        self.folder = folder
+
+    def run(self, *commands: tuple[object, ...]) -> list[tuple[int, str, str]]:
+        """Type commands, and return the exit code and the output of each."""
+        ran = subprocess.run(
+            [self.python, "-c", ALL],
+            input=json.dumps([[str(word) for word in words] for words in commands]),
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=2 * HANG,
+            check=True,
+        )
+        return [tuple(each) for each in json.loads(ran.stdout)]
+
+    def terminal(self, *words: object) -> tuple[int, str]:
+        """Type a command into a terminal."""
+        typed = ["-m", "slotwise", *map(str, words)]
+        out, code = pexpect.run(
+            f"{self.python} {' '.join(typed)}",
+            env={**self.environment, "TERM": "xterm"},
+            timeout=HANG,
+            withexitstatus=True,
+            encoding="utf-8",
+        )
+        return code, out
+
+    def old_file(self) -> Path:
+        spool = self.folder / "spool"
+        spool.mkdir(exist_ok=True)
+        old = spool / "old"
+        old.write_text("old")
+        os.utime(old, (0, 0))
+        return old
+
+
+def _install(site_packages: Path, folder: Path) -> None:
+    """Install the wheel, which is a zip file; without hatchling, what it would contain."""
+    try:
+        from hatchling.build import build_wheel
+    except ImportError:
+        shutil.copytree(ROOT / "src" / "slotwise", site_packages / "slotwise")
+        return
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        wheel = folder / build_wheel(str(folder))
+    finally:
+        os.chdir(before)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site_packages)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    return Bare(tmp_path_factory.mktemp("bare"))
+
+
+def test_nothing_else_is_installed(bare: Bare):
+    text = "import slotwise, importlib.util as u; print([*map(u.find_spec, ('rich', 'redis'))])"
+    ran = subprocess.run(
+        [bare.python, "-c", text], capture_output=True, text=True, env=bare.environment, check=True
+    )
+    assert ran.stdout == "[None, None]\n"
+
+
+def test_help_and_version_need_nothing(bare: Bare):
+    helps = [(name, "--help") for name in SUMMARIES]
+    results = bare.run(("--help",), ("--version",), *helps)
+    assert [(code, err) for code, _, err in results] == [(0, "")] * len(results)
+    for name, (_, out, _) in zip(SUMMARIES, results[2:], strict=True):
+        assert out.startswith(f"usage: slotwise {name} ")
+
+
+def test_every_command_works_plainly(bare: Bare):
+    old = bare.old_file()
+    commands: list[tuple[tuple[object, ...], int]] = [
+        (("run", "api", "--", "true"), 0),
+        (("run", "api", "--limit", 2, "--ttl", "100ms", "--", "sleep", 100), 124),
+        (("ls",), 0),
+        (("ls", "--used", "--json"), 0),
+        (("show", "api"), 0),
+        (("resize", "api", 3), 0),
+        (("close", "api", "--yes"), 0),
+        (("open", "api"), 0),
+        (("kick", "p1-1", "--yes"), 1),
+        (("release", "p1-1"), 1),
+        (("top", "--every", "100ms"), 0),
+        (("doctor",), 0),
+        (("completion", "bash"), 0),
+        (("purge", old.parent, "--max-age-days", 1, "--yes"), 0),
+        (("forget", "api"), 0),
+    ]
+    results = bare.run(*(words for words, _ in commands))
+    for (words, code), (found, out, err) in zip(commands, results, strict=True):
+        assert (words, found) == (words, code), (out, err)
+        assert "rich" not in err
+    assert {words[0] for words, _ in commands} | {"acquire", "demo"} == {*SUMMARIES}
+    assert not old.exists()
+
+
+def test_a_terminal_gets_plain_text(bare: Bare):
+    old = bare.old_file()
+    code, out = bare.terminal("purge", old.parent, "--max-age-days", 1, "--yes")
+    assert (code, old.exists()) == (0, False), out
+    assert "No module" not in out
+    bare.run(("run", "seen", "--", "true"))
+    for words in (("ls",), ("top", "--every", "100ms"), ("doctor",)):
+        code, out = bare.terminal(*words)
+        assert code == 0, out
+        assert "No module" not in out
+
+
+def test_what_needs_redis_says_so_before_it_does_anything(bare: Bare):
+    url = ("--url", "redis://127.0.0.1:1")
+    old = bare.old_file()
+    touched = bare.folder / "touched"
+    commands: list[tuple[tuple[object, ...], int]] = [
+        (("run", "api", *url, "--", "touch", touched), 125),
+        (("run", "api", "--limit", 1, *url, "--", "touch", touched), 125),
+        (("acquire", "api", *url), 125),
+        (("release", "sw-1", *url), 1),
+        (("ls", *url), 1),
+        (("show", "api", *url), 1),
+        (("top", *url), 1),
+        (("resize", "api", 2, *url), 1),
+        (("kick", "sw-1", "--yes", *url), 1),
+        (("close", "api", "--yes", *url), 1),
+        (("open", "api", *url), 1),
+        (("forget", "api", *url), 1),
+        (("doctor", *url), 1),
+    ]
+    results = bare.run(*(words for words, _ in commands))
+    for (words, code), (found, out, err) in zip(commands, results, strict=True):
+        assert (words, found, out) == (words, code, ""), err
+        # What `acquire` has to say, a process in the background writes to the real stderr.
+        assert words[0] == "acquire" or "pip install 'slotwise[redis]'" in err
+    assert old.exists()
+    assert not touched.exists()
