@@ -136,6 +136,7 @@ class Semaphore(Limit):
         """End somebody's acquisition; False if it had ended.
 
         The next waiters get its slots at once, and its holder's ``lost`` is set. A
+        ``slotwise run`` keeps them until it has ended its command, or for its grace. A
         request that still waits is left alone.
         """
 
