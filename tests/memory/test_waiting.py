@@ -331,3 +331,12 @@ async def test_closing_reaches_those_in_the_line_from_another_thread() -> None:
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome).__name__ for outcome in outcomes] == ["SemaphoreClosed"] * 3
     assert not await MemorySemaphore(name="closing-line", value=1).locked()
+
+
+async def test_the_second_holder_of_a_fresh_semaphore_does_not_queue() -> None:
+    semaphore = MemorySemaphore(2)
+    async with semaphore:
+        with pytest.raises(StopIteration):  # without a turn of the event loop
+            semaphore.__aenter__().send(None)
+        await semaphore.__aexit__(None, None, None)
+    assert semaphore.stats_sync().acquired_slots == 0

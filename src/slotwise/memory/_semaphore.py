@@ -336,6 +336,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._leave_interrupted(number)
             raise
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
+            if tracker.circulating < tracker.value and not tracker.woken:
+                number = tracker.take_fresh()
+                if number:
+                    self._numbers.append(number)
+                    return
             loop = get_running_loop()
             if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()

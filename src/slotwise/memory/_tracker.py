@@ -108,6 +108,15 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         now = clock.now()
         return bool(self._after_change(self._try(claim, now), now))
 
+    def take_fresh(self) -> int:
+        """Take a number for a block when there may be more of them; 0 if somebody waits."""
+        return exclusive(self._take_fresh)
+
+    def _take_fresh(self) -> int:
+        if self.line or self.waiting or self.closed:
+            return 0
+        return self._take_one() or 0
+
     # ---------------------------------------------------------------- giving
     # None of these waits or fails: a garbage collection may call them anywhere.
 
