@@ -53,6 +53,9 @@ class Watched(Tracker):
     def look_after_waiters(self) -> None:
         self.looks.append("look_after_waiters")
 
+    def take_fresh(self) -> int:
+        raise Asked
+
     def arm(self, when: float) -> None:
         pass
 
