@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import pytest
 
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _outages
 
 
 async def _wait_for(acquired: Any) -> None:
@@ -33,3 +34,19 @@ async def test_debug_and_warnings_carry_the_fields_of_the_memory_driver(
         assert fields["slot_number"] == 1
         assert fields["max_slots"] == 3
         assert fields["acquire_time" if record is taken else "held_time"] >= 0
+
+
+def test_what_a_server_answered_before_an_outage_does_not_end_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A connection may have been opened just before, and be taken over just after."""
+    caplog.set_level(logging.WARNING, "slotwise.redis")
+    before = time.monotonic()
+    _outages.begin("Redis at nowhere", ConnectionError("it broke"), broken=True)
+    _outages.end("Redis at nowhere", before)
+    assert len(caplog.records) == 1
+    _outages.end("Redis at nowhere", time.monotonic())
+    _outages.end("Redis at nowhere", time.monotonic())
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "Redis at nowhere is back after 0.0 s"
+    ]

@@ -6,6 +6,7 @@ notice. Nothing here decides what a caller gets; that is raised to the caller.
 
 from __future__ import annotations
 
+import math
 import time
 
 from slotwise.redis._diagnosis import logger
@@ -44,11 +45,16 @@ def answered(server: str) -> None:
     outage = ongoing.get(server)
     if outage is None or (outage.broken and time.monotonic() - outage.noticed_at < _UNDER_WAY):
         return
-    end(server)
+    end(server, math.inf)
 
 
-def end(server: str) -> None:
-    """Note that ``server`` answers again."""
-    outage = ongoing.pop(server, None)
-    if outage is not None:
+def end(server: str, asked_at: float) -> None:
+    """Note that ``server`` answers what it was asked at ``asked_at``.
+
+    An answer to what it was asked before the outage was noticed may be older than the outage.
+    """
+    outage = ongoing.get(server)
+    if outage is None or asked_at < outage.noticed_at:
+        return
+    if ongoing.pop(server, None) is not None:  # else another thread has noted it
         logger.warning("%s is back after %.1f s", server, time.monotonic() - outage.since)

@@ -49,8 +49,7 @@ _GRAIN = 0.02
 # long a reply may still take once it has. Calls get through again within half a second.
 _SILENCE, _DOUBT = 0.3, 0.1
 
-
-_NO_LIMITS = object()
+_NO_LIMITS = object()  # unlike those of any call
 
 
 class Call:

@@ -181,9 +181,9 @@ class Reconnector:
             self._failed(result)
             return
         self.trouble = None
-        _outages.end(self._server)
+        _outages.end(self._server, self._opening_since)
         if self.address is not None:  # a node answers, and so its cluster does
-            _outages.end(self._endpoint.server())
+            _outages.end(self._endpoint.server(), self._opening_since)
         self.connection = Connection(
             result,
             self.loop,
