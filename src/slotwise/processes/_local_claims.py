@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise._core import fork
 from slotwise._core.messages import cancelled_after_ttl, too_many_slots
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
@@ -51,6 +52,9 @@ class LocalClaims:
         self.by_id: dict[str, ProcessAcquisition] = {}
         self.waiting = 0
         self.woken = Woken()
+        self.to_wake: deque[ProcessAcquisition] = deque()  # in the order of the grants
+        self._wake_lock = fork.new_lock()
+        self._waking = False
 
     # ------------------------------------------------- while the file is locked
 
@@ -165,6 +169,15 @@ class LocalClaims:
             return too_many_slots(self._title, acquisition.slots, state.value)
         return _messages.wait_lost(self._path)
 
+    def post(self, after: AfterUnlock) -> None:
+        """Have those woken whose wait has ended, after those of earlier changes, *in the mutex*.
+
+        Two threads that made changes one after the other may come to `deliver` in any order.
+        """
+        if after.wake is not None:
+            self.to_wake += after.wake
+            after.wake = None
+
     # --------------------------------------------- after the locks are released
 
     def deliver(self, after: AfterUnlock, *, interrupted: bool = False) -> None:
@@ -174,9 +187,8 @@ class LocalClaims:
         between doesn't keep the rest from being told.
         """
         try:
-            while after.wake:
-                after.wake[0].wake()
-                after.wake.popleft()
+            self.post(after)  # whom nobody posted: their waits failed, so their order is no matter
+            self._wake_posted()
             while after.notify:
                 owner = next(iter(after.notify))
                 self._process.wakeups.notify(owner, self.key)
@@ -188,6 +200,19 @@ class LocalClaims:
             if not interrupted:
                 self.deliver(after, interrupted=True)
             raise
+
+    def _wake_posted(self) -> None:
+        while self.to_wake:
+            with self._wake_lock:
+                if self._waking:  # this interrupts itself, and goes on afterwards
+                    return
+                self._waking = True
+                try:
+                    while self.to_wake:
+                        self.to_wake[0].wake()
+                        self.to_wake.popleft()
+                finally:
+                    self._waking = False
 
     def _report_lost(self, acquisition: ProcessAcquisition, event: str) -> None:
         reason = _messages.lost_reason(event, acquisition.ttl)

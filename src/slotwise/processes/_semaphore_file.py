@@ -216,6 +216,8 @@ class SemaphoreFile:
                         # file would stay locked.
                         if file.fd >= 0:
                             lockf(file.fd, LOCK_UN, 1, 0)
+                        if after is not None and after.wake:
+                            self.claims.post(after)
                 now = time.monotonic()
                 since = since or now
                 waited = now - since
@@ -226,7 +228,7 @@ class SemaphoreFile:
             if after is not None:
                 if after.deadline < self._alarm:
                     self._set_alarm(after.deadline)
-                if after.wake or after.notify or after.lost:
+                if self.claims.to_wake or after.notify or after.lost:
                     self.claims.deliver(after)
             if done and self._to_withdraw:  # this was interrupted by a release
                 self._withdraw_pending()
@@ -360,6 +362,7 @@ class SemaphoreFile:
                 pass  # read while it was written; the next change will see
             finally:
                 self._changing = False
+                self.claims.post(after)
         if after.deadline < self._alarm:
             self._set_alarm(after.deadline)
         self.claims.deliver(after)

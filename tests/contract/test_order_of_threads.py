@@ -6,11 +6,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotwise import MemorySemaphore, Tier, Tiers
+from slotwise import MemorySemaphore, ProcessSemaphore, Tier, Tiers
 
 ROUNDS = 150
 
@@ -33,11 +34,16 @@ def switch_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.mark.parametrize("make", [MemorySemaphore, _Line])
+@pytest.mark.parametrize("kind", ["memory", "memory tiers", "processes"])
 async def test_two_threads_that_release_at_once_do_not_swap_those_they_wake(
-    make: Callable[[int], Any],
+    kind: str, tmp_path: Path
 ) -> None:
-    limit = make(2)
+    make: dict[str, Callable[[], Any]] = {
+        "memory": lambda: MemorySemaphore(2),
+        "memory tiers": lambda: _Line(2),
+        "processes": lambda: ProcessSemaphore(2, directory=tmp_path / "slots"),
+    }
+    limit = make[kind]()
     entered: list[int] = []
 
     async def enter(number: int) -> Any:
@@ -48,7 +54,8 @@ async def test_two_threads_that_release_at_once_do_not_swap_those_they_wake(
     held = [limit.try_acquire_sync(), limit.try_acquire_sync()]
     for _ in range(ROUNDS):
         tasks = [asyncio.create_task(enter(number)) for number in range(2)]
-        await asyncio.sleep(0)  # both wait
+        while len(limit.waiters_sync()) < 2:
+            await asyncio.sleep(0)
         start = threading.Barrier(2)
 
         def release(acquired: Any, start: threading.Barrier = start) -> None:
