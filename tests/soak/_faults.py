@@ -18,7 +18,7 @@ SHORT, LONG = 0.5, INTERVAL + 1  # silence of these lengths costs nothing, or ev
 
 _KEYS = {
     REDIS: ("semaphore", ("main", "max", "waiting", "waiting_heartbeat", "state", "numbers")),
-    TIERS: ("tiers", ("state", "holders", "waiters", "line", "parked", "numbers")),
+    TIERS: ("tiers", ("state", "holders", "waiters", "queue", "parked", "numbers")),
 }
 
 
@@ -170,7 +170,7 @@ class KeyEvicted(NamedFault):
 
     def strike(self, stage: Stage) -> None:
         name, key = _some_key(stage)
-        within = 1 + (INTERVAL if name == TIERS else PING)
+        within = 1 + PING  # holders know of their loss by their next heartbeat
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client() as client,
@@ -183,7 +183,7 @@ class KeySpoilt(NamedFault):
 
     def strike(self, stage: Stage) -> None:
         name, key = _some_key(stage)
-        within = 1 + (INTERVAL if name == TIERS else PING)
+        within = 1 + PING  # holders know of their loss by their next heartbeat
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client() as client,
@@ -235,7 +235,9 @@ class ConnectionsVanish(NamedFault):
 
     def strike(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, GoesSilent)
-        with stage.fault(self.name, "silence", objects=ON_SERVER):
+        # Whoever waits, and has nothing else under way, notices it by the next heartbeat.
+        within = 1 + PING
+        with stage.fault(self.name, "silence", within=within, objects=ON_SERVER):
             stage.proxy.vanish()
         time.sleep(2)  # a worker that was struck amid its reconnection is struck again
 

@@ -24,11 +24,17 @@ local function renew_name(first, at)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
   end
-  local living, queued, outcome = {}, {}, {}
+  local living, queued, lost, outcome = {}, {}, {}, {}
   for i = first_holder, first_waiter - 1 do
     local id = ARGV[i]
-    if holding[id] and not over[id] then living[#living + 1] = id else outcome[#outcome + 1] = 'lost ' .. id end
+    if holding[id] and not over[id] then
+      living[#living + 1] = id
+    else
+      lost[#lost + 1] = id
+      outcome[#outcome + 1] = 'lost ' .. id
+    end
   end
+  note_aware(lost)
   for i = first_waiter, last do
     local id = ARGV[i]
     local claim = holding[id] and not over[id] and read_claim(id)

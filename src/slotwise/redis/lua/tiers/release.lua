@@ -10,6 +10,7 @@
 open(1, ARGV[1], {unpack(ARGV, 3)})
 caller = ARGV[2]
 begin_though_full(holders)
+note_aware({unpack(ARGV, 3)})
 local digits, lacked = {}, nil
 if #ARGV > 3 then  -- read all nodes at once
   local names = {}

@@ -520,6 +520,8 @@ local function forget_counts()
       local node = read_node(field)
       node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
       change(node)
+    elseif string.sub(field, 1, 1) == '?' then
+      if blocked_until <= now then put(field, false) end
     elseif string.sub(field, 1, 1) == '>' then
       put(field, false)
     elseif string.sub(field, 1, 1) ~= '.' then
@@ -616,7 +618,7 @@ local function declare(shape, own_values)
   -- Nobody is there: what was agreed on before, and changed since, is forgotten.
   redis.call('DEL', ttls, queue, parked, unfinished, numbers)
   for _, field in ipairs(redis.call('HKEYS', state)) do
-    if string.sub(field, 1, 1) ~= '.' then put(field, false) end
+    if not string.find(field, '^[.?]') then put(field, false) end
   end
   read_values(own_values)
   put('.large', false)

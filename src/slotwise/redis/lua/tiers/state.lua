@@ -15,7 +15,9 @@
 --                     .closed, .until, until when (us) they would have been kept if they were not,
 --                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
---                     (s) nothing is granted
+--                     (s) nothing is granted, since .unaware holders don't know yet that state was
+--                     lost, and with it what they held
+--                     "?id" -> "1", for each of these
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
 --   ttls        zset  id -> deadline of its ttl
@@ -122,16 +124,42 @@ local function count_keys()  -- besides state
   return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers)
 end
 
--- State is lost, and with it who holds what. Nobody gets anything until they know that: at the
--- latest when their time is up, since nothing renews it any more.
+-- State is lost, and with it who holds what. Nobody gets anything until all holders know that: by their
+-- next heartbeat, and at the latest when their time is up, since nothing renews it any more.
 local function forget_claims()
+  local ids = redis.call('ZRANGE', holders, 0, -1)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
   redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
   if latest and latest > now then
     known['.blocked'] = seconds(latest)
-    redis.call('HSET', state, '.blocked', known['.blocked'])
+    local fields = {'.blocked', known['.blocked'], '.unaware', #ids}
+    for _, id in ipairs(ids) do
+      fields[#fields + 1] = '?' .. id
+      fields[#fields + 1] = '1'
+    end
+    call_in_chunks(fields, 'HSET', state)
     redis.call('PEXPIRE', state, math.ceil((latest - now) * 1000))
   end
+end
+
+-- These hold nothing, and know it now. If they were the last who didn't, everybody is served again.
+local function note_aware(ids)
+  if blocked_until <= now or #ids == 0 then return end
+  local aware = 0
+  for from = 1, #ids, CHUNK do
+    local fields = {}
+    for i = from, math.min(from + CHUNK - 1, #ids) do fields[#fields + 1] = '?' .. ids[i] end
+    aware = aware + redis.call('HDEL', state, unpack(fields))
+  end
+  if aware == 0 then return end
+  local left = (tonumber(redis.call('HGET', state, '.unaware')) or 0) - aware
+  if left > 0 then
+    redis.call('HSET', state, '.unaware', left)
+    return
+  end
+  redis.call('HDEL', state, '.blocked', '.unaware')
+  known['.blocked'], blocked_until = false, 0
+  if known['.shape'] then rebuild() end
 end
 
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
@@ -154,7 +182,10 @@ local function open(first, given_now, fields)
   if not known['.shape'] and keys > 0 then forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
   local is_over = known['.blocked'] and blocked_until <= now
-  if is_over then put('.blocked', false) end
+  if is_over then
+    put('.blocked', false)
+    put('.unaware', false)
+  end
   if known['.shape'] and (is_over or keys ~= (tonumber(known['.keys']) or 0)) then rebuild() end
 end
 
