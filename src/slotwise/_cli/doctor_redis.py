@@ -116,7 +116,8 @@ def _replication(handshake: Handshake) -> Check:
     if good is None:
         return Check(
             *("replication", WARNING, "a primary that was replaced goes on granting for seconds"),
-            "CONFIG SET min-replicas-to-write 1, on replicas and in redis.conf too",
+            "CONFIG SET min-replicas-to-write 1, on replicas and in redis.conf too; have two"
+            " replicas, or the next primary refuses writes until this one is a replica",
         )
     if good == "0":
         return Check(
