@@ -218,7 +218,13 @@ class TimedMemoryAcquisition(MemoryAcquisition):
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 self._slot_number = number = heappop(tracker.free)
                 tracker.holders[key] = self
-                self._begin_ttl(tracker)
+                # `_begin_ttl`, written out.
+                if self.semaphore._cancel_task_after_ttl:
+                    self.task = running_task()
+                self.since = since = clock.now()
+                tracker.young_deadlines[key] = deadline = since + self.ttl  # type: ignore[operator]
+                if deadline < tracker.alarm:
+                    tracker.arm(deadline)
                 return self
         except LookupError:
             pass
