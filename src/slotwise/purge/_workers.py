@@ -43,8 +43,11 @@ class Workers:
         self._run = run
         self.most = most
         options = run.plan.options
-        # With as many directories in work, there is enough to do for either limit.
-        self._most_helped = min(options.max_concurrency_scanning, options.max_concurrency_deletion)
+        # With as many workers at it, there is enough to do for either limit. A quarter more
+        # than that, as a reader has to wait while its directory's owner deletes.
+        scanning = options.max_concurrency_scanning
+        self._most_helped = min(scanning, options.max_concurrency_deletion) * 5 // 4
+        self._most_readers = scanning
         self.busy = 0
         self.over = threading.Event()
         self.failure: BaseException | None = None
@@ -58,6 +61,7 @@ class Workers:
         self._idle = 0  # how many of them wait for something to do
         self._waking = 0  # and how many have been called, and not yet come
         self._gone = threading.Condition(self._lock)
+        self._readers = 0
         self._readable: deque[Ages] = deque()  # batches that want help with their ages
         self.wanted = 1
         self._tallies: set[Tally] = set()
@@ -178,7 +182,8 @@ class Workers:
                     self._readable.remove(ages)
 
     def _room_for_readers(self) -> int:
-        return self._most_helped - self.busy - self._waking
+        least = min(self._most_helped - self.busy, self._most_readers - self._readers)
+        return least - self._waking
 
     def _wake(self, count: int) -> None:
         """Call idle workers, each of them once; under the lock."""
@@ -189,7 +194,9 @@ class Workers:
 
     def _take_age(self) -> tuple[Ages, str] | None:
         """Return a name of a batch that wants another reader; its owner offers it again later."""
-        while self._readable and self.busy < self._most_helped:
+        while (
+            self._readable and self.busy < self._most_helped and self._readers < self._most_readers
+        ):
             ages = self._readable[0]
             name = ages.take()
             if name is not None:
@@ -271,6 +278,7 @@ class Workers:
                 self._waking -= 1
             entry, reading = (self._stack.pop(), None) if self._stack else (None, reading)
             self.busy += 1
+            self._readers += reading is not None
         try:
             if reading is None:
                 walker.visit(entry)
@@ -279,6 +287,7 @@ class Workers:
         finally:
             with self._lock:
                 self.busy -= 1
+                self._readers -= reading is not None
                 if not self.busy and not self._stack:
                     self._wake(self._idle)
         return True
