@@ -28,6 +28,7 @@ from slotwise.memory import (
     _acquisition,
     _base_acquisition,
     _base_tracker,
+    _ids,
     _log,
     _registry,
     _semaphore,
@@ -194,6 +195,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         assert explored.schedules > 1, "there was nothing to choose"
         return explored.schedules
 
+    # A Stage has its own counter: by this one, all of its keys have been issued.
+    monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
     # Timers of other tests are none of ours.
     monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
     with FakeClock() as clock:
