@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise.purge import _ages, _files, purge
+from slotwise.purge import PurgeOptions, Run, _ages, _files, make_plan, purge
 from slotwise.purge._ages import Ages, Old, Rates
 
 RUNNING = SimpleNamespace(stopping=False)
@@ -96,6 +96,39 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
         each.join(30)
     assert sorted(found) == sorted(set(names) - young)
     assert ages.kept == bool(young)
+
+
+def test_no_more_workers_are_woken_than_may_read(root) -> None:
+    options = PurgeOptions(max_concurrency_scanning=8, max_concurrency_deletion=16)
+    plan = make_plan(root, options)
+    try:
+        workers = Run(plan).workers
+    finally:
+        plan.close()
+    workers._stack.clear()
+    ages = Ages(None, [str(number) for number in range(1000)], Rates())
+    workers._idle, workers.busy = 100, 7  # 10 may be busy: 8, and a quarter more
+    workers.call_readers(ages, 1000)
+    assert (workers._waking, workers._idle) == (3, 97)
+    workers.call_readers(ages, 1000)  # those have not come yet
+    assert workers._waking == 3
+    workers.busy = 1
+    workers._waking, workers._readers = 0, 6  # 8 may read
+    workers.call_readers(ages, 1000)
+    assert workers._waking == 2
+    workers.withdraw(ages)
+    assert not workers._readable
+
+
+def test_what_was_measured_in_one_batch_is_known_in_the_next() -> None:
+    rates = Rates()
+    first = Ages(None, [str(number) for number in range(400)], rates)
+    for number in range(400):
+        with first._lock:
+            first._take()
+        first.put(old(str(number)) if number % 20 == 0 else None, kept=False)
+    rates.note_deletion(0.005)
+    assert Ages(None, [str(number) for number in range(1000)], rates).wanted_readers() > 300
 
 
 def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, workers_of) -> None:

@@ -27,7 +27,7 @@ def test_an_age_has_a_unit_or_is_a_number_of_days(monkeypatch) -> None:
     assert days("--max-age", "2d") == 2
 
 
-@pytest.mark.parametrize("words", ["30", "soon", "-1d", "", "1.5"])
+@pytest.mark.parametrize("words", ["30", "30.", "soon", "-1d", "inf", "", "1.5"])
 def test_an_age_without_a_unit_deletes_nothing(root, old, capsys, words) -> None:
     path = old(root / "x")
     assert command_line(["purge", str(root), "--yes", f"--max-age={words}"]) == 2

@@ -145,7 +145,7 @@ def _from_environment(given: str, default: Any, more: dict[str, Any]) -> Any:
 
 def _days(text: str) -> float:
     # Without a unit, --max-age 30 would be 30 seconds to one and 30 days to another.
-    given = None if text[-1:].isdigit() and text != "0" else duration(text)
+    given = duration(text) if text[-1:].isalpha() or text == "0" else None
     if given is None or given < 0:
         raise argparse.ArgumentTypeError(
             f"must be a time with its unit, such as 90m, 12h or 30d, not {text!r}"
