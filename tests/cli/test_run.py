@@ -225,7 +225,27 @@ def test_what_nohup_ignores_stays_ignored(shell: Shell):
     assert end(waiting)[:2] == (0, "survived\n")
 
 
+@pytest.mark.skipif(not LINUX, reason="reads /proc")
+def test_the_exit_code_is_known_even_where_sigchld_is_ignored(shell: Shell):
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    look = "import signal, sys; sys.exit(3 if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN"
+    words = command("run", "api", "--", sys.executable, "-c", f"{look} else 4)")
+    ran = subprocess.run(
+        [sys.executable, "-c", ignoring, *words],
+        *(), capture_output=True, text=True, env=shell.environment, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (3, "")
+
+
 # ------------------------------------------------------------------- signals
+
+
+def test_a_ttl_may_be_longer_than_a_month(shell: Shell):
+    ran = shell.run("run", "api", "--ttl", "1000d", "--grace", "100d", "--", "true")
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_signals_sent_to_slotwise_are_passed_on(shell: Shell):

@@ -52,6 +52,10 @@ class Child:
         self.exit_code: int | None = None  # as a shell counts: 128 + n for signal n
         environment, self._environment = os.pipe()  # closed without one: there is no command to run
         self._error, error = os.pipe()  # the errno if it could not be started; closed by exec
+        # Where that is ignored, nobody is told how a child has ended.
+        self._ignores_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        if self._ignores_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # Signals that are sent before it is the command are pending until then.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._fork(environment, error, mask)
@@ -64,7 +68,9 @@ class Child:
         self._has_group = not self.only_command and not in_foreground()
         ours = (self._environment, self._error)
         self.pid = fork_command(
-            self.command, mask, environment, error, ours, new_group=self._has_group
+            *(self.command, mask, environment, error, ours),
+            ignores_children=self._ignores_children,
+            new_group=self._has_group,
         )
 
     def fileno(self) -> int:
@@ -160,9 +166,13 @@ def fork_command(
     error: int,
     to_close: Sequence[int],
     *,
+    ignores_children: bool,
     new_group: bool = False,
 ) -> int:
-    """Fork the process that becomes the command, and return its pid; all signals are blocked."""
+    """Fork the process that becomes the command, and return its pid; all signals are blocked.
+
+    With ``ignores_children`` the command ignores SIGCHLD, as slotwise did when it was started.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -171,6 +181,8 @@ def fork_command(
                 os.close(fd)
             if new_group:
                 os.setpgid(0, 0)
+            if ignores_children:
+                signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             _become(command, mask, parent, environment, error)
         finally:
             os._exit(1)

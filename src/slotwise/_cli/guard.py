@@ -13,7 +13,6 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Sequence
 from typing import NoReturn
 
 from slotwise._cli.child import Child, fork_command
@@ -36,14 +35,13 @@ class GuardedChild(Child):
         self._gone = False
         if not self.only_command:
             adopt_orphans()
-        slotwise = os.getpid()
         self._guard = os.fork()
         if self._guard == 0:
             try:
                 for fd in (self._environment, self._error, self._reports, self._orders):
                     os.close(fd)
                 files = (environment, error, reports, orders)
-                _Guard(self.command, mask, slotwise, files, only_command=self.only_command).run()
+                _Guard(self, mask, files).run()
             finally:
                 os._exit(1)
         os.close(reports)
@@ -112,21 +110,17 @@ class _Guard:
     """What the guard does, in its own process; all signals are blocked in it."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        mask: set[int],
-        slotwise: int,
-        files: tuple[int, int, int, int],
-        *,
-        only_command: bool,
+        self, child: GuardedChild, mask: set[int], files: tuple[int, int, int, int]
     ) -> None:
-        self._slotwise = slotwise
-        self._only_command = only_command
+        self._only_command = child.only_command
         environment, error, self._reports, self._orders = files
-        if not only_command:
+        if not self._only_command:
             adopt_orphans()
         own = (self._reports, self._orders)
-        self._pid = fork_command(command, mask, environment, error, own)
+        self._pid = fork_command(
+            *(child.command, mask, environment, error, own),
+            ignores_children=child._ignores_children,
+        )
         self._is_running = True
         os.close(environment)
         os.close(error)

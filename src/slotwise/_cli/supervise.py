@@ -23,6 +23,7 @@ ENDED_BY_US = 124
 _JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _RETRY = 0.02  # seconds between two kills, while something is left
 _NEVER = float("inf")
+_LONGEST_WAIT = 86400.0  # poll() can't wait for much longer
 
 
 class Supervisor:
@@ -68,8 +69,8 @@ class Supervisor:
             wake_at = min(self._ttl_ends_at, self._kill_at)
             if child.fileno() < 0 and self._kill_at != _NEVER:  # nothing tells of what it started
                 wake_at = min(wake_at, time.monotonic() + _RETRY)
-            wait_ms = None if wake_at == _NEVER else max(wake_at - time.monotonic(), 0) * 1000
-            ready = {fd for fd, _ in poller.poll(None if wait_ms is None else int(wait_ms) + 1)}
+            wait = min(max(wake_at - time.monotonic(), 0.0), _LONGEST_WAIT)
+            ready = {fd for fd, _ in poller.poll(int(wait * 1000) + 1)}
             stopped_by = child.poll()
             if stopped_by in _JOB_STOPS:
                 # The shell watches slotwise alone, and has to see that the job stops.
