@@ -142,15 +142,12 @@ class Child:
             os.kill(self.pid, number)
 
     def send_all(self, number: int) -> bool:
-        """Send a signal to the command and all it has started.
+        """Send a signal to the command and all it has started; return whether anybody got it.
 
-        Return False if there is nobody left who can be sent it.
+        PermissionError if the command runs as another user by now; the others got it.
         """
         if not self._has_group:
-            try:
-                self.send(number)
-            except PermissionError:
-                return False
+            self.send(number)
             return True
         try:
             os.killpg(self.pid, number)

@@ -15,6 +15,10 @@ from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
+# After so many looks that found nobody to kill, what is left is another user's. Not after one:
+# the kernel may leave a process out of a list while others in it end.
+IN_VAIN = 5
+
 
 def adopt_orphans() -> None:
     """From now on, processes below this one whose parent ends become its children."""
@@ -34,12 +38,13 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def signal_descendants(pid: int, number: int) -> bool:
+def signal_descendants(pid: int, number: int) -> tuple[bool, set[int]]:
     """Send a signal to all processes below ``pid``, also to those that are started meanwhile.
 
-    Return False if there is nobody left who can be sent it: those of another user can't.
+    Return whether anybody got it, and the pids of those who can't be sent it: another user's.
     """
     tried: set[int] = set()
+    forbidden: set[int] = set()
     was_sent = False
     for _ in range(20):  # not for ever, if it starts processes faster than this
         new = [child for child in descendants(pid) if child not in tried]
@@ -50,9 +55,11 @@ def signal_descendants(pid: int, number: int) -> bool:
             try:
                 _send(pid, child, number)
                 was_sent = True
-            except OSError:  # it has ended, or is another user's
+            except PermissionError:
+                forbidden.add(child)
+            except OSError:  # it has ended
                 pass
-    return was_sent
+    return was_sent, forbidden
 
 
 def _send(ancestor: int, pid: int, number: int) -> None:

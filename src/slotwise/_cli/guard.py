@@ -16,7 +16,7 @@ import signal
 from typing import NoReturn
 
 from slotwise._cli.child import Child, fork_command
-from slotwise._cli.descendants import adopt_orphans, signal_descendants
+from slotwise._cli.descendants import IN_VAIN, adopt_orphans, signal_descendants
 from slotwise._cli.signals import signalfd
 
 # What is told through the two pipes; in the first behind a number.
@@ -98,12 +98,12 @@ class GuardedChild(Child):
 
     def send_all(self, number: int) -> bool:
         if self.only_command:
-            try:
-                self.send(number)
-            except PermissionError:
-                return False
+            self.send(number)
             return True
-        return signal_descendants(self._guard, number)
+        was_sent, forbidden = signal_descendants(self._guard, number)
+        if self.pid in forbidden:
+            raise PermissionError
+        return was_sent
 
 
 class _Guard:
@@ -179,5 +179,8 @@ class _Guard:
             os.kill(self._pid, signal.SIGKILL)
         if self._only_command:
             return
-        while signal_descendants(os.getpid(), signal.SIGKILL) and self._reap():
+        in_vain = 0
+        while in_vain < IN_VAIN and self._reap():
+            was_sent, _ = signal_descendants(os.getpid(), signal.SIGKILL)
+            in_vain = 0 if was_sent else in_vain + 1
             poller.poll(_PAUSE_MS)

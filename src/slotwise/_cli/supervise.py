@@ -13,6 +13,7 @@ import signal
 import time
 
 from slotwise._cli.child import Child
+from slotwise._cli.descendants import IN_VAIN
 from slotwise._cli.output import print_error
 from slotwise._cli.signals import ReceivedSignal, SignalQueue
 from slotwise._cli.slot import Slot
@@ -57,6 +58,7 @@ class Supervisor:
         self._ended_by_us = False
         self._is_left_alone = False
         self._could_not_send: set[int] = set()
+        self._in_vain = 0  # how many kills in a row met nobody
 
     def run(self) -> int:
         """Return the exit code once everything is over that has to be waited for."""
@@ -124,8 +126,9 @@ class Supervisor:
         is_being_ended = self._kill_at != _NEVER
         if now >= self._kill_at:
             self._kill_at = now + _RETRY
-            if not self._send_all(signal.SIGKILL) and child.exit_code is not None:
-                child.leave_alone()  # what is left is another user's
+            self._in_vain = 0 if self._send_all(signal.SIGKILL) else self._in_vain + 1
+            if self._in_vain >= IN_VAIN and child.exit_code is not None:
+                child.leave_alone()
         if child.exit_code is not None and not is_being_ended and not self._is_left_alone:
             if self._was_terminated and not child.all_ended and not child.only_command:
                 self._end_all()
@@ -142,10 +145,11 @@ class Supervisor:
             self._cannot_send(number)
 
     def _send_all(self, number: int) -> bool:
-        was_sent = self._child.send_all(number)
-        if not was_sent and self._child.exit_code is None:
+        try:
+            return self._child.send_all(number)
+        except PermissionError:
             self._cannot_send(number)
-        return was_sent
+            return True
 
     def _cannot_send(self, number: int) -> None:
         if number not in self._could_not_send:
