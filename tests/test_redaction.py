@@ -332,6 +332,8 @@ def test_no_command_shows_what_a_server_echoes(
         "close": ["close", "job"],
         "open": ["open", "job"],
         "forget": ["forget", "job"],
+        "acquire": ["acquire", "job", "--limit", "1", "--no-wait"],
+        "release": ["release", "some-id"],
         "doctor": ["doctor"],
         "purge": ["purge", str(tmp_path), "--yes", "--name", "p"],
     }
