@@ -46,8 +46,9 @@ _GRACE = 0.25
 _GRAIN = 0.02
 
 # After this long without a reply, ask whether the server answers over another connection; and how
-# long a reply may still take once it has. Calls get through again within half a second.
-_SILENCE, _DOUBT = 0.3, 0.1
+# long a reply may still take once it has: a busy server serves the small question of a newcomer
+# before the large write of somebody else. Calls get through again within a second.
+_SILENCE, _DOUBT = 0.3, 0.25
 
 _NO_LIMITS = object()  # unlike those of any call
 
