@@ -147,8 +147,7 @@ class Shell:
         """Start a command that holds a slot until it is killed; return when it holds it."""
         words = ("sh", "-c", "echo holding; exec sleep 1000")
         holder = self.start("run", name, "--limit", limit, *flags, "--", *words)
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "holding\n", holder.stderr and holder.stderr.read()
+        assert line_of(holder) == "holding\n"
         return holder
 
     def occupy(
@@ -224,6 +223,16 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=HANG)
     assert "Traceback" not in err
     return process.returncode, out, err
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Read a line that a process prints; if it has ended instead, fail with how and why."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        _, err = process.communicate(timeout=HANG)
+        pytest.fail(f"it has ended with {process.returncode}: {err}")
+    return line
 
 
 def ended(terminal: pexpect.spawn) -> int:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, state_of, until
+from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, state_of, until
 
 from slotwise._cli.main import main
 from slotwise._cli.output import resize_command
@@ -253,11 +253,10 @@ def test_signals_sent_to_slotwise_are_passed_on(shell: Shell):
     traps = "; ".join(f"trap 'echo got {name}' {name}" for name in names)
     text = f"{traps}; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done"
     running = shell.start("run", "api", "--limit", 1, *sh(text))
-    assert running.stdout is not None
-    assert running.stdout.readline() == "ready\n"
+    assert line_of(running) == "ready\n"
     for name in names:
         running.send_signal(getattr(signal, f"SIG{name}"))
-        assert running.stdout.readline() == f"got {name}\n"
+        assert line_of(running) == f"got {name}\n"
     running.send_signal(signal.SIGTERM)
     assert end(running)[:2] == (9, "")
     assert shell.holders() == []
@@ -267,8 +266,7 @@ def test_signals_sent_to_slotwise_are_passed_on(shell: Shell):
 def test_continuing_slotwise_continues_a_command_that_was_stopped(shell: Shell):
     text = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
     running = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
-    assert running.stdout is not None
-    pid = int(running.stdout.readline())
+    pid = int(line_of(running))
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state_of(pid) == "T", "the command is stopped")
     running.send_signal(signal.SIGCONT)
@@ -298,19 +296,17 @@ def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: S
     sends = "os.kill(os.getppid(), signal.SIGINT)\nprint('sent', flush=True)\nwhile True:"
     text = COUNTS_INTERRUPTS.replace("while True:", sends)
     running = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
-    assert running.stdout is not None
-    assert running.stdout.readline().startswith("ready")
-    assert running.stdout.readline() == "sent\n"
+    assert line_of(running).startswith("ready")
+    assert line_of(running) == "sent\n"
     running.send_signal(signal.SIGUSR1)  # behind the other one, as signals keep their order
-    assert running.stdout.readline() == "interrupts in total: 0\n"
+    assert line_of(running) == "interrupts in total: 0\n"
 
 
 @pytest.mark.skipif(not LINUX, reason="needs PR_SET_PDEATHSIG")
 def test_kill_9_of_slotwise_ends_the_command_too(most_shells: Shell):
     text = "echo $$; exec sleep 1000"
     running = most_shells.start("run", "api", "--limit", 1, *sh(text))
-    assert running.stdout is not None
-    pid = int(running.stdout.readline())
+    pid = int(line_of(running))
     assert alive(pid)
     running.kill()
     until(lambda: not alive(pid), "the end of the command")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import Shell, alive, end, until
+from tests.cli._shell import Shell, alive, end, line_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is the process group")
 
@@ -26,9 +26,8 @@ class Started:
     def __init__(self, shell: Shell, *flags: object, then: str) -> None:
         words = ("--", "sh", "-c", f"{STARTS}echo $$; {then}")
         self.run = shell.start("run", "api", "--limit", 1, *flags, *words)
-        assert self.run.stdout is not None
-        self.pids = [int(self.run.stdout.readline()) for _ in range(2)]
-        self.command = int(self.run.stdout.readline())
+        self.pids = [int(line_of(self.run)) for _ in range(2)]
+        self.command = int(line_of(self.run))
 
     def alive(self) -> list[bool]:
         return [alive(pid) for pid in self.pids]
@@ -64,9 +63,8 @@ def test_what_ignores_term_is_killed_after_the_grace_wherever_it_is(shell: Shell
     stubborn = "(trap '' TERM; echo ready >&2; while :; do sleep 0.05; done) & echo $!; wait"
     run = Started(shell, "--grace", "200ms", then=stubborn)
     started.append(run)
-    assert run.run.stdout is not None
     assert run.run.stderr is not None
-    run.pids.append(int(run.run.stdout.readline()))
+    run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
     run.run.send_signal(signal.SIGTERM)
     assert end(run.run)[0] == 128 + signal.SIGTERM
@@ -118,9 +116,8 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
     run = Started(shell, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
-    assert run.run.stdout is not None
     assert run.run.stderr is not None
-    run.pids.append(int(run.run.stdout.readline()))
+    run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
     following = shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
@@ -134,9 +131,8 @@ def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: She
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
     run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
-    assert run.run.stdout is not None
     assert run.run.stderr is not None
-    run.pids.append(int(run.run.stdout.readline()))
+    run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
     following = any_shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
