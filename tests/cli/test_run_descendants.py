@@ -23,8 +23,8 @@ sh -c 'setsid sleep 1000 >/dev/null 2>&1 & echo $!'
 class Started:
     """A run, and the processes that its command has started."""
 
-    def __init__(self, shell: Shell, *flags: object, then: str) -> None:
-        words = ("--", "sh", "-c", f"{STARTS}echo $$; {then}")
+    def __init__(self, shell: Shell, *flags: object, then: str, first: str = "") -> None:
+        words = ("--", "sh", "-c", f"{first}{STARTS}echo $$; {then}")
         self.run = shell.start("run", "api", "--limit", 1, *flags, *words)
         self.pids = [int(line_of(self.run)) for _ in range(2)]
         self.command = int(line_of(self.run))
@@ -45,8 +45,8 @@ def started(shell: Shell) -> Iterator[list[Started]]:
 
 @pytest.fixture
 def start(most_shells: Shell, started: list[Started]):
-    def make(*flags: object, then: str = "wait") -> Started:
-        started.append(Started(most_shells, *flags, then=then))
+    def make(*flags: object, then: str = "wait", first: str = "") -> Started:
+        started.append(Started(most_shells, *flags, then=then, first=first))
         return started[-1]
 
     return make
@@ -72,7 +72,7 @@ def test_what_ignores_term_is_killed_after_the_grace_wherever_it_is(shell: Shell
 
 
 def test_a_term_is_for_the_command_and_ends_what_it_leaves_behind(start, most_shells: Shell):
-    run = start(then="trap 'exit 9' TERM; while :; do sleep 0.02; done")
+    run = start(first="trap 'exit 9' TERM", then="while :; do sleep 0.02; done")
     run.run.send_signal(signal.SIGTERM)
     assert end(run.run)[0] == 9
     assert run.alive() == [False, False]
