@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
     from slotwise.redis import RedisSemaphore as RedisSemaphore
+    from slotwise.tiers import Rate as Rate
+    from slotwise.tiers import RateLimit as RateLimit
     from slotwise.tiers import SlotManager as SlotManager
     from slotwise.tiers import SlotOptions as SlotOptions
     from slotwise.tiers import SlotStats as SlotStats
@@ -66,7 +68,9 @@ _NAMES_OF = {
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
     "slotwise._core.limit": ("Limit",),
     "slotwise._core.semaphore": ("Semaphore",),
-    "slotwise.tiers": ("SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
+    "slotwise.tiers": (
+        *("Rate", "RateLimit", "SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
+    ),
     "slotwise._core.results": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

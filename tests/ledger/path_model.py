@@ -5,11 +5,19 @@ Slow, with nothing kept that could be computed, and no bound on the work of a ca
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count, islice
+from math import ceil, floor
+
+from slotwise._core.rates import Rate
 
 Node = tuple[int, Hashable]  # (tier, key)
+
+
+def in_microseconds(now: float) -> Fraction:
+    return Fraction(round(now * 1_000_000), 1_000_000)
 
 
 @dataclass
@@ -37,9 +45,13 @@ class Request:
 class PathModel:
     """What a ledger of paths must do, said as simply as possible."""
 
-    def __init__(self, values: tuple[int, ...], patience: int) -> None:
+    def __init__(self, values: Sequence[int | Rate], patience: int, now: float = 0.0) -> None:
         self.values = list(values)
-        self.own_values: dict[Node, int] = {}
+        self.own_values: dict[Node, int | Rate] = {}
+        # What is in the buckets of rates, and since when; one that is not there is full.
+        self.buckets: dict[Node, tuple[Fraction, Fraction]] = {}
+        self.now = in_microseconds(now)
+        self.ended: dict[Hashable, tuple[float, Request]] = {}  # until when it can be corrected
         self.patience = patience
         self.tickets = 0
         self.holding: list[Request] = []
@@ -47,8 +59,23 @@ class PathModel:
 
     # -------------------------------------------------------------- looking
 
-    def value(self, node: Node) -> int:
+    def rule(self, node: Node) -> int | Rate:
         return self.own_values.get(node, self.values[node[0]])
+
+    def value(self, node: Node) -> int:
+        rule = self.rule(node)
+        return rule.burst if isinstance(rule, Rate) else rule
+
+    def level(self, node: Node) -> Fraction:
+        """What is in a bucket now."""
+        rate = self.rule(node)
+        assert isinstance(rate, Rate)
+        level, since = self.buckets.get(node, (Fraction(rate.burst), self.now))
+        refilled = level + (self.now - since) * rate.count / Fraction(rate.per)
+        return min(refilled, Fraction(rate.burst))
+
+    def charge(self, node: Node, units: Fraction | int) -> None:
+        self.buckets[node] = min(self.level(node) - units, Fraction(self.value(node))), self.now
 
     def held(self, node: Node) -> int:
         return sum(request.need(node) for request in self.holding if node in request.nodes)
@@ -59,6 +86,8 @@ class PathModel:
     def has_room(self, node: Node, request: Request) -> bool:
         keeper = self.keeper(node)
         kept = 0 if keeper is None or keeper is request else keeper.need(node)
+        if isinstance(self.rule(node), Rate):
+            return kept + request.need(node) <= self.level(node)
         needed = self.held(node) + kept + request.need(node)
         return self.value(node) == 0 or needed <= self.value(node)
 
@@ -88,20 +117,37 @@ class PathModel:
 
     def next_deadline(self) -> float:
         deadlines = [request.deadline for request in self.holding + self.waiting]
+        deadlines += [self.ready_at(head) for head in self.heads()]
         return min((when for when in deadlines if when is not None), default=float("inf"))
+
+    def ready_at(self, head: Request) -> float | None:
+        """When the bucket that a head is the first to wait for has enough for it."""
+        node = head.parked
+        assert node is not None
+        rate = self.rule(node)
+        if not isinstance(rate, Rate) or self.is_blocked(node, head):
+            return None
+        keeper = self.keeper(node)
+        kept = 0 if keeper is None or keeper is head else keeper.need(node)
+        if kept + head.need(node) > rate.burst:
+            return None
+        missing = kept + head.need(node) - self.level(node)
+        wait = missing * Fraction(rate.per) / rate.count
+        return ceil((self.now + wait) * 1_000_000) / 1_000_000
 
     # ------------------------------------------------------------ the verbs
 
     def request(self, request: Request, now: float, wait_until: float | None) -> list[Hashable]:
+        granted = self._grant(now)
         if self.try_request(request, now):
-            return [request.key]
+            return [*granted, request.key]
         first = next((other for other in self.heads() if other.path == request.path), None)
         request.parked = self.lacks(request) if first is None else None
         self.tickets += 1
         request.ticket = self.tickets
         request.deadline = wait_until
         self.waiting.append(request)
-        return []
+        return granted
 
     def try_request(self, request: Request, now: float) -> bool:
         if any(other.path == request.path for other in self.waiting):
@@ -114,8 +160,30 @@ class PathModel:
         return True
 
     def release(self, key: Hashable, now: float) -> list[Hashable]:
-        self.holding = [request for request in self.holding if request.key != key]
+        self._end([request for request in self.holding if request.key == key], now)
         return self._grant(now)
+
+    def correct(self, key: Hashable, costs: dict[int, int], now: float) -> list[Hashable] | None:
+        """State what a request has really taken of rates; None if nobody knows it."""
+        self.now = in_microseconds(now)
+        held = next((request for request in self.holding if request.key == key), None)
+        until, ended = self.ended.get(key, (now, None))
+        request = held or (ended if until > now else None)
+        if request is None or request.needs is None:
+            return None
+        needs = list(request.needs)
+        for tier, actual in costs.items():
+            self.charge(request.nodes[tier], actual - needs[tier])
+            needs[tier] = actual
+        request.needs = tuple(needs)
+        return self._grant(now)
+
+    def _end(self, requests: list[Request], now: float) -> None:
+        self.holding = [request for request in self.holding if request not in requests]
+        rates = [rule for rule in self.values if isinstance(rule, Rate)]
+        for request in requests:
+            until = now + max([60.0, *(rate.per for rate in rates)])
+            self.ended[request.key] = until, request
 
     def cancel(self, key: Hashable, now: float) -> list[Hashable]:
         return self.cancel_all([key], now)
@@ -129,17 +197,29 @@ class PathModel:
             return [one for one in requests if one.deadline is not None and one.deadline <= now]
 
         holders, waiters = due(self.holding), due(self.waiting)
-        self.holding = [request for request in self.holding if request not in holders]
+        self._end(holders, now)
         self._leave(waiters)
         return [one.key for one in holders], [one.key for one in waiters], self._grant(now)
 
     def resize(
-        self, tier: int, value: int, key: Hashable, one: bool, now: float
+        self, tier: int, value: int | Rate, key: Hashable, one: bool, now: float
     ) -> tuple[list[Hashable], list[Hashable]]:
+        self.now = in_microseconds(now)
+        levels = {
+            node: self.level(node)
+            for node in self.buckets
+            if node[0] == tier and self.level(node) < self.value(node)
+        }
+        self.buckets = {node: each for node, each in self.buckets.items() if node[0] != tier}
         if one:
             self.own_values[tier, key] = value
         else:
             self.values[tier] = value
+        for node, level in levels.items():
+            rate = self.rule(node)
+            assert isinstance(rate, Rate)
+            nearest = Fraction(floor(level * rate.unit + Fraction(1, 2)), rate.unit)
+            self.buckets[node] = min(nearest, Fraction(rate.burst)), self.now
         refused = [request for request in self.waiting if self.can_never_fit(request)]
         self._leave(refused)
         return [request.key for request in refused], self._grant(now)
@@ -160,17 +240,28 @@ class PathModel:
                     break
 
     def _seat(self, request: Request, now: float) -> None:
-        widest = request.nodes[-1]
-        others = [other for other in self.holding if other.nodes[-1] == widest]
+        for node in request.nodes:
+            if isinstance(self.rule(node), Rate):
+                self.charge(node, request.need(node))
+        with_slots = [node for node in request.nodes if not isinstance(self.rule(node), Rate)]
+        request.keeps = []
+        if not with_slots:  # nothing is held
+            self._end([request], now)
+            return
+        widest = with_slots[-1]
+        others = [other for other in self.holding if widest in other.nodes]
         taken = {number for other in others for number in other.numbers}
         free = (number for number in count(1) if number not in taken)
         request.numbers = list(islice(free, request.need(widest)))
         request.deadline = None if request.ttl is None else now + request.ttl
-        request.keeps = []
         self.holding.append(request)
+
+    def settle(self, now: float) -> list[Hashable]:
+        return self._grant(now)
 
     def _grant(self, now: float) -> list[Hashable]:
         """As long as a node has room for the oldest head there, examine the oldest such head."""
+        self.now = in_microseconds(now)
         granted: list[Hashable] = []
         while True:
             head = next((one for one in self.heads() if self._can_be_examined(one)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any
 
@@ -16,11 +17,13 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.ledger.path_model import PathModel, Request
+from tests.ledger.path_model import PathModel, Request, in_microseconds
 
+from slotwise._core.rates import Rate
 from slotwise._ledger import paths
 from slotwise._ledger.paths import LargePathClaim, PathClaim, PathLedger
 from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.rate_nodes import RateNode
 from slotwise.errors import SemaphoreClosed
 
 # Few keys, so that they meet; the widest tier of some ledgers has keys too.
@@ -29,6 +32,14 @@ models = st.sampled_from(["x", "y"])
 values = st.sampled_from([0, 1, 1, 2, 2, 3])
 # What is needed of each tier: mostly one slot.
 perhaps_several = st.none() | st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 3)
+rates = st.sampled_from(
+    [
+        Rate(1, per=1, burst=1),
+        Rate(2, per=1, burst=3),
+        Rate(4, per=0.5, burst=3),
+        Rate(3, per=2, burst=4),
+    ]
+)
 perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
 which = st.integers(0, 30)
 
@@ -52,7 +63,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 100.0
         self.keys: list[Hashable] = []
-        self.resized = False
+        self.resized = self.is_late = False
         self.usual = paths.PATIENCE, paths.LOOKS
         paths.PATIENCE, paths.LOOKS = PATIENCE, self.looks
 
@@ -60,9 +71,9 @@ class PathsAgainstModel(RuleBasedStateMachine):
         paths.PATIENCE, paths.LOOKS = self.usual
 
     @initialize(limits=st.tuples(values, values, values))
-    def begin(self, limits: tuple[int, int, int]) -> None:
+    def begin(self, limits: tuple[int | Rate, ...]) -> None:
         self.ledger: PathLedger[PathClaim] = PathLedger(limits)
-        self.model = PathModel(limits, PATIENCE)
+        self.model = PathModel(limits, PATIENCE, self.now)
 
     # ----------------------------------------------------------- the helpers
 
@@ -73,9 +84,15 @@ class PathsAgainstModel(RuleBasedStateMachine):
     def some_key(self, number: int) -> Hashable:
         return self.keys[-1 - number % len(self.keys)] if self.keys else "unknown"
 
+    def needs(self, needs: Needs) -> Needs:
+        """Where there are rates, a claim says what it needs, be it one of each."""
+        has_rates = any(isinstance(tier.value, Rate) for tier in self.ledger.tiers)
+        return (1, 1, 1) if has_rates and needs is None else needs
+
     def assert_same(self, granted: list[Any], expected: list[Hashable]) -> None:
         while self.ledger.unfinished:
             granted += self.ledger.settle(self.now)
+        self.is_late = False
         assert [claim.key for claim in granted] == expected
 
     # -------------------------------------------------------------- the rules
@@ -105,6 +122,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
         needs: Needs = None,
     ) -> None:
         key = self.new_key()
+        needs = self.needs(needs)
         until = None if wait is None else self.now + wait
         request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
         if self.model.can_never_fit(request):
@@ -118,7 +136,9 @@ class PathsAgainstModel(RuleBasedStateMachine):
     @rule(tenant=tenants, model=models, needs=perhaps_several, ttl=perhaps_seconds)
     def try_request(self, tenant: str, model: str, needs: Needs, ttl: float | None) -> None:
         key, path = self.new_key(), (tenant, model, None)
+        needs = self.needs(needs)
         request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
+        self.assert_same(self.ledger.settle(self.now), self.model.settle(self.now))
         if not self.model.can_never_fit(request):
             expected = self.model.try_request(request, self.now)
             assert self.ledger.try_request(claim, path, self.now) is expected
@@ -187,9 +207,11 @@ class PathsAgainstModel(RuleBasedStateMachine):
         assert {claim.key for claim in waiters} == set(expected_waiters)
         self.assert_same(granted, expected)
 
-    @rule(tier=st.integers(0, 2), value=values, key=st.none() | tenants | models)
-    def resize(self, tier: int, value: int, key: str | None) -> None:
+    @rule(tier=st.integers(0, 2), value=values, rate=rates, key=st.none() | tenants | models)
+    def resize(self, tier: int, value: int | Rate, rate: Rate, key: str | None) -> None:
         self.resized = True
+        if isinstance(self.ledger.tiers[tier].value, Rate):
+            value = rate
         one = key is not None and tier < 2
         refused, granted = self.ledger.resize(tier, value, key, self.now, one=one)
         expected_refused, expected = self.model.resize(tier, value, key, one, self.now)
@@ -204,7 +226,10 @@ class PathsAgainstModel(RuleBasedStateMachine):
         self.ledger.forget_idle(tier, self.now, age, most)
         if most is not None and tier < 2:
             nodes = self.ledger.tiers[tier].nodes.values()
-            assert sum(not node.in_use and not node.waiting for node in nodes) <= most
+            idle = [node for node in nodes if not node.in_use and not node.waiting]
+            if isinstance(self.ledger.tiers[tier].value, Rate):  # or it is not full
+                idle = [node for node in idle if node.level == node.rate.full and not node.kept]
+            assert len(idle) <= most
 
     @precondition(lambda self: len(self.keys) > 25)
     @rule(every=st.integers(1, 3))
@@ -219,10 +244,10 @@ class PathsAgainstModel(RuleBasedStateMachine):
     def close_and_reopen(self, number: int) -> None:
         expected = [request.key for request in self.model.waiting]
         assert [claim.key for claim in self.ledger.close(self.now)] == expected
-        check(self.ledger, resized=self.resized)
+        check(self.ledger, self.now, resized=self.resized)
         assert self.model.cancel_all(expected, self.now) == []
         with pytest.raises(SemaphoreClosed):
-            self.ledger.request(PathClaim("newcomer"), ("a", "m", None), self.now)
+            self.ledger.request(claim_of("newcomer", None, (1, 1, 1)), ("a", "m", None), self.now)
         key = self.some_key(number)
         assert self.ledger.release(key, self.now) == self.model.release(key, self.now) == []
         self.ledger.reopen()
@@ -231,7 +256,8 @@ class PathsAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def the_invariants_hold(self) -> None:
-        check(self.ledger, resized=self.resized)
+        if not self.is_late:
+            check(self.ledger, self.now, resized=self.resized)
 
     @invariant()
     def both_say_the_same(self) -> None:
@@ -239,8 +265,16 @@ class PathsAgainstModel(RuleBasedStateMachine):
         numbers = {key: [*claim.numbers] for key, claim in ledger.holders.items()}
         assert numbers == {request.key: request.numbers for request in model.holding}
         assert all(claim.slot_number == numbers[key][0] for key, claim in ledger.holders.items())
+        for tier in ledger.tiers:
+            for key, node in tier.nodes.items():
+                if isinstance(node, RateNode):
+                    node.refill(self.now)
+                    assert Fraction(node.level, node.rate.unit) == model.level((tier.index, key))
         assert list(ledger.waiting) == [request.key for request in model.waiting]
-        assert ledger.next_deadline() == model.next_deadline()
+        if ledger.refills is None:
+            assert ledger.next_deadline() == model.next_deadline()
+        elif not self.is_late:  # it may look too early at a bucket that others took from
+            assert ledger.next_deadline() <= model.next_deadline()
         kept = {
             (tier.index, key)
             for tier in ledger.tiers
@@ -252,7 +286,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_who_fits(self) -> None:
         model = self.model
-        assert not [head for head in model.heads() if model.lacks(head) is None]
+        assert self.is_late or not [head for head in model.heads() if model.lacks(head) is None]
 
 
 class FewLooks(PathsAgainstModel):
@@ -261,9 +295,52 @@ class FewLooks(PathsAgainstModel):
     looks = 1
 
 
+class RatesAgainstModel(PathsAgainstModel):
+    """The same with rates among the tiers, of which parts of a second are enough to wait for."""
+
+    @initialize(limits=st.permutations([0, 1, 2]), some=st.tuples(rates, values | rates, values))
+    def begin(self, limits: list[int], some: tuple[int | Rate, int | Rate, int | Rate]) -> None:
+        values = [some[index] for index in limits]
+        self.ledger = PathLedger(values)
+        self.model = PathModel(values, PATIENCE, self.now)
+
+    @rule(later=st.sampled_from([1 / 8, 0.25, 0.5]))
+    def let_time_pass(self, later: float) -> None:
+        self.now += later
+        self.model.now = in_microseconds(self.now)
+        self.is_late = True  # until somebody calls
+
+    @rule()
+    def wait_for_time_alone(self) -> None:
+        """Go to the very moment for which the ledger would have its alarm set."""
+        when = self.ledger.next_deadline()
+        if when < 200.0 + self.now:
+            self.now = max(when, self.now)
+            self.expire(0.0)
+
+    @precondition(lambda self: self.keys)
+    @rule(number=which, actual=st.sampled_from([0, 0, 1, 2, 5]))
+    def correct(self, number: int, actual: int) -> None:
+        key = self.some_key(number)
+        tiers = [tier.index for tier in self.ledger.tiers if isinstance(tier.value, Rate)]
+        costs = dict.fromkeys(tiers[:1], actual)
+        expected = self.model.correct(key, costs, self.now)
+        if expected is None:
+            with pytest.raises(LookupError):
+                self.ledger.charge(key, costs, self.now)
+        else:
+            self.assert_same(self.ledger.charge(key, costs, self.now), expected)
+
+    @rule()
+    def after_a_minute(self) -> None:
+        self.now += 61.0
+        self.expire(0.0)
+
+
 budget = settings(max_examples=120, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
 FewLooks.TestCase.settings = settings(budget, max_examples=80)
+RatesAgainstModel.TestCase.settings = budget
 
 
 class TestPathsAgainstModel(PathsAgainstModel.TestCase):
@@ -271,4 +348,8 @@ class TestPathsAgainstModel(PathsAgainstModel.TestCase):
 
 
 class TestPathsWithFewLooksAgainstModel(FewLooks.TestCase):
+    pass
+
+
+class TestRatesAgainstModel(RatesAgainstModel.TestCase):
     pass

@@ -272,7 +272,9 @@ class Pair:
                     kept = "-" if node.kept_for is None else str(node.kept_for.ticket)
                     kept += f"*{node.kept}" if node.kept > 1 else ""
                     first = node.first_parked()
-                    self.blocked += first is not None and node.look is None and node.has_room(1)
+                    self.blocked += (
+                        first is not None and node.look is None and node.has_room(1, self.now)
+                    )
                     self.kept += node.kept_for is not None
                     own = str(tier.own_values.get(node.key, "-"))
                     nodes[names[node]] = [str(node.in_use), str(node.waiting), own, kept]

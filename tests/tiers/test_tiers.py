@@ -211,7 +211,7 @@ async def _some_held(limits: Tiers) -> bool:
         (("two words", 1), ValueError),
         (("timeout", 1), ValueError),
         ((7, 1), TypeError),
-        (("all", 1, "yes"), TypeError),
+        (("all", 1, 7), TypeError),
     ],
 )
 def test_a_tier_that_makes_no_sense_is_refused(arguments, error):

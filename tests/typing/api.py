@@ -15,6 +15,8 @@ from slotwise import (
     Limit,
     MemorySemaphore,
     ProcessSemaphore,
+    Rate,
+    RateLimit,
     RedisConfig,
     RedisSemaphore,
     Semaphore,
@@ -203,6 +205,18 @@ async def tiers() -> None:
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
     Tiers(Tier("tenant", len, keyed=True))
     await any_limit(limits.at(tenant="acme"))
+    rated = Tiers(Tier("tokens", rate=Rate(600, per=60, burst=20)), Tier("all", 1))
+    acquired = await rated.acquire(tokens=5, costs={"tokens": 5})
+    assert_type(acquired.waited, float | None)
+    acquired.settle(tokens=4)
+    await acquired.settle(tokens=4)
+    await rated.settle(acquired, tokens=4)
+    await rated.refill("tokens")
+    await rated.resize("tokens", Rate(600, per=1))
+    assert_type((await rated.stats())["tokens"].level, float | None)
+    crm = RateLimit("crm", Rate(10, per=1))
+    await any_limit(crm)
+    assert_type(await crm.acquire(cost=3), AcquisitionResult)
     taken = await limits.acquire(tenant="acme", timeout=5, label="import")
     assert_type(taken, AcquisitionResult)
     assert_type(limits.acquire_sync(1, tenant="acme"), AcquisitionResult)

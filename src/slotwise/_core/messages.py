@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slotwise._core.closing import Closure
+from slotwise._core.rates import Rate
 from slotwise.errors import (
     AcquireTimeout,
     ContextReused,
@@ -33,6 +34,18 @@ def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
 def occupancy(*, value: int, held: int, waiting: int) -> str:
     """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
     return f"{held} of {value or 'any number'} held, {waiting} others waiting"
+
+
+def unknown_acquisition(title: str, acquisition_id: str) -> LookupError:
+    return LookupError(
+        f"{acquisition_id!r} is not an acquisition of {title}, or ended too long ago to be settled"
+    )
+
+
+def cost_above_burst(title: str, cost: int, rate: Rate) -> ValueError:
+    return ValueError(
+        f"a cost of {cost} asked of {title}, which is {rate}: that can never be granted"
+    )
 
 
 def too_many_slots(title: str, slots: int, value: int) -> ValueError:

@@ -14,11 +14,14 @@ from typing import NamedTuple, TypeAlias
 
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.errors import AcquireTimeout, BackendError
 
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
+
+NO_RATES = "these tiers have no rate"
 
 # What a request needs of each tier, narrow to wide.
 Needs: TypeAlias = tuple[int, ...]
@@ -32,9 +35,10 @@ class TierSpec:
     """
 
     name: str
-    value: int
+    value: int | Rate
     keyed: bool
     by_key: bool = False
+    key_of: str | None = None  # the tier whose key it uses, if that is another one
     value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
 
     def ask(self, key: str) -> int:
@@ -52,6 +56,20 @@ class TierSpec:
             return f"{self.name} by key"
         return f"{self.name}={self.value}{' each' if self.keyed else ''}"
 
+    @property
+    def slots(self) -> int:
+        """The value of a tier without a rate."""
+        assert isinstance(self.value, int)
+        return self.value
+
+
+def slots_needed(specs: Sequence[TierSpec], needs: Needs | None) -> int:
+    """How many slots of the widest tier are needed; 1 of rates alone."""
+    if needs is None:
+        return 1
+    pairs = zip(specs, needs, strict=True)
+    return [1, *(need for spec, need in pairs if isinstance(spec.value, int))][-1]
+
 
 def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, int]:
     """What is needed of each tier, by its name; nothing for one slot of each."""
@@ -62,11 +80,17 @@ def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class KeyStats:
-    """How full one key of a keyed tier is; ``value`` 0 means no limit."""
+    """How full one key of a keyed tier is; ``value`` 0 means no limit.
+
+    Of a rate, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
+    ``full_in`` in how many seconds it is full if nobody takes anything.
+    """
 
     active: int
     waiting: int
     value: int
+    level: float | None = field(default=None, repr=False)
+    full_in: float | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +101,15 @@ class TierStats:
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
     of its keys unless it was changed for one; 0 means no limit, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
+    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`.
     """
 
     active: int
     waiting: int
     value: int
     keys: Mapping[str, KeyStats] = field(default_factory=lambda: MappingProxyType({}))
+    level: float | None = field(default=None, repr=False)
+    full_in: float | None = field(default=None, repr=False)
 
 
 class NodeStats(NamedTuple):
@@ -249,11 +276,29 @@ class PathBackend(ABC):
     def kick_sync(self, acquisition_id: str) -> bool: ...
 
     @abstractmethod
-    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use."""
 
     @abstractmethod
-    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None: ...
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None: ...
+
+    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        """State what an acquisition has taken of rates, by their tiers' names.
+
+        Raises:
+            LookupError: nobody knows the acquisition, or not any more.
+        """
+        self.settle_sync(acquisition_id, costs)
+
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:  # noqa: ARG002
+        raise TypeError(NO_RATES)
+
+    async def refill(self, tier: str, key: str | None = None) -> None:
+        """Forgive the debt of a rate, or of one key of it, and fill it."""
+        self.refill_sync(tier, key)
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:  # noqa: ARG002
+        raise TypeError(NO_RATES)
 
     @abstractmethod
     async def close(self) -> None:

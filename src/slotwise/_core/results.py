@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -30,13 +30,14 @@ class AcquisitionResult:
     # Not a frozen dataclass: drivers make one of these per acquisition, and a
     # frozen dataclass's __init__ costs as much as a whole uncontended acquire.
     # For the same reason the last two are set only when they are needed.
-    __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number")
+    __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number", "_waited")
     __match_args__ = ("acquisition_id", "slot_number")
 
     _acquisition_id: str
     _slot_number: int
     _fencing_token: int | None
     _lost: Lost
+    _waited: float
 
     def __init__(
         self, acquisition_id: str, slot_number: int, fencing_token: int | None = None
@@ -74,6 +75,24 @@ class AcquisitionResult:
                 if not hasattr(self, "_lost"):
                     self._lost = Lost()
             return self._lost
+
+    @property
+    def waited(self) -> float | None:
+        """The seconds from the request to the grant; None where that isn't measured."""
+        return getattr(self, "_waited", None)
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        """State what was really taken of rates, by their tiers' names; the last call wins.
+
+        It is done when this returns; on a server, when it is awaited, or together with the
+        release if that is next.
+
+        Raises:
+            TypeError: it took nothing of such a rate.
+            ValueError: a cost below 0.
+            LookupError: it ended too long ago.
+        """
+        raise TypeError(f"it took nothing of {' or '.join(costs) or 'a rate'}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AcquisitionResult):

@@ -6,6 +6,7 @@ The rules are in `paths`; nothing here grants anything.
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
@@ -42,7 +43,7 @@ class PathClaim(BaseClaim):
 
     __slots__ = ("group", "nodes", "ticket")
 
-    nodes: Sequence[Node]
+    nodes: Sequence[Any]  # one of each tier
     ticket: int  # while it waits
     group: Group  # while it waits
     # What it takes of each tier; None is one slot of each, and most have that.
@@ -72,18 +73,25 @@ class LargePathClaim(PathClaim):
         self.needs = needs
 
 
-class Node(SlotPool):
-    """One key of one tier, and its slots.
+class Ended:
+    """What one that has ended took, until when that can be corrected.
 
-    A slot is a number in ``free`` or in a holder's hand. Which number it is means nothing
-    here: a holder gives that of its widest tier back to all its nodes. `NumberedNode` is
-    for that tier.
+    Not its claim: a driver's claim knows the objects of its name, which may be gone by then.
     """
+
+    __slots__ = ("needs", "nodes", "until")
+
+    def __init__(self, until: float, nodes: Sequence[Any], needs: tuple[int, ...] | None) -> None:
+        self.until = until
+        self.nodes = nodes
+        self.needs = needs
+
+
+class BaseNode:
+    """One key of one tier: who is parked there, and what is kept for whom."""
 
     __slots__ = (
         "_parked",
-        "circulating",
-        "free",
         "kept",
         "kept_for",
         "key",
@@ -97,18 +105,81 @@ class Node(SlotPool):
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         self.tier = tier
         self.key = key
-        self.value = value  # `UNLIMITED` if it has no limit
-        self.free = []
-        self.circulating = 0
+        self.value = value  # `UNLIMITED` if it has no limit; of a rate, its burst
         self.waiting = 0  # requests that wait, wherever they are parked
-        self.kept = 0  # slots that are kept for the head of a group
+        self.kept = 0  # what is kept for the head of a group
         self.kept_for: Group | None = None
         self._parked: list[tuple[int, Group]] = _NOBODY  # a heap; some entries are stale
         self.look: int | None = None  # its ticket in the list of nodes to look at
-        self.used = now  # when a slot of it was last given back
+        self.used = now  # since when nothing of it is in use, if nothing is
 
-    def has_room(self, need: int, group: Group | None = None) -> bool:
-        """Whether this many slots are free and not kept for another group than ``group``."""
+    @abstractmethod
+    def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
+        """Whether this much is free and not kept for another group than ``group``."""
+
+    @abstractmethod
+    def take(self, need: int, now: float = 0.0) -> Sequence[range]:
+        """Take this much; return the numbers of the slots, or nothing if there is too little."""
+
+    @abstractmethod
+    def retire(self, now: float) -> bool:
+        """Let nobody take anything here any more, if nobody has or wants anything."""
+
+    # ------------------------------------------------------ who is parked here
+
+    def park(self, group: Group) -> None:
+        if self._parked is _NOBODY:
+            self._parked = []
+        elif len(self._parked) > 2 * self.waiting + _FEW_STALE:
+            self._parked = [entry for entry in self._parked if self._counts(entry)]
+            heapify(self._parked)
+        heappush(self._parked, (group.ticket, group))
+
+    def first_parked(self) -> Group | None:
+        """The group parked here whose head is the oldest."""
+        parked = self._parked
+        while parked:
+            if self._counts(parked[0]):
+                return parked[0][1]
+            heappop(parked)
+        return None
+
+    def is_blocked(self, ticket: int, now: float) -> bool:
+        """Whether an older head is parked here that there is too little room for."""
+        first = self.first_parked()
+        if first is None or first.ticket >= ticket:
+            return False
+        return not self.has_room(first.need(self), now, first)
+
+    def unpark(self) -> None:
+        """Take out the group that `first_parked` found."""
+        heappop(self._parked)
+
+    def has_parked(self, group: Group) -> bool:
+        return any(entry[1] is group and self._counts(entry) for entry in self._parked)
+
+    def _counts(self, entry: tuple[int, Group]) -> bool:
+        """Whether an entry is not stale: its group is still here, with the same head."""
+        ticket, group = entry
+        return group.parked_at is self and group.ticket == ticket
+
+
+class Node(BaseNode, SlotPool):
+    """One key of one tier, and its slots.
+
+    A slot is a number in ``free`` or in a holder's hand. Which number it is means nothing
+    here: a holder gives that of its widest tier back to all its nodes. `NumberedNode` is
+    for that tier.
+    """
+
+    __slots__ = ("circulating", "free")
+
+    def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
+        super().__init__(tier, key, value, now)
+        self.free = []
+        self.circulating = 0
+
+    def has_room(self, need: int, now: float, group: Group | None = None) -> bool:  # noqa: ARG002
         kept = 0 if self.kept_for is group else self.kept
         return self.in_use + kept + need <= self.value
 
@@ -122,8 +193,7 @@ class Node(SlotPool):
         self.circulating += 1
         return 1
 
-    def take(self, need: int) -> Sequence[range]:
-        """Take this many slots; return their numbers, or nothing if there are too few."""
+    def take(self, need: int, now: float = 0.0) -> Sequence[range]:  # noqa: ARG002
         taken = 0
         try:
             while taken < need:
@@ -164,50 +234,11 @@ class Node(SlotPool):
         while self.circulating > self.value and self._pop_free() is not None:
             self.circulating -= 1
 
-    def retire(self) -> bool:
-        """Let nobody take anything here any more, if nobody has or wants anything."""
+    def retire(self, now: float) -> bool:  # noqa: ARG002
         if self.waiting or not self._take_everything():
             return False
         self.value = 0
         return True
-
-    # ------------------------------------------------------ who is parked here
-
-    def park(self, group: Group) -> None:
-        if self._parked is _NOBODY:
-            self._parked = []
-        elif len(self._parked) > 2 * self.waiting + _FEW_STALE:
-            self._parked = [entry for entry in self._parked if self._counts(entry)]
-            heapify(self._parked)
-        heappush(self._parked, (group.ticket, group))
-
-    def first_parked(self) -> Group | None:
-        """The group parked here whose head is the oldest."""
-        parked = self._parked
-        while parked:
-            if self._counts(parked[0]):
-                return parked[0][1]
-            heappop(parked)
-        return None
-
-    def is_blocked(self, ticket: int) -> bool:
-        """Whether an older head is parked here that there is too little room for."""
-        first = self.first_parked()
-        if first is None or first.ticket >= ticket:
-            return False
-        return not self.has_room(first.need(self), first)
-
-    def unpark(self) -> None:
-        """Take out the group that `first_parked` found."""
-        heappop(self._parked)
-
-    def has_parked(self, group: Group) -> bool:
-        return any(entry[1] is group and self._counts(entry) for entry in self._parked)
-
-    def _counts(self, entry: tuple[int, Group]) -> bool:
-        """Whether an entry is not stale: its group is still here, with the same head."""
-        ticket, group = entry
-        return group.parked_at is self and group.ticket == ticket
 
 
 class NumberedNode(Node, NumberedSlots):
@@ -225,7 +256,7 @@ class NumberedNode(Node, NumberedSlots):
     def take_one(self) -> int | None:
         return self._take_one()
 
-    def take(self, need: int) -> Sequence[range]:
+    def take(self, need: int, now: float = 0.0) -> Sequence[range]:  # noqa: ARG002
         return self._take(need)
 
     def put_back_one(self, number: int) -> None:
@@ -248,29 +279,29 @@ class Group:
 
     __slots__ = ("keeps", "needs", "nodes", "parked_at", "path", "ticket", "waiters")
 
-    def __init__(self, path: Path, nodes: tuple[Node, ...]) -> None:
+    def __init__(self, path: Path, nodes: tuple[BaseNode, ...]) -> None:
         self.path = path
         self.nodes = nodes
         self.waiters: OrderedDict[Hashable, Any] = OrderedDict()
         self.ticket = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
-        self.parked_at: Node | None = None
-        self.keeps: list[Node] = []
+        self.parked_at: BaseNode | None = None
+        self.keeps: list[BaseNode] = []
 
-    def lacks(self) -> Node | None:
+    def lacks(self, now: float) -> BaseNode | None:
         """The first node, narrow to wide, without room for its head, or that an older one blocks.
 
         It is not parked itself when this is asked.
         """
         for node in self.nodes:
-            if not node.has_room(self.need(node), self):
+            if not node.has_room(self.need(node), now, self):
                 return node
-            if node.kept_for is not self and node.is_blocked(self.ticket):
+            if node.kept_for is not self and node.is_blocked(self.ticket, now):
                 return node
         return None
 
-    def need(self, node: Node) -> int:
-        """How many slots of a node its head needs."""
+    def need(self, node: BaseNode) -> int:
+        """How much of a node its head needs."""
         return 1 if self.needs is None else self.needs[node.tier]
 
 
@@ -279,20 +310,21 @@ class TierNodes:
 
     __slots__ = ("_ages", "_made", "_node", "index", "max_idle", "nodes", "own_values", "value")
 
-    def __init__(self, index: int, value: int | None, node: type[Node]) -> None:
+    def __init__(self, index: int, value: Any, node: type[Any]) -> None:
         self.index = index
         self._node = node
-        self.value = value  # 0: no limit; None: each key has its own, which has to be learnt
-        self.nodes: dict[Hashable, Node] = {}
+        # An int, 0 for no limit; None if each key has its own, which has to be learnt; or a Rate.
+        self.value = value
+        self.nodes: dict[Hashable, Any] = {}
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
-        self.own_values: dict[Hashable, int] = {}  # of keys with another value
+        self.own_values: dict[Hashable, Any] = {}  # of keys with another value
         # A heap of (when it was used, a number, node): no later than `used` says, so
         # that the first one that is right is the longest idle. Of two that were used
         # at one instant it is the one that was made first.
-        self._ages: list[tuple[float, int, Node]] = []
+        self._ages: list[tuple[float, int, BaseNode]] = []
         self._made = 0
 
-    def value_of(self, key: Hashable) -> int | None:
+    def value_of(self, key: Hashable) -> Any:
         """The value of a key, 0 for no limit; None if that is not known."""
         value = self.own_values.get(key, self.value)
         if value is None and key in self.nodes:
@@ -300,7 +332,11 @@ class TierNodes:
             value = 0 if node.value == UNLIMITED else node.value
         return value
 
-    def make(self, key: Hashable, now: float, value: int | None = None) -> Node:
+    def most(self, key: Hashable) -> int:
+        """The most that a request may need of a key."""
+        return self.value_of(key) or UNLIMITED
+
+    def make(self, key: Hashable, now: float, value: int | None = None) -> Any:
         """A node for a key that has none, with ``value`` if neither tier nor key has one."""
         known = self.value_of(key)
         if known is None:
@@ -313,6 +349,21 @@ class TierNodes:
             heappush(self._ages, (now, self._made, node))
         return node
 
+    def change(self, value: Any, key: Hashable, now: float, *, one: bool) -> list[BaseNode]:
+        """Give a tier, or with ``one`` one key, another value; return the nodes with that value."""
+        if one:
+            self.own_values[key] = value
+            nodes = [self.nodes[key]] if key in self.nodes else []
+        else:
+            self.value = value
+            nodes = [node for node in self.nodes.values() if node.key not in self.own_values]
+        for node in nodes:
+            self._change_node(node, value, now)
+        return nodes
+
+    def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
+        node.value = value or UNLIMITED
+
     def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
         """Forget nodes unused since ``before``, and the ``too_many`` that are idle for longest.
 
@@ -323,12 +374,12 @@ class TierNodes:
         forgotten = 0
         while ages and looks:
             when, tie, node = ages[0]
-            if when > before and forgotten >= too_many:
+            if when > now or (when > before and forgotten >= too_many):
                 break
             looks -= 1
             if node.used > when:
                 heapreplace(ages, (node.used, tie, node))
-            elif node.retire():
+            elif node.retire(now):
                 heappop(ages)
                 del self.nodes[node.key]
                 forgotten += 1

@@ -42,6 +42,15 @@ Every request that is granted or waits gets a ticket, 1, 2, 3, … at its arriva
 7. Whoever stops waiting, for whatever reason, leaves its group at once. Nothing is
    ever closed here: an object that is closed takes its own waiters out.
 
+8. A node with a *rate* is a bucket instead of slots: what is taken comes back by time
+   alone, at most up to its burst, and not by a release. All rules are the same: it has
+   room for a request if what is in it, less what is kept for others, is at least the
+   cost; a head that lacks only time is parked there, blocks newcomers there, and is
+   looked at exactly when there is enough for it. What was really used is stated
+   afterwards (`charge`): what is left over goes back, and more becomes debt, with
+   which there is room for nobody. Bound: of a rate of r per second with burst b, the
+   grants of any time t, with what was settled in it, take at most r * t + b.
+
 Why nobody starves, however much it needs: who keeps slots waits for wider tiers only,
 so no two wait for each other in a circle, and what is kept is not lost again. Nothing
 of the widest tier is kept, and need not be: whoever is the oldest parked there gets
@@ -81,14 +90,19 @@ forgotten by taking all its slots away, so that who has just found it gets none.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import TypeVar
+from itertools import count
+from typing import Any, TypeVar
 
+from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.path_nodes import (
     UNLIMITED,
+    BaseNode,
+    Ended,
     Group,
     LargePathClaim,
     Node,
@@ -97,6 +111,7 @@ from slotwise._ledger.path_nodes import (
     PathClaim,
     TierNodes,
 )
+from slotwise._ledger.rate_nodes import RateNode, RateTier
 from slotwise.errors import SemaphoreClosed
 
 __all__ = ["LOOKS", "PATIENCE", "LargePathClaim", "PathClaim", "PathLedger"]
@@ -106,17 +121,23 @@ LOOKS = 64
 
 C = TypeVar("C", bound=PathClaim)
 
+_pushes = count()  # so that the nodes in a heap are not compared
+
 
 class PathLedger(BaseLedger[C]):
     """The holders with their paths, and the waiters."""
 
     __slots__ = (
+        "_settle_for",
+        "_widest",
         "attention",
         "closed",
         "deadlines",
         "groups",
         "holders",
         "last_ticket",
+        "recent",
+        "refills",
         "tables",
         "tiers",
         "unbalanced",
@@ -137,19 +158,31 @@ class PathLedger(BaseLedger[C]):
     #   P5  tickets within a group rise
     #   P6  attention is up if somebody waits, while a node is not balanced, and while closed
     #   P7  nobody waits on a closed ledger
+    #   P9  a bucket is never more than full; one that a head waits for is
+    #       looked at when there is room for that by time
     #   P8  the holders of a widest node have different numbers, each the lowest at its grant
     # `paths_invariants.check` is these, as code.
 
-    def __init__(self, values: Sequence[int | None]) -> None:
+    def __init__(self, values: Sequence[int | Rate | None]) -> None:
         """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
 
         A tier of None has a value for each key, which is told by `learn` when one appears.
         """
-        widest = len(values) - 1
+        rates = [value for value in values if isinstance(value, Rate)]
+        with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
+        self._widest = with_slots[-1] if with_slots else None
         self.tiers = tuple(
-            TierNodes(index, value, NumberedNode if index == widest else Node)
+            RateTier(index, value)
+            if isinstance(value, Rate)
+            else TierNodes(index, value, NumberedNode if index == self._widest else Node)
             for index, value in enumerate(values)
         )
+        # With rates: the nodes to be looked at because of the time, a heap of (when, number
+        # of the push, node), some stale; and who has ended lately, with the time until which
+        # what it took can be corrected.
+        self.refills: list[tuple[float, int, RateNode]] | None = [] if rates else None
+        self.recent: OrderedDict[Hashable, Ended] = OrderedDict()
+        self._settle_for = max([60.0, *(rate.per for rate in rates)])
         self.tables = tuple(tier.nodes for tier in self.tiers)
         self.holders: dict[Hashable, C] = {}
         self.waiting: dict[Hashable, C] = {}
@@ -157,11 +190,11 @@ class PathLedger(BaseLedger[C]):
         self.deadlines: Deadlines | None = None
         self.last_ticket = 0
         self.closed = False
-        self.attention = not QUICK_LANE
+        self.attention = not QUICK_LANE or bool(rates)
         self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
         # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
         # parked at one node, so no two tickets are the same, and nodes are not compared.
-        self.work: list[tuple[int, Node]] = []
+        self.work: list[tuple[int, BaseNode]] = []
 
     # ------------------------------------------------------------ the verbs
 
@@ -175,7 +208,10 @@ class PathLedger(BaseLedger[C]):
             ValueError: it needs more than there is.
             ValueUnknown: the value of a key has to be learnt first.
         """
-        granted = self.settle(now) if self.work else []
+        granted: list[C] = []
+        if self.work or self.refills:
+            self.check_request(claim, path, now)  # what is granted next has to be returned
+            granted = self.settle(now)
         if self.try_request(claim, path, now):
             granted.append(claim)
             return granted
@@ -193,27 +229,31 @@ class PathLedger(BaseLedger[C]):
 
     def try_request(self, claim: C, path: Path, now: float = 0.0) -> bool:
         """Grant ``claim`` what it needs if rule 2 allows it; else take nothing."""
-        if self.closed:
-            raise SemaphoreClosed("the ledger is closed")
-        needs = claim.needs
-        if path in self.groups and needs is None:
-            return False
-        nodes = self._nodes(path, now)
-        if needs is not None and self.unfit(needs, path) is not None:
-            raise ValueError(f"{needs} needed of {path}: that can never be granted")
+        nodes = self.check_request(claim, path, now)
         if path in self.groups:
             return False
+        needs = claim.needs
         for node in nodes:
             need = 1 if needs is None else needs[node.tier]
-            if not node.has_room(need) or node.first_parked() is not None:
+            if not node.has_room(need, now) or node.first_parked() is not None:
                 return False
-        number = self._take(claim, nodes)
-        if not number:
+        number = self._take(claim, nodes, now)
+        if number is None:
             return False
         claim.nodes = nodes
         self.last_ticket += 1
         self._file(claim, number, now)
         return True
+
+    def check_request(self, claim: C, path: Path, now: float) -> list[Any]:
+        """Raise what `request` raises, or return the nodes of a path."""
+        if self.closed:
+            raise SemaphoreClosed("the ledger is closed")
+        nodes = self._nodes(path, now)
+        needs = claim.needs
+        if needs is not None and self.unfit(needs, path) is not None:
+            raise ValueError(f"{needs} needed of {path}: that can never be granted")
+        return nodes
 
     def learn(self, tier: int, key: Hashable, value: int, now: float = 0.0) -> None:
         """Make a key known, with ``value`` unless it has one; it is idle then."""
@@ -224,7 +264,7 @@ class PathLedger(BaseLedger[C]):
     def unfit(self, needs: Sequence[int], path: Path) -> TierNodes | None:
         """The first tier that can never give so much to a path."""
         for tier, key, need in zip(self.tiers, path, needs, strict=True):
-            if need > (tier.value_of(key) or UNLIMITED):
+            if need > tier.most(key):
                 return tier
         return None
 
@@ -233,7 +273,7 @@ class PathLedger(BaseLedger[C]):
         claim = self.holders.pop(key, None)
         if claim is not None:
             self._free(claim, now)
-        return self.settle(now) if self.work else []
+        return self._serve(now)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take a waiter out; one that does not wait is left alone."""
@@ -245,26 +285,26 @@ class PathLedger(BaseLedger[C]):
             claim = self.waiting.get(key)
             if claim is not None:
                 self._leave(claim, now)
-        return self.settle(now) if self.work else []
+        return self._serve(now)
 
     def resize(
-        self, tier: int, value: int, key: Hashable = None, now: float = 0.0, *, one: bool = False
+        self,
+        tier: int,
+        value: int | Rate,
+        key: Hashable = None,
+        now: float = 0.0,
+        *,
+        one: bool = False,
     ) -> tuple[list[C], list[C]]:
         """Change the value of a tier, or with ``one`` that of one key.
 
         Returns the waiters that can never fit now, and who is granted now.
         """
-        which = self.tiers[tier]
-        if one:
-            which.own_values[key] = value
-            nodes: Iterable[Node] = [which.nodes[key]] if key in which.nodes else []
-        else:
-            which.value = value
-            nodes = which.nodes.values()
         self.attention = True
-        for node in nodes:
-            node.value = which.value_of(node.key) or UNLIMITED
-            self.unbalanced.add(node)
+        nodes = self.tiers[tier].change(value, key, now, one=one)
+        self.unbalanced.update(node for node in nodes if isinstance(node, Node))
+        if isinstance(value, Rate):
+            self._settle_for = max(self._settle_for, value.per)
         refused = [
             claim
             for claim in self.waiting.values()
@@ -287,10 +327,64 @@ class PathLedger(BaseLedger[C]):
         self.closed = False
         self._lower_attention()
 
-    def look_after(self, nodes: Iterable[Node]) -> None:
+    def charge(self, key: Hashable, costs: Mapping[int, int], now: float = 0.0) -> list[C]:
+        """Correct what a holder, or one that has ended lately, took of rates, by their tiers.
+
+        What it took too much goes back, what it took too little becomes debt. Who is granted
+        now is returned.
+
+        Raises:
+            LookupError: nobody knows it, or not any more.
+        """
+        self._forget_recent(now)
+        claim = self.holders.get(key) or self.recent.get(key)
+        if claim is None or claim.needs is None:
+            raise LookupError(key)
+        needs = [*claim.needs]
+        for index, actual in costs.items():
+            which = self.tiers[index]
+            key_there = claim.nodes[index].key
+            # It may have been full, and forgotten.
+            node = which.nodes.get(key_there) or which.make(key_there, now)
+            node.charge(actual - needs[index], now)
+            needs[index] = actual
+            self._look_at(node)
+        claim.needs = (*needs,)
+        return self._serve(now)
+
+    def refund(self, claim: C, now: float = 0.0) -> None:
+        """Give back what was taken of rates for a grant that nobody has seen, or will see."""
+        if self.refills is None:
+            return
+        assert claim.needs is not None
+        for node, need in zip(claim.nodes, claim.needs, strict=True):
+            if isinstance(node, RateNode):
+                node.charge(-need, now)
+                self._look_at(node)
+        self.recent.pop(claim.key, None)
+
+    def refill_tier(self, tier: int, key: Hashable = None, now: float = 0.0) -> list[C]:
+        """Forgive the debt of a key of a rate, or fill its bucket: who is granted now."""
+        node = self.tiers[tier].nodes.get(key)
+        if node is not None:
+            node.fill(now)
+            self._look_at(node)
+        return self._serve(now)
+
+    def next_deadline(self) -> float:
+        return min(super().next_deadline(), self.next_refill())
+
+    def next_refill(self) -> float:
+        """When somebody who waits for time alone may have waited long enough."""
+        refills = self.refills
+        while refills and refills[0][0] != refills[0][2].refill_at:
+            heappop(refills)
+        return refills[0][0] if refills else NEVER
+
+    def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
         for node in nodes:
-            if node in self.unbalanced:
+            if isinstance(node, Node) and node in self.unbalanced:
                 node.balance()
                 if node.is_balanced:
                     self.unbalanced.discard(node)
@@ -302,13 +396,18 @@ class PathLedger(BaseLedger[C]):
         """Go on with what is unfinished, by rule 4, and return who is granted."""
         granted: list[C] = []
         work, looks = self.work, LOOKS
+        if self.refills:
+            self._look_at_refilled(now)
         while work and looks:
             ticket, node = heappop(work)
             if node.look != ticket:
                 continue  # it has been put there with an older head since
             node.look = None
             first = node.first_parked()
-            if first is None or not node.has_room(first.need(node), first):
+            if first is None:
+                continue
+            if not node.has_room(first.need(node), now, first):
+                self._look_when_refilled(node, first)
                 continue
             if first.ticket == ticket:
                 looks -= 1
@@ -337,8 +436,11 @@ class PathLedger(BaseLedger[C]):
         which = self.tiers[tier]
         too_many = 0
         if keep_at_most is not None:
-            claims = (*self.holders.values(), *self.waiting.values())
-            busy = len({claim.nodes[tier] for claim in claims})
+            if isinstance(which, RateTier):
+                busy = sum(node.used > now or node.waiting > 0 for node in which.nodes.values())
+            else:
+                claims = (*self.holders.values(), *self.waiting.values())
+                busy = len({claim.nodes[tier] for claim in claims})
             too_many = len(which.nodes) - busy - keep_at_most
         return which.forget(now, now - older_than, too_many, looks)
 
@@ -353,46 +455,81 @@ class PathLedger(BaseLedger[C]):
 
     # ---------------------------------------------------------- the own steps
 
-    def _nodes(self, path: Path, now: float) -> list[Node]:
+    def _nodes(self, path: Path, now: float) -> list[Any]:
         return [
             tier.nodes.get(key) or tier.make(key, now)
             for tier, key in zip(self.tiers, path, strict=True)
         ]
 
-    def _take(self, claim: C, nodes: Sequence[Node]) -> int:
-        """Take what a claim needs of each node; its slot number, or 0 if one had too little."""
+    def _take(self, claim: C, nodes: Sequence[Any], now: float) -> int | None:
+        """Take what a claim needs of each node; its slot number, or None if one had too little.
+
+        Without any slots the number is 0.
+        """
         if claim.needs is not None:
-            return self._take_several(claim, nodes, claim.needs)
+            return self._take_several(claim, nodes, claim.needs, now)
         number = 0
-        for count, node in enumerate(nodes):
+        for taken_of, node in enumerate(nodes):
             taken = node.take_one()
             if taken is None:  # a taker on the quick lane was faster
-                for other in nodes[:count]:
+                for other in nodes[:taken_of]:
                     other.put_back_one(number)
-                return 0
+                return None
             number = taken
         return number
 
-    def _take_several(self, claim: C, nodes: Sequence[Node], needs: Sequence[int]) -> int:
-        taken: Sequence[range] = ()
-        for count, (node, need) in enumerate(zip(nodes, needs, strict=True)):
-            taken = node.take(need)
-            if not taken:
-                for other, others_need in zip(nodes[:count], needs, strict=False):
+    def _take_several(
+        self, claim: C, nodes: Sequence[Any], needs: Sequence[int], now: float
+    ) -> int | None:
+        number = 0
+        for index, (node, need) in enumerate(zip(nodes, needs, strict=True)):
+            taken = node.take(need, now)
+            if not taken:  # of a ledger without rates: only there is a quick lane
+                for other, others_need in zip(nodes[:index], needs, strict=False):
                     other.put_back(others_need, ())
-                return 0
-        claim.ranges = taken
-        return taken[0].start
+                return None
+            if index == self._widest:
+                claim.ranges = taken
+                number = taken[0].start
+        return number
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
         self._free(claim, now)
-        return self.settle(now) if self.work else []
+        return self._serve(now)
+
+    def _serve(self, now: float) -> list[C]:
+        """Go on if there is something to go on with."""
+        return self.settle(now) if self.work or self.refills else []
+
+    def _file(self, claim: C, number: int, now: float) -> None:
+        if self._widest is not None:
+            super()._file(claim, number, now)
+            return
+        # Of rates alone nothing is held.
+        claim._slot_number = number
+        if self.deadlines is not None:
+            self.deadlines.discard(claim.key)
+        self._remember(claim, now)
+
+    def _remember(self, claim: C, now: float) -> None:
+        """Remember one that ends, for corrections of what it took of rates."""
+        self._forget_recent(now)
+        self.recent[claim.key] = Ended(now + self._settle_for, claim.nodes, claim.needs)
+
+    def _forget_recent(self, now: float) -> None:
+        recent = self.recent
+        while recent and next(iter(recent.values())).until <= now:
+            recent.popitem(last=False)
 
     def _free(self, claim: C, now: float) -> None:
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
+        if self.refills is not None:
+            self._remember(claim, now)
         for node in claim.nodes:
+            if not isinstance(node, Node):
+                continue  # what was taken of a rate comes back by time
             node.used = now
             if claim.needs is None:
                 node.put_back_one(claim._slot_number)
@@ -404,6 +541,8 @@ class PathLedger(BaseLedger[C]):
         self.look_after(claim.nodes)
 
     def _lower_attention(self) -> None:
+        if self.refills is not None:
+            return  # what comes back by time comes back under the lock
         if not self.groups and not self.unbalanced and not self.closed:
             self.attention = not QUICK_LANE
 
@@ -414,7 +553,7 @@ class PathLedger(BaseLedger[C]):
             group = Group(path, tuple(self._nodes(path, now)))
             group.ticket = self.last_ticket + 1
             group.needs = claim.needs
-            at = group.lacks() or next((n for n in group.nodes if n.first_parked()), None)
+            at = group.lacks(now) or next((n for n in group.nodes if n.first_parked()), None)
             if at is None:
                 return False
             self.groups[path] = group
@@ -441,10 +580,12 @@ class PathLedger(BaseLedger[C]):
         if was_head:
             if group.waiters:
                 self._park(group, at)
-            if at.has_room(1):  # too little for the head that left, but not for those behind it
+            if not isinstance(at, Node) or at.has_room(
+                1, now
+            ):  # too little for the head that left, but not for those behind it
                 self._look_at(at)
         for node in group.nodes:
-            node.used = now
+            node.used = max(node.used, now)
         self._lower_attention()
 
     def _take_out(self, claim: C) -> None:
@@ -461,27 +602,52 @@ class PathLedger(BaseLedger[C]):
         group.ticket = head.ticket
         group.needs = head.needs
 
-    def _park(self, group: Group, node: Node) -> None:
+    def _park(self, group: Group, node: BaseNode) -> None:
         group.parked_at = node
         node.park(group)
+        if node.first_parked() is group:
+            self._look_when_refilled(node, group)
 
-    def _look_at(self, node: Node) -> None:
+    def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
+        """Look at a rate node again when there will be room for its oldest head."""
+        if not isinstance(node, RateNode):
+            return
+        assert self.refills is not None
+        when = node.ready_at(first.need(node), first)
+        if when != node.refill_at:
+            node.refill_at = when
+            if when < NEVER:
+                heappush(self.refills, (when, next(_pushes), node))
+
+    def _look_at_refilled(self, now: float) -> None:
+        refills = self.refills
+        assert refills is not None
+        while refills and (refills[0][0] <= now or refills[0][0] != refills[0][2].refill_at):
+            when, _, node = heappop(refills)
+            if when == node.refill_at:
+                node.refill_at = NEVER
+                self._look_at(node)
+
+    def _look_at(self, node: BaseNode) -> None:
         """Put a node that may have got a slot among those to be looked at."""
         first = node.first_parked()
-        if first is not None and (node.look is None or first.ticket < node.look):
+        if first is None:
+            if isinstance(node, RateNode):
+                node.refill_at = NEVER
+        elif node.look is None or first.ticket < node.look:
             node.look = first.ticket
             heappush(self.work, (first.ticket, node))
 
-    def _examine(self, group: Group, here: Node, now: float, granted: list[C]) -> None:
+    def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
         """Grant the head of a group, or park it where it lacks something."""
-        lacking = group.lacks()
+        lacking = group.lacks(now)
         while lacking is None:
             claim: C = next(iter(group.waiters.values()))
-            number = self._take(claim, group.nodes)
-            if number:
+            number = self._take(claim, group.nodes, now)
+            if number is not None:
                 self._grant(claim, number, here, now, granted)
                 return
-            lacking = group.lacks()
+            lacking = group.lacks(now)
         narrower = group.nodes[: group.nodes.index(lacking)]
         if group.keeps:
             self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
@@ -489,18 +655,20 @@ class PathLedger(BaseLedger[C]):
             self._keep(group, narrower)
         self._park(group, lacking)
 
-    def _grant(self, claim: C, number: int, here: Node, now: float, granted: list[C]) -> None:
+    def _grant(self, claim: C, number: int, here: BaseNode, now: float, granted: list[C]) -> None:
         group = claim.group
         for node in group.keeps:
             node.kept_for, node.kept = None, 0  # it is taken now
+            if isinstance(node, RateNode):
+                self._look_at(node)  # those who wait there wait for another time
         group.keeps = []
         self._file(claim, number, now)
         self._take_out(claim)
         if group.waiters:
-            self._park(group, group.lacks() or here)
+            self._park(group, group.lacks(now) or here)
         granted.append(claim)
 
-    def _keep(self, group: Group, narrower: Iterable[Node]) -> None:
+    def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
         for node in narrower:
             if node.kept_for is None and node.value != UNLIMITED:
                 node.kept_for, node.kept = group, group.need(node)
@@ -508,7 +676,7 @@ class PathLedger(BaseLedger[C]):
             elif node.kept_for is not group and node.value != UNLIMITED:
                 return
 
-    def _drop_keeps(self, group: Group, which: list[Node]) -> None:
+    def _drop_keeps(self, group: Group, which: list[BaseNode]) -> None:
         group.keeps = [node for node in group.keeps if node not in which]
         for node in which:
             node.kept_for, node.kept = None, 0

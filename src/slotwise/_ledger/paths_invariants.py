@@ -9,11 +9,13 @@ from typing import Any
 
 from slotwise._ledger import paths
 from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, PathClaim
 from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateNode
 
 
-def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
+def check(ledger: PathLedger[Any], now: float = 0.0, *, resized: bool = False) -> None:
     """Raise AssertionError naming the invariant that does not hold.
 
     ``resized``: a limit was changed while somebody waited, which loosens P2 and P4.
@@ -21,39 +23,61 @@ def check(ledger: PathLedger[Any], *, resized: bool = False) -> None:
     holders, waiters = list(ledger.holders.values()), list(ledger.waiting.values())
     for tier in ledger.tiers:
         for key, node in tier.nodes.items():
-            held = sum(_need(claim, node) for claim in holders if node in claim.nodes)
             waiting = sum(node in claim.nodes for claim in waiters)
-            assert (node.in_use, node.waiting) == (held, waiting), f"P1: {key}"
+            assert node.waiting == waiting, f"P1: {key}"
+            if isinstance(node, RateNode):
+                _check_bucket(ledger, node)
+                continue
+            held = sum(_need(claim, node) for claim in holders if node in claim.nodes)
+            assert node.in_use == held, f"P1: {key}"
             assert resized or node.in_use <= node.value, f"P2: {node.in_use} held of {key}"
             if node.kept_for is not None:
                 _check_keep(ledger, node, node.kept_for, resized)
     for claim in [*holders, *waiters]:
         for tier, node in zip(ledger.tiers, claim.nodes, strict=True):
+            if isinstance(node, RateNode) and claim in holders:
+                continue  # a full bucket is forgotten, whoever took something of it
             assert tier.nodes.get(node.key) is node, f"P1: {node.key} was forgotten"
     for group in ledger.groups.values():
         at = group.parked_at
         assert at in group.nodes, "P3: parked elsewhere"
         first = at.first_parked()
         assert first is not None, "P3: nobody is parked there"
-        is_blocked = first.ticket < group.ticket or not at.has_room(group.need(at), group)
+        is_blocked = first.ticket < group.ticket or not at.has_room(group.need(at), now, group)
         assert is_blocked or at.look is not None, f"P3: {group.path} fits"
         assert at.has_parked(group), "P3: not to be found where it is parked"
         tickets = [claim.ticket for claim in group.waiters.values()]
         assert tickets == sorted(tickets), "P5: out of order"
         assert group.ticket == tickets[0], "P5: not its head's ticket"
     nodes = [node for tier in ledger.tiers for node in tier.nodes.values()]
-    unbalanced = {node for node in nodes if not node.is_balanced}
+    unbalanced = {node for node in nodes if isinstance(node, Node) and not node.is_balanced}
     assert unbalanced <= ledger.unbalanced, "P6: nobody balances it"
     assert not (ledger.closed and waiters), "P7: somebody waits on a closed ledger"
-    careful = bool(waiters) or bool(unbalanced) or ledger.closed or not QUICK_LANE
+    careful = (
+        ledger.refills is not None
+        or bool(waiters)
+        or bool(unbalanced)
+        or ledger.closed
+        or not QUICK_LANE
+    )
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"
     assert sum(len(group.waiters) for group in ledger.groups.values()) == len(waiters)
-    for node in ledger.tiers[-1].nodes.values():
+    widest = [ledger.tiers[ledger._widest]] if ledger._widest is not None else []
+    for node in (node for tier in widest for node in tier.nodes.values()):
         _check_numbers(node, [claim for claim in holders if node in claim.nodes])
 
 
 def _need(claim: PathClaim, node: Node) -> int:
     return 1 if claim.needs is None else claim.needs[node.tier]
+
+
+def _check_bucket(ledger: PathLedger[Any], node: RateNode) -> None:
+    assert node.level <= node.rate.full, "P9: more than full"
+    first = node.first_parked()
+    if first is not None and node.look is None and node.refill_at == NEVER:
+        lacking = node.ready_at(first.need(node), first)
+        assert lacking == NEVER, f"P9: nobody looks at {node.key} when it is refilled"
+    assert ledger.refills is not None
 
 
 def _check_numbers(node: Node, holders: list[Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from slotwise._core.paths import TierSpec, needs_by_name
+from slotwise._core.paths import TierSpec, needs_by_name, slots_needed
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
@@ -102,7 +102,7 @@ class _Show:
         pairs = zip(specs, lease.path, strict=True)
         return Claimant(
             lease.acquisition_id,
-            1 if lease.needs is None else lease.needs[-1],
+            slots_needed(specs, lease.needs),
             self._since(lease),
             self._host,
             self._pid,

@@ -7,7 +7,7 @@ as a MemoryAcquisition is, and for the same reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +20,17 @@ from slotwise.memory._ids import next_key
 
 if TYPE_CHECKING:
     from slotwise.memory._paths import MemoryPaths
+
+
+class _Done:
+    """Done already; it may be awaited all the same."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+_DONE = _Done()
 
 
 class MemoryPathAcquisition(BaseAcquisition, PathClaim):
@@ -37,6 +48,17 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     label: str  # what the slots are for; not set if nobody said it
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
+
+    @property
+    def waited(self) -> float:
+        return getattr(self, "_waited", 0.0)
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        self.paths.check_costs(costs)
+        if self.key is None:
+            raise messages.context_not_yet_entered(self._title)
+        self.paths.charge(self.key, costs)
+        return _DONE
 
     @property
     def _title(self) -> str:

@@ -7,12 +7,19 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappush
-from typing import cast
+from math import floor
+from typing import Any, cast
 
 from slotwise._core.closing import Closure
-from slotwise._core.messages import display, no_slot, occupancy, too_many_slots
+from slotwise._core.messages import (
+    cost_above_burst,
+    display,
+    no_slot,
+    occupancy,
+    too_many_slots,
+)
 from slotwise._core.paths import (
     KeyStats,
     NodeStats,
@@ -21,9 +28,11 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
 )
+from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Node, TierNodes
 from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateNode, RateTier
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
@@ -33,6 +42,10 @@ from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 
 _log = logging.getLogger("slotwise.memory")
+
+# Those with rates and a name, until they are full: what was taken is not forgotten when nobody
+# has an object of the name.
+unfilled: dict[str, PathTracker] = {}
 
 
 class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
@@ -90,6 +103,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         claim._slot_number = 0  # until it is granted
 
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
+        self.check_request(claim, claim.path, now)  # what is granted next has to be returned
         granted = self.settle(now)
         if self.try_request(claim, claim.path, now):
             granted.append(claim)
@@ -102,6 +116,46 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         granted = self.request(claim, claim.path, now, wait_until=until)
         self.trim(now)  # it may have brought a new key
         return granted
+
+    def _after_change(
+        self, granted: list[MemoryPathAcquisition], now: float
+    ) -> list[MemoryPathAcquisition]:
+        for claim in granted:
+            claim._waited = now - getattr(claim, "since", now)
+        if self.refills is not None:
+            if self.name is not None:
+                unfilled[self.name] = self
+            self._ring_by(self.next_refill())
+        return super()._after_change(granted, now)
+
+    # ------------------------------------------------------------- rates
+
+    def correct(self, key: int, costs: Mapping[int, int]) -> list[MemoryPathAcquisition]:
+        """Correct what an acquisition took of rates, *in the section*: who is granted now."""
+        now = clock.now()
+        return self._after_change(self.charge(key, costs, now), now)
+
+    def fill(self, index: int, key: str | None) -> list[MemoryPathAcquisition]:
+        """Fill a bucket, *in the section*: who is granted now."""
+        now = clock.now()
+        return self._after_change(self.refill_tier(index, key, now), now)
+
+    def has_used_rates(self, now: float) -> bool:
+        """Whether a bucket is not full."""
+        rates = [tier for tier in self.tiers if isinstance(tier, RateTier)]
+        return any(node.used > now for tier in rates for node in tier.nodes.values())
+
+    def _withdraw(self, claim: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
+        if self.refills is None or claim.key in self.waiting:
+            return super()._withdraw(claim)
+        # Nobody has seen the grant: the buckets are as if there had been none.
+        now = clock.now()
+        held = self.holders.pop(claim.key, None)
+        if held is not None:
+            self._free(held, now)
+        if claim.key in self.recent:
+            self.refund(claim, now)
+        return self._after_change(self._serve(now), now)
 
     # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
@@ -166,8 +220,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             spec.name: TierStats(
                 sum(node.in_use for _, node in of_tier),
                 waiting,
-                tier.value or 0,
+                _shown(tier.value),
                 _keys(tier, of_tier) if spec.keyed else {},
+                *(() if spec.keyed else _level(tier, tier.nodes.get(None))),
             )
             for spec, tier, of_tier in zip(self.specs, self.tiers, nodes, strict=True)
         }
@@ -178,16 +233,21 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._reopen_perhaps()
         found = []
         for tier, key in zip(self.tiers, path, strict=True):
-            node, value = tier.nodes.get(key), tier.value_of(key) or 0
+            node, value = tier.nodes.get(key), _shown(tier.value_of(key))
             if node is None:
                 found.append(NodeStats(0, 0, value))
+            elif isinstance(node, RateNode):
+                left = floor(_level(tier, node)[0])
+                found.append(NodeStats(value - min(left, value), node.waiting, value, node.kept))
             else:
                 is_waited_for = node.first_parked() is not None
                 kept = max(value - node.in_use, 0) if is_waited_for else node.kept
                 found.append(NodeStats(node.in_use, node.waiting, value, kept))
         return PathStats(tuple(found), self.closed, self.closure)
 
-    def change_value(self, index: int, value: int, key: str | None) -> list[MemoryPathAcquisition]:
+    def change_value(
+        self, index: int, value: int | Rate, key: str | None
+    ) -> list[MemoryPathAcquisition]:
         """Change the value of a tier or of one key, *in the section*: whose wait this ends."""
         now = clock.now()
         refused, granted = self.resize(index, value, key, now, one=key is not None)
@@ -251,7 +311,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         for spec, tier, key in zip(self.specs, self.tiers, claim.path, strict=True):
             node = tier.nodes.get(key)
             need = 1 if claim.needs is None else claim.needs[tier.index]
-            if node is not None and (not node.has_room(need) or node.first_parked() is not None):
+            if node is not None and (
+                not node.has_room(need, clock.now()) or node.first_parked() is not None
+            ):
+                if isinstance(node, RateNode):
+                    where = _what_is_left(_which(spec, key), node, need)
+                    break
                 full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
                 where = f"{_which(spec, key)}: {full}"
                 if node.in_use + need <= node.value:
@@ -268,18 +333,46 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             return None
         key = claim.path[tier.index]
         which = f"{_which(self.specs[tier.index], key)} of {self.title}"
-        return too_many_slots(which, needs[tier.index], tier.value_of(key) or 0)
+        if isinstance(tier, RateTier):
+            return cost_above_burst(which, needs[tier.index], tier.value_of(key))
+        return too_many_slots(which, needs[tier.index], _shown(tier.value_of(key)))
+
+
+def _what_is_left(which: str, node: RateNode, need: int) -> str:
+    left = node.level / node.rate.unit
+    return (
+        f"{which}: {left:.1f} left of {node.rate}, and {need} needed, {node.waiting} others waiting"
+    )
+
+
+def _level(tier: TierNodes, node: RateNode | None) -> tuple[float, ...]:
+    """The level of a bucket, and in how many seconds it is full; nothing if it is none."""
+    if not isinstance(tier, RateTier):
+        return ()
+    if node is None:
+        return float(_shown(tier.value)), 0.0
+    now = clock.now()
+    level = node.level_at(now)
+    return level / node.rate.unit, (node.rate.full - level) / node.rate.gain / 1_000_000
+
+
+def _shown(value: int | Rate | None) -> int:
+    """A value as statistics show it: 0 for no limit, the burst of a rate."""
+    return value.burst if isinstance(value, Rate) else value or 0
 
 
 def _which(spec: TierSpec, key: object) -> str:
     return f"{spec.name} {key!r}" if spec.keyed else spec.name
 
 
-def _keys(tier: TierNodes, nodes: Sequence[tuple[Hashable, Node]]) -> dict[str, KeyStats]:
-    idle = KeyStats(0, 0, tier.value or 0)  # one for all of them: they are the most
+def _keys(tier: TierNodes, nodes: Sequence[tuple[Hashable, Any]]) -> dict[str, KeyStats]:
+    idle = KeyStats(0, 0, _shown(tier.value))  # one for all of them: they are the most
+    each = not isinstance(tier.value, int)
     return {
-        cast("str", key): KeyStats(node.in_use, node.waiting, tier.value_of(key) or 0)
-        if node.in_use or node.waiting or key in tier.own_values or tier.value is None
+        cast("str", key): KeyStats(
+            node.in_use, node.waiting, _shown(tier.value_of(key)), *_level(tier, node)
+        )
+        if node.in_use or node.waiting or key in tier.own_values or each
         else idle
         for key, node in nodes
     }

@@ -5,14 +5,16 @@ It waits; who gets what is decided by the ledger in the tracker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import messages
+from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
-from slotwise._core.messages import closed_error
+from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._ledger.path_nodes import ValueUnknown
 from slotwise._wait import clock
@@ -22,13 +24,13 @@ from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import _inspect, _log
 from slotwise.memory._base_acquisition import running_task
-from slotwise.memory._ids import key_of, next_key
+from slotwise.memory._ids import id_of, key_of, next_key
 from slotwise.memory._path_acquisition import (
     LargeMemoryPathAcquisition,
     MemoryPathAcquisition,
     TimedMemoryPathAcquisition,
 )
-from slotwise.memory._path_tracker import PathTracker
+from slotwise.memory._path_tracker import PathTracker, unfilled
 from slotwise.memory._waiting import Waiting
 
 # How many idle keys are forgotten in one go, so that nobody waits long for the lock.
@@ -229,10 +231,37 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         lease.lost.set(messages.KICKED)
         return True
 
-    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self.resize_sync(tier, value, key)
 
-    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        self.check_costs(costs)
+        key = key_of(acquisition_id)
+        if key is None:
+            raise unknown_acquisition(self._tracker.title, acquisition_id)
+        self.charge(key, costs)
+
+    def check_costs(self, costs: Mapping[str, int]) -> None:
+        """Raise unless these are the names of rates, with what may be taken of them."""
+        rates = [spec.name for spec in self._specs if isinstance(spec.value, Rate)]
+        for name, cost in costs.items():
+            if name not in rates:
+                raise TypeError(f"{name!r} is not a rate of {self._tracker.title}")
+            check_limit(f"the cost of {name!r}", cost)
+
+    def charge(self, key: int, costs: Mapping[str, int]) -> None:
+        """Correct what an acquisition has taken of rates."""
+        tracker = self._tracker
+        by_index = {self._index(name): cost for name, cost in costs.items()}
+        try:
+            tracker.change(tracker.correct, key, by_index)
+        except LookupError:
+            raise unknown_acquisition(tracker.title, id_of(key)) from None
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:
+        self._tracker.change(self._tracker.fill, self._index(tier), key)
+
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
 
     async def close(self) -> None:
@@ -302,6 +331,8 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
     """The tracker behind a name, *in the section*, or a new one."""
     if name is None:
         return PathTracker(tiers, None)
+    for other in [key for key, each in unfilled.items() if not each.has_used_rates(clock.now())]:
+        del unfilled[other]
     tracker = _named.get(name)
     if tracker is None or tracker.ended:
         predecessor = None if tracker is None else tracker.last_held

@@ -22,7 +22,7 @@ def read_path_stats(
     if len(numbers) == 4 * len(path):
         nodes = tuple(NodeStats(*numbers[at : at + 4]) for at in range(0, len(numbers), 4))
     else:  # nobody is there
-        nodes = tuple(NodeStats(0, 0, tier.value) for tier in tiers)
+        nodes = tuple(NodeStats(0, 0, tier.slots) for tier in tiers)
     return PathStats(nodes, closed_here, closure)
 
 

@@ -39,7 +39,7 @@ async def collect(
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
-    values = [tier.value for tier in tiers]
+    values = [tier.slots for tier in tiers]
     if texts and texts.count(b",") == len(values) - 1:  # not somebody else's tiers
         values = [int(each) for each in texts.split(b",")]
     keys = _by_key(tiers, values, records, idle)

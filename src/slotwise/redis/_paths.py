@@ -15,6 +15,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
@@ -74,7 +75,7 @@ class RedisPaths(RedisLimit, PathBackend):
     ) -> None:
         self._tiers = tuple(tiers)
         for tier in self._tiers:
-            check_max_value(tier.value)
+            check_max_value(tier.slots)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
         self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
         if check_name(name) is None:
@@ -90,7 +91,7 @@ class RedisPaths(RedisLimit, PathBackend):
             for tier in self._tiers
         )
         self._declared = ",".join(str(tier.value) for tier in self._tiers)
-        limited = [tier.value for tier in self._tiers if tier.value]
+        limited = [tier.slots for tier in self._tiers if tier.value]
         self._value = limited[-1] if limited else 0
         self._set_up(
             name,
@@ -254,12 +255,13 @@ class RedisPaths(RedisLimit, PathBackend):
     def kick_sync(self, acquisition_id: str) -> bool:
         return self._run_blocking(self.kick(acquisition_id))
 
-    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there.
 
         Raises:
             ValueConflict: the name is in use with other tiers or values.
         """
+        assert isinstance(value, int)
         check_max_value(value)
         index = self._indexes[tier]
         node = "" if key is None else write_node(index, key)
@@ -279,7 +281,7 @@ class RedisPaths(RedisLimit, PathBackend):
             if not go_on:
                 return
 
-    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._run_blocking(self.resize(tier, value, key))
 
     async def forget_idle(

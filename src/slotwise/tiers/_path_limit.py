@@ -6,7 +6,7 @@ Nothing here waits or decides: the backend of the tiers does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.copying import Recipe
@@ -14,19 +14,21 @@ from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 
 if TYPE_CHECKING:
-    from slotwise._core.paths import Path
+    from slotwise._core.paths import Needs, Path
     from slotwise.tiers._tiers import Tiers
 
 
 class PathLimit(Limit):
     """A path through tiers, for fixed keys; made by `Tiers.at` alone."""
 
-    __slots__ = ("_does_io", "_path", "_tiers")
+    __slots__ = ("_does_io", "_needs", "_path", "_tiers")
 
-    def __init__(self, tiers: Tiers, path: Path) -> None:
+    def __init__(self, tiers: Tiers, path: Path, needs: Needs | None = None) -> None:
+        """``needs``: what it takes of rates, where there are any."""
         super().__init__()
         self._tiers = tiers
         self._path = path
+        self._needs = needs
         self._does_io = tiers._does_io
 
     @property
@@ -50,7 +52,12 @@ class PathLimit(Limit):
     def _recipe(self) -> Recipe | None:
         if self._tiers._recipe() is None:
             return None
-        return Recipe(PathLimit, (self._tiers, self._path), {})
+        return Recipe(PathLimit, (self._tiers, self._path, self._needs), {})
+
+    def _needs_of(self, slots: Any) -> Any:
+        if self._needs is None:
+            return slots
+        return self._tiers._with_costs(slots, self._tiers._costs_in(self._needs))
 
     # ------------------------------------------------------------- acquiring
 
@@ -61,7 +68,7 @@ class PathLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
     ) -> AcquisitionResult:
-        return await self._tiers._acquire(self._path, slots, timeout, label)
+        return await self._tiers._acquire(self._path, self._needs_of(slots), timeout, label)
 
     def acquire_sync(
         self,
@@ -70,17 +77,17 @@ class PathLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
     ) -> AcquisitionResult:
-        return self._tiers._acquire_sync(self._path, slots, timeout, label)
+        return self._tiers._acquire_sync(self._path, self._needs_of(slots), timeout, label)
 
     async def try_acquire(
         self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
-        return await self._tiers._try_acquire(self._path, slots, label)
+        return await self._tiers._try_acquire(self._path, self._needs_of(slots), label)
 
     def try_acquire_sync(
         self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
-        return self._tiers._try_acquire_sync(self._path, slots, label)
+        return self._tiers._try_acquire_sync(self._path, self._needs_of(slots), label)
 
     def cm(
         self,
@@ -89,7 +96,7 @@ class PathLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
     ) -> AcquisitionContext:
-        return self._tiers._cm(self._path, slots, timeout, label)
+        return self._tiers._cm(self._path, self._needs_of(slots), timeout, label)
 
     # ------------------------------------------------------------- releasing
 

@@ -34,6 +34,7 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
 )
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
@@ -351,10 +352,12 @@ class StagedPaths(PathBackend):
 
     # ----------------------------------------------------------- controlling
 
-    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        assert isinstance(value, int)
         await self._resize(tier, value, key, sync=False)
 
-    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        assert isinstance(value, int)
         _run(self._resize(tier, value, key, sync=True))
 
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:

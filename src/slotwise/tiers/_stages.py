@@ -68,7 +68,7 @@ class Stage:
         self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = name
-        self._value = None if spec.by_key else value_for(spec.value)
+        self._value = None if spec.by_key else value_for(spec.slots)
         self._own_values: dict[str | None, int] = {}
         self._keys: dict[str | None, StageKey] = {}
         if not spec.keyed:

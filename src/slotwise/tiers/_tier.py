@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from slotwise._core.arguments import check_limit
 from slotwise._core.paths import TierSpec
+from slotwise._core.rates import Rate
 from slotwise._core.redaction import redacted_repr
 
 # Parameters of `Tiers.acquire` that can't be keys too.
-RESERVED = frozenset({"self", "slots", "timeout", "label"})
+RESERVED = frozenset({"self", "slots", "timeout", "label", "costs", "priority", "on_full"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,18 @@ class Tier:
     same. The name of a keyed tier is also the name of its argument. The value of a keyed
     tier may be a function of the key: each process calls it when a key appears that it
     doesn't remember, in the thread of whoever asks for a slot, so it must not block. While
-    the key is in use its value stays; that of `Tiers.resize` wins.
+    the key is in use its value stays; that of `Tiers.resize` wins. ``keyed`` may also be the
+    name of another tier, whose key it uses.
+
+    With a ``rate`` it has no slots: what is taken comes back by time alone. What one
+    acquisition takes is its cost, 1 by default; it is passed by the tier's name or, where
+    that is the name of a key, in ``costs``.
     """
 
     name: str
-    value: int | Callable[[str], int]
-    keyed: bool = False
+    value: int | Callable[[str], int] | None = None
+    keyed: bool | str = False
+    rate: Rate | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -38,9 +45,18 @@ class Tier:
                 f"a tier can't be called {redacted_repr(self.name)}: its name is that of a keyword"
                 f" argument"
             )
-        if not isinstance(self.keyed, bool):
-            raise TypeError(f"keyed must be True or False, not {redacted_repr(self.keyed)}")
-        if not callable(self.value):
+        if not isinstance(self.keyed, bool | str):
+            raise TypeError(
+                f"keyed must be True, False or the name of a tier, not {redacted_repr(self.keyed)}"
+            )
+        if self.rate is not None:
+            if not isinstance(self.rate, Rate):
+                raise TypeError(f"rate must be a Rate, not {redacted_repr(self.rate)}")
+            if self.value is not None:
+                raise TypeError(f"tier {self.name!r} can't have both a value and a rate")
+        elif self.value is None:
+            raise TypeError(f"tier {self.name!r} needs a value or a rate")
+        elif not callable(self.value):
             check_limit(f"the value of tier {self.name!r}", self.value)
         elif not self.keyed:
             raise TypeError(
@@ -49,6 +65,10 @@ class Tier:
 
     @property
     def spec(self) -> TierSpec:
+        keyed = bool(self.keyed)
+        key_of = self.keyed if isinstance(self.keyed, str) else None
         if callable(self.value):
-            return TierSpec(self.name, 0, self.keyed, by_key=True, value_of=self.value)
-        return TierSpec(self.name, self.value, self.keyed)
+            return TierSpec(self.name, 0, keyed, by_key=True, key_of=key_of, value_of=self.value)
+        value = self.rate or self.value
+        assert value is not None
+        return TierSpec(self.name, value, keyed, key_of=key_of)

@@ -24,7 +24,8 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
-from slotwise._core.paths import KeyStats, Needs, Path, TierStats
+from slotwise._core.paths import NO_RATES, KeyStats, Needs, Path, TierStats
+from slotwise._core.rates import Rate
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._urls import parsed
@@ -44,6 +45,13 @@ _ONE = 1
 
 # How many slots: of every tier, or by the names of tiers.
 Slots: TypeAlias = int | Mapping[str, int]
+
+
+class Resolved(tuple[int, ...]):
+    """What is needed of each tier, checked."""
+
+    __slots__ = ()
+
 
 _MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
 
@@ -115,7 +123,16 @@ class Tiers(SameWhenCopied):
             "max_idle_keys": max_idle_keys,
             "closed_error": closed_error,
         }
-        self._keyed = frozenset(tier.name for tier in tiers if tier.keyed)
+        # Those with keys of their own, those that use the key of another, and rates.
+        self._keyed = frozenset(tier.name for tier in tiers if tier.keyed is True)
+        self._key_of = {tier.name: tier.keyed for tier in tiers if isinstance(tier.keyed, str)}
+        self._rates = frozenset(tier.name for tier in tiers if tier.rate is not None)
+        self._named_costs = self._rates - self._keyed
+        for own, other in self._key_of.items():
+            if other not in self._keyed:
+                raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
+        if self._rates and not atomic:
+            raise TypeError("rates need atomic tiers")
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
@@ -200,12 +217,14 @@ class Tiers(SameWhenCopied):
 
     # ------------------------------------------------------------- acquiring
 
-    def at(self, **keys: str) -> PathLimit:
+    def at(self, *, costs: Mapping[str, int] | None = None, **keys: str | int) -> PathLimit:
         """Return the path of these keys as a `Limit`, for what takes any limit.
 
-        Its statistics are those of the tier with the fewest free slots.
+        Each acquisition takes the same costs of rates. Its statistics are those of the tier
+        with the fewest free slots.
         """
-        return PathLimit(self, self._path(keys))
+        path, needs = self._resolve(keys, 1, costs)
+        return PathLimit(self, path, needs if isinstance(needs, Resolved) else None)
 
     async def acquire(
         self,
@@ -213,27 +232,31 @@ class Tiers(SameWhenCopied):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        **keys: str,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
     ) -> AcquisitionResult:
         """Wait for slots of every tier.
 
         A wait that is cancelled or times out takes nothing.
 
         Args:
-            slots: how many of every tier; or a dict of tier names to how many, 1 of those
-                left out. All are granted together or none is.
+            slots: how many of every tier, except for rates; or a dict of tier names to how
+                many, 1 of those left out. All are granted together or none is.
             timeout: the longest wait in seconds, for all tiers together; 0 does not
                 wait, None waits forever. Left out, it is ``max_acquire_time``.
             label: what the slots are for; ``holders()`` and ``waiters()`` show it.
-            keys: the key of every keyed tier, by the tier's name.
+            costs: what it takes of rates, by the names of their tiers; 1 of those left out.
+            keys: the key of every keyed tier, by the tier's name; and the costs of rates that
+                have no keys of their own.
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
             SemaphoreClosed: closed before or during the wait.
             TypeError: a key is missing, unknown or not a str.
-            ValueError: ``slots`` is more than a tier has, now or after a `resize`.
+            ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
+                rate, now or after a `resize`.
         """
-        return await self._acquire(self._path(keys), slots, timeout, label)
+        return await self._acquire(*self._resolve(keys, slots, costs), timeout, label)
 
     def acquire_sync(
         self,
@@ -241,22 +264,33 @@ class Tiers(SameWhenCopied):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        **keys: str,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
-        return self._acquire_sync(self._path(keys), slots, timeout, label)
+        return self._acquire_sync(*self._resolve(keys, slots, costs), timeout, label)
 
     async def try_acquire(
-        self, slots: Slots = 1, *, label: str | None = None, **keys: str
+        self,
+        slots: Slots = 1,
+        *,
+        label: str | None = None,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
-        return await self._try_acquire(self._path(keys), slots, label)
+        return await self._try_acquire(*self._resolve(keys, slots, costs), label)
 
     def try_acquire_sync(
-        self, slots: Slots = 1, *, label: str | None = None, **keys: str
+        self,
+        slots: Slots = 1,
+        *,
+        label: str | None = None,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
-        return self._try_acquire_sync(self._path(keys), slots, label)
+        return self._try_acquire_sync(*self._resolve(keys, slots, costs), label)
 
     def cm(
         self,
@@ -264,16 +298,19 @@ class Tiers(SameWhenCopied):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        **keys: str,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition, good for one ``with`` block.
 
         The arguments, and what entering it raises, are those of `acquire`.
         """
-        return self._cm(self._path(keys), slots, timeout, label)
+        if costs is None and not self._rates:
+            return self._cm(self._path(keys), slots, timeout, label)
+        return self._cm(*self._resolve(keys, slots, costs), timeout, label)
 
     async def _acquire(
-        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
         needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
         try:
@@ -282,7 +319,7 @@ class Tiers(SameWhenCopied):
             self._reraise(closed)
 
     def _acquire_sync(
-        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
@@ -292,7 +329,7 @@ class Tiers(SameWhenCopied):
             self._reraise(closed)
 
     async def _try_acquire(
-        self, path: Path, slots: Slots, label: str | None
+        self, path: Path, slots: Slots | Resolved, label: str | None
     ) -> AcquisitionResult | None:
         needs = self._needs(slots)
         try:
@@ -301,7 +338,7 @@ class Tiers(SameWhenCopied):
             self._reraise(closed)
 
     def _try_acquire_sync(
-        self, path: Path, slots: Slots, label: str | None
+        self, path: Path, slots: Slots | Resolved, label: str | None
     ) -> AcquisitionResult | None:
         needs = self._needs(slots)
         try:
@@ -310,7 +347,7 @@ class Tiers(SameWhenCopied):
             self._reraise(closed)
 
     def _cm(
-        self, path: Path, slots: Slots, timeout: float | Unset | None, label: str | None
+        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionContext:
         if label is not None:
             check_label(label)
@@ -322,21 +359,61 @@ class Tiers(SameWhenCopied):
     def _slow_context(
         self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
     ) -> AcquisitionContext:
-        slots = 1 if needs is None else dict(zip(self._tiers, needs, strict=True))
+        slots = 1 if needs is None else Resolved(needs)
         return AcquiringContext(PathLimit(self, path), slots, timeout, label)
 
-    def _needs(self, slots: Slots) -> Needs | None:
+    def _resolve(
+        self, keys: dict[str, Any], slots: Slots, costs: Mapping[str, int] | None
+    ) -> tuple[Path, Slots | Resolved]:
+        """The path, and what is needed of each tier if there are rates."""
+        if not self._rates:
+            if costs is not None:
+                raise TypeError(NO_RATES)
+            return self._path(keys), slots
+        given = dict(costs or {})
+        for name in self._named_costs:
+            if name in keys:
+                if name in given:
+                    raise TypeError(f"the cost of {name!r} was given twice")
+                given[name] = keys.pop(name)
+        return self._path(keys), self._with_costs(slots, given)
+
+    def _with_costs(self, slots: Slots | Resolved, costs: Mapping[str, int]) -> Resolved:
+        """What is needed of each tier, where there are rates."""
+        for name, cost in costs.items():
+            self._check_rate(name)
+            check_count(f"the cost of {name!r}", cost)
+        needs = self._needs(slots) or (1,) * len(self._tiers)
+        return Resolved(
+            costs.get(name, 1) if name in self._rates else need
+            for name, need in zip(self._tiers, needs, strict=True)
+        )
+
+    def _needs(self, slots: Slots | Resolved) -> Needs | None:
         """What ``slots`` takes of each tier; None for one slot of each."""
         if slots is _ONE:
             return None
+        if isinstance(slots, Resolved):
+            return slots
         if isinstance(slots, Mapping):
             for name, count in slots.items():
                 self._check_tier(name, keyed=False)
+                if name in self._rates:
+                    raise ValueError(f"{name!r} is a rate: what is taken of it is a cost")
                 check_count(f"the slots of tier {name!r}", count)
             needs = tuple(slots.get(name, 1) for name in self._tiers)
         else:
             needs = (check_count("slots", slots),) * len(self._tiers)
         return None if max(needs) == 1 else needs
+
+    def _costs_in(self, needs: Needs) -> dict[str, int]:
+        pairs = zip(self._tiers, needs, strict=True)
+        return {name: need for name, need in pairs if name in self._rates}
+
+    def _check_rate(self, name: str) -> None:
+        self._check_tier(name, keyed=False)
+        if name not in self._rates:
+            raise TypeError(f"tier {name!r} has no rate")
 
     def _timeout(self, timeout: float | Unset | None) -> float | None:
         return check_timeout(timeout, self._max_acquire_time)
@@ -346,7 +423,7 @@ class Tiers(SameWhenCopied):
             raise closed
         raise self._closed_error(str(closed), reason=closed.reason) from closed
 
-    def _path(self, keys: dict[str, str]) -> Path:
+    def _path(self, keys: Mapping[str, Any]) -> Path:
         if keys.keys() != self._keyed:
             missing, unknown = self._keyed - keys.keys(), keys.keys() - self._keyed
             wrong = [f"missing: {', '.join(sorted(missing))}"] if missing else []
@@ -355,7 +432,9 @@ class Tiers(SameWhenCopied):
             raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
         for name, key in keys.items():
             _check_key(name, key)
-        return tuple(keys.get(name) for name in self._tiers)
+        if not self._key_of:
+            return tuple(keys.get(name) for name in self._tiers)
+        return tuple(keys.get(self._key_of.get(name, name)) for name in self._tiers)
 
     def _keys_of(self, path: Path) -> dict[str, str]:
         pairs = zip(self._tiers, path, strict=True)
@@ -442,15 +521,56 @@ class Tiers(SameWhenCopied):
         self._check_tier(tier, keyed=True)
         return _busiest(self.stats_sync(), tier, n)
 
-    async def resize(self, tier: str, value: int, key: str | None = None) -> None:
+    async def settle(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
+        """State what an acquisition has really taken of rates; the last call wins.
+
+        Less than it took at first is given back, more becomes debt that later requests wait
+        for. It works in any process while the slots are held, and for one ``per`` of the rates
+        afterwards, 60 s at least.
+
+        Raises:
+            LookupError: nobody knows the acquisition, or not any more.
+        """
+        self._check_settle(costs)
+        await self._backend.settle(acquisition_id_of(acquisition_id), costs)
+
+    def settle_sync(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
+        """Like `settle`."""
+        self._check_settle(costs)
+        self._backend.settle_sync(acquisition_id_of(acquisition_id), costs)
+
+    def _check_settle(self, costs: Mapping[str, int]) -> None:
+        if not costs:
+            raise TypeError("settle() takes the actual costs, by the names of their tiers")
+        for name, cost in costs.items():
+            self._check_rate(name)
+            check_limit(f"the cost of {name!r}", cost)
+
+    async def refill(self, tier: str, key: str | None = None) -> None:
+        """Forgive the debt of a rate, or of one key of it, and fill it."""
+        self._check_refill(tier, key)
+        await self._backend.refill(tier, key)
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:
+        """Like `refill`."""
+        self._check_refill(tier, key)
+        self._backend.refill_sync(tier, key)
+
+    def _check_refill(self, tier: str, key: str | None) -> None:
+        self._check_rate(tier)
+        if bool(self._tiers[tier].keyed) is not (key is not None):
+            raise TypeError(f"tier {tier!r} " + ("has keys" if key is None else "has no keys"))
+
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use.
 
-        After a shrink nothing is granted there until what is held fits.
+        After a shrink nothing is granted there until what is held fits. A rate is changed to
+        another Rate: what is left of it stays, cut to the new burst.
         """
         self._check_resize(tier, value, key)
         await self._backend.resize(tier, value, key)
 
-    def resize_sync(self, tier: str, value: int, key: str | None = None) -> None:
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._check_resize(tier, value, key)
         self._backend.resize_sync(tier, value, key)
 
@@ -509,9 +629,13 @@ class Tiers(SameWhenCopied):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    def _check_resize(self, tier: str, value: int, key: str | None) -> None:
+    def _check_resize(self, tier: str, value: int | Rate, key: str | None) -> None:
         self._check_tier(tier, keyed=key is not None)
-        check_limit("value", value)
+        if tier in self._rates:
+            if not isinstance(value, Rate):
+                raise TypeError(f"tier {tier!r} takes a Rate, not {redacted_repr(value)}")
+        else:
+            check_limit("value", value)
         if key is not None:
             _check_key(tier, key)
         elif callable(self._tiers[tier].value):
@@ -520,7 +644,7 @@ class Tiers(SameWhenCopied):
     def _check_tier(self, tier: str, *, keyed: bool) -> None:
         if tier not in self._tiers:
             raise ValueError(f"there is no tier {tier!r}; there are: {', '.join(self._tiers)}")
-        if keyed and tier not in self._keyed:
+        if keyed and not self._tiers[tier].keyed:
             raise TypeError(f"tier {tier!r} has no keys")
 
     def __repr__(self) -> str:

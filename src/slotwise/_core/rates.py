@@ -1,0 +1,64 @@
+"""Rate: so much per time, in exact integers.
+
+What is left of a rate, and who waits for it, is in `slotwise._ledger.rate_nodes`; on a Redis server
+the scripts count in the same integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from slotwise._core.arguments import check_count, check_seconds
+
+# What is counted must be less than this: Lua counts in doubles.
+EXACT = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``count`` units per ``per`` seconds, of which at most ``burst`` can be saved up.
+
+    In any time t, at most ``count * t / per + burst`` units are granted. A cost above
+    ``burst`` is never granted. By default ``burst`` is a tenth of ``count``, at least 1.
+
+    Inside, what is left is counted in *parts*: a unit is ``unit`` of them, and ``gain`` come
+    back in every microsecond, so that nothing is ever rounded.
+    """
+
+    count: int
+    per: float = field(kw_only=True)
+    burst: int = field(kw_only=True, default=0)
+    gain: int = field(init=False, repr=False, compare=False)
+    unit: int = field(init=False, repr=False, compare=False)
+
+    def __init__(self, count: int, *, per: float, burst: int | None = None) -> None:
+        check_count("the count of a rate", count)
+        seconds = check_seconds("the per of a rate", per)
+        if seconds is None:
+            raise TypeError("the per of a rate must be a number of seconds, not None")
+        per_us = round(seconds * 1_000_000)
+        if per_us < 1 or per_us / 1_000_000 != seconds:
+            raise ValueError(f"the per of a rate must be whole microseconds, not {per!r}")
+        if burst is None:
+            burst = max(count // 10, 1)
+        check_count("the burst of a rate", burst)
+        common = gcd(count, per_us)
+        for name, value in (
+            *(("count", count), ("per", per), ("burst", burst)),
+            *(("gain", count // common), ("unit", per_us // common)),
+        ):
+            object.__setattr__(self, name, value)
+        if max(self.gain, burst * self.unit) >= EXACT:
+            raise ValueError(
+                f"{self} is too fine to be counted exactly: burst times per, in microseconds and"
+                f" divided by what it has in common with count, must be below 2**53"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.count} per {self.per:g} s, burst {self.burst}"
+
+    @property
+    def full(self) -> int:
+        """The parts of a full bucket."""
+        return self.burst * self.unit

@@ -1,0 +1,118 @@
+"""RateNode: one key of a tier with a rate: what is left of it, which comes back by time.
+
+The rules of who gets it are those of all nodes; they stand in `paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import floor
+
+from slotwise._core.rates import Rate
+from slotwise._ledger.deadlines import NEVER
+from slotwise._ledger.path_nodes import BaseNode, Group, TierNodes
+
+_TAKEN: Sequence[range] = (range(1),)
+
+
+def microseconds(now: float) -> int:
+    """A time in whole microseconds; that of an alarm is hit exactly."""
+    return floor(now * 1_000_000 + 0.5)
+
+
+class RateNode(BaseNode):
+    """A bucket: how many parts were in it, and at which microsecond.
+
+    If the clock steps back, refilling goes on from there; a step forward fills it at most.
+    """
+
+    __slots__ = ("at", "level", "rate", "refill_at")
+
+    in_use = 0  # nothing comes back by a release
+
+    def __init__(self, tier: int, key: Hashable, rate: Rate, now: float) -> None:
+        super().__init__(tier, key, rate.burst, now)
+        self.rate = rate
+        self.level = rate.full  # negative while there is debt
+        self.at = microseconds(now)
+        self.refill_at = NEVER  # when it is looked at because of the time, if it is
+
+    def refill(self, now: float) -> None:
+        """Put in what has come back by now."""
+        self.level = self.level_at(now)
+        self.at = microseconds(now)
+
+    def level_at(self, now: float) -> int:
+        elapsed = microseconds(now) - self.at
+        if elapsed <= 0 or self.level >= self.rate.full:
+            return self.level
+        return min(self.level + elapsed * self.rate.gain, self.rate.full)
+
+    def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
+        self.refill(now)
+        kept = 0 if self.kept_for is group else self.kept
+        return (need + kept) * self.rate.unit <= self.level
+
+    def ready_at(self, need: int, group: Group) -> float:
+        """When there will be room for that, if nobody takes anything; `NEVER` by time alone."""
+        kept = 0 if self.kept_for is group else self.kept
+        if need + kept > self.rate.burst:
+            return NEVER
+        missing = (need + kept) * self.rate.unit - self.level
+        return (self.at - -missing // self.rate.gain) / 1_000_000
+
+    @property
+    def full_at(self) -> float:
+        """When it will be full, if nobody takes anything."""
+        return (self.at - (self.level - self.rate.full) // self.rate.gain) / 1_000_000
+
+    def take(self, need: int, now: float = 0.0) -> Sequence[range]:
+        self.charge(need, now)
+        return _TAKEN
+
+    def charge(self, units: int, now: float) -> None:
+        """Take so many units, room or not; a negative number gives some back."""
+        self.refill(now)
+        self.level = min(self.level - units * self.rate.unit, self.rate.full)
+        self.used = self.full_at  # until then it is in use
+
+    def fill(self, now: float) -> None:
+        """Forgive debt, and fill the bucket."""
+        self.refill(now)
+        self.level = self.rate.full
+        self.used = now
+
+    def change_rate(self, rate: Rate, now: float) -> None:
+        """Go on with another rate: the level stays, cut to the new burst.
+
+        One that is full is full afterwards too, as one that was forgotten is.
+        """
+        self.refill(now)
+        whole, rest = divmod(self.level, self.rate.unit)
+        # To the nearest part, in doubles, as the scripts on a server do it.
+        parts = whole * rate.unit + floor(rest / self.rate.unit * rate.unit + 0.5)
+        was_full = self.level == self.rate.full
+        self.rate = rate
+        self.value = rate.burst
+        self.level = rate.full if was_full else min(parts, rate.full)
+        self.used = self.full_at
+
+    def retire(self, now: float) -> bool:
+        self.refill(now)
+        return not self.waiting and not self.kept and self.level >= self.rate.full
+
+
+class RateTier(TierNodes):
+    """The nodes of a tier with a rate."""
+
+    __slots__ = ()
+
+    def __init__(self, index: int, rate: Rate) -> None:
+        super().__init__(index, rate, RateNode)
+
+    def most(self, key: Hashable) -> int:
+        rate: Rate = self.value_of(key)
+        return rate.burst
+
+    def _change_node(self, node: RateNode, value: Rate, now: float) -> None:
+        node.change_rate(value, now)

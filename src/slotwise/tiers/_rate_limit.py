@@ -1,0 +1,217 @@
+"""RateLimit: a rate alone, as a Limit.
+
+It is a path through one tier; who gets what, and when, is decided there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from slotwise._core.arguments import UNSET, Unset, check_count
+from slotwise._core.copying import Recipe
+from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.paths import TierStats
+from slotwise._core.rates import Rate
+from slotwise._core.redaction import redacted_repr
+from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise.tiers._tier import Tier
+from slotwise.tiers._tiers import Tiers
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TIER = "cost"  # so that settle() takes cost=
+_PATH = (None,)
+
+
+class RateLimit(Limit):
+    """So much per time, for whoever asks::
+
+        crm = RateLimit("crm", Rate(10, per=1))
+        await crm.acquire()
+        async with crm.cm(cost=3):
+            ...
+
+    What is taken comes back by time, so there is nothing to release, and a block only waits at
+    its beginning. Requests are granted in the order of their arrival: one that costs more than
+    is left is not passed by cheaper ones.
+
+    Args:
+        name: what objects share the rate by; None makes a private one.
+        rate: how much per time.
+        url: where it is kept, as for `Tiers`.
+        max_acquire_time: the longest wait in seconds; None waits forever.
+    """
+
+    __slots__ = ("_does_io", "_rate", "_tiers")
+
+    def __init__(
+        self,
+        name: str | None,
+        rate: Rate,
+        *,
+        url: str | RedisConfig | None = None,
+        max_acquire_time: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(rate, Rate):
+            raise TypeError(f"rate must be a Rate, not {redacted_repr(rate)}")
+        self._rate = rate
+        self._tiers = Tiers(
+            Tier(_TIER, rate=rate), name=name, url=url, max_acquire_time=max_acquire_time
+        )
+        self._does_io = self._tiers._does_io
+
+    @property
+    def name(self) -> str | None:
+        return self._tiers.name
+
+    @property
+    def rate(self) -> Rate:
+        """As it was given; `resize` may have changed it since."""
+        return self._rate
+
+    @property
+    def _title(self) -> str:
+        return "a private rate" if self.name is None else f"the rate {self.name!r}"
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {self.name!r}: {self._rate}>"
+
+    def _recipe(self) -> Recipe | None:
+        if self._tiers._recipe() is None:
+            return None
+        options = {"url": self._tiers.url, "max_acquire_time": self._tiers.max_acquire_time}
+        return Recipe(RateLimit, (self.name, self._rate), options)
+
+    # ------------------------------------------------------------- acquiring
+
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        cost: int | None = None,
+    ) -> AcquisitionResult:
+        """Wait until so much is left; ``cost`` and ``slots`` mean the same."""
+        costs = _costs(slots, cost)
+        return await self._tiers.acquire(timeout=timeout, label=label, costs=costs)
+
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        cost: int | None = None,
+    ) -> AcquisitionResult:
+        costs = _costs(slots, cost)
+        return self._tiers.acquire_sync(timeout=timeout, label=label, costs=costs)
+
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None, cost: int | None = None
+    ) -> AcquisitionResult | None:
+        return await self._tiers.try_acquire(label=label, costs=_costs(slots, cost))
+
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None, cost: int | None = None
+    ) -> AcquisitionResult | None:
+        return self._tiers.try_acquire_sync(label=label, costs=_costs(slots, cost))
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        cost: int | None = None,
+    ) -> AcquisitionContext:
+        [needed] = _costs(slots, cost).values()
+        return AcquiringContext(self, needed, timeout, label)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Make a function wait for the rate before each call; a coroutine function awaits it."""
+        if iscoroutinefunction(function):
+
+            @wraps(function)
+            async def wait_and_call(*args: P.args, **kwargs: P.kwargs) -> Any:
+                await self.acquire()
+                return await function(*args, **kwargs)
+
+            return cast("Callable[P, R]", wait_and_call)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.acquire_sync()
+            return function(*args, **kwargs)
+
+        return call
+
+    # ------------------------------------------------------------- releasing
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Return False: nothing is held."""
+        return self.release_sync(acquisition_id)
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:  # noqa: ARG002
+        return False
+
+    async def _release_on_exit(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,
+    ) -> None: ...
+
+    def _release_on_exit_sync(
+        self,
+        acquired: AcquisitionResult,
+        at_most: float = EXIT_LIMIT,
+    ) -> None: ...
+
+    # ----------------------------------------------- inspecting, controlling
+
+    async def _locked(self) -> bool:
+        return (await self._tiers._backend.stats_of(_PATH)).locked
+
+    def locked_sync(self) -> bool:
+        return self._tiers._backend.stats_of_sync(_PATH).locked
+
+    async def stats(self) -> SemaphoreStats:
+        """How much of the burst is taken, and how many requests wait."""
+        return (await self._tiers._backend.stats_of(_PATH)).tightest()
+
+    def stats_sync(self) -> SemaphoreStats:
+        return self._tiers._backend.stats_of_sync(_PATH).tightest()
+
+    async def level(self) -> TierStats:
+        """What is left, and in how many seconds it is full."""
+        return (await self._tiers.stats())[_TIER]
+
+    async def settle(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
+        """State what an acquisition has really cost; see `Tiers.settle`."""
+        await self._tiers.settle(acquisition_id, **{_TIER: cost})
+
+    async def resize(self, rate: Rate) -> None:
+        """Change the rate; what is left stays, cut to the new burst."""
+        await self._tiers.resize(_TIER, rate)
+
+    def resize_sync(self, rate: Rate) -> None:
+        self._tiers.resize_sync(_TIER, rate)
+
+    async def close(self) -> None:
+        """Close every object of the name that this process has made so far."""
+        await self._tiers.close()
+
+    def close_sync(self) -> None:
+        self._tiers.close_sync()
+
+
+def _costs(slots: object, cost: object) -> Mapping[str, int]:
+    return {_TIER: check_count("cost", slots if cost is None else cost)}
