@@ -76,14 +76,20 @@ def test_the_end_of_the_ttl_ends_the_command_with_124(any_shell: Shell):
 
 def test_a_command_that_ignores_term_is_killed_after_the_grace(shell: Shell):
     stubborn = "trap '' TERM; echo started; while :; do sleep 0.05; done"
-    ran = shell.run("run", "api", "--limit", 1, "--ttl", 0.3, "--grace", 0.2, *sh(stubborn))
-    assert (ran.returncode, ran.stdout) == (124, "started\n")
+    running = shell.start("run", "api", "--limit", 1, "--grace", 0.2, *sh(stubborn))
+    assert line_of(running) == "started\n"
+    [held] = shell.holders()
+    assert shell.here("kick", held.acquisition_id, "--yes").returncode == 0
+    assert end(running)[0] == 124
 
 
 def test_a_command_that_cleans_up_within_the_grace_is_124_whatever_it_says(shell: Shell):
-    tidy = "trap 'echo tidy; exit 7' TERM; while :; do sleep 0.02; done"
-    ran = shell.run("run", "api", "--limit", 1, "--ttl", 0.5, "--grace", 30, *sh(tidy))
-    assert (ran.returncode, ran.stdout) == (124, "tidy\n")
+    tidy = "trap 'echo tidy; exit 7' TERM; echo started; while :; do sleep 0.02; done"
+    running = shell.start("run", "api", "--limit", 1, "--grace", 30, *sh(tidy))
+    assert line_of(running) == "started\n"
+    [held] = shell.holders()
+    assert shell.here("kick", held.acquisition_id, "--yes").returncode == 0
+    assert end(running)[:2] == (124, "tidy\n")
 
 
 def test_a_kick_ends_the_command_with_124_and_the_next_gets_the_slot(any_shell: Shell):

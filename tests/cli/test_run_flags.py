@@ -95,7 +95,7 @@ def test_a_nested_run_waits_for_others_that_hold_the_same(shell: Shell):
 
 @pytest.mark.parametrize(("on_loss", "code"), [("stop", 124), ("continue", 7)])
 def test_what_becomes_of_the_command_when_its_slot_is_lost(shell: Shell, on_loss, code):
-    text = "echo on; trap 'exit 7' USR1; while :; do sleep 0.02; done"
+    text = "trap 'exit 7' USR1; echo on; while :; do sleep 0.02; done"
     running = shell.start(
         "run", "api", "--limit", 1, f"--on-loss={on_loss}", "--", "sh", "-c", text
     )
