@@ -25,6 +25,8 @@ EXIT_LIMIT = 0.5
 TRY_LIMIT = 0.9
 # For how long a timeout, 0 included, waits for a server's answer after its end; 0.2 s are promised.
 TIMEOUT_LIMIT = 0.15
+# How long a look at several semaphores may wait for a server in total: 2 s are promised.
+INSPECT_LIMIT = 1.95
 
 
 def refuse_to_block_a_loop(call: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -74,29 +75,43 @@ async def _scan(shared: SharedClient, config: RedisConfig) -> tuple[list[str], l
     client = shared.client()
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
-    for kind, its_type in (("main", "zset"), ("waiting", "zset"), ("state", "hash")):
-        prefix = f"{config.namespace}:semaphore_{kind}:"
-        pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
-        for address in await client.primaries():
-            cursor = b"0"
-            while True:
-                cursor, keys = await client.command(
-                    *("SCAN", cursor, "MATCH", pattern, "COUNT", _MOST_AT_ONCE, "TYPE", its_type),
-                    address=address,
-                    limits=config.limits,
-                )
-                if kind == "state":  # those of idle semaphores stay for a while
-                    keys = await _closed_of(client, keys, address, config.limits)
-                for key in keys:
-                    written = key.removeprefix(prefix.encode())
-                    written = written[1:-1] if shared.cluster is not None else written
-                    try:
-                        names[written.decode()] = None
-                    except UnicodeDecodeError:
-                        unnamed[written] = None
-                if cursor == b"0":
-                    break
+    kinds = (("main", "zset"), ("waiting", "zset"), ("state", "hash"))
+    scans = [
+        _scan_one(shared, config, kind, its_type, address)
+        for address in await client.primaries()
+        for kind, its_type in kinds
+    ]
+    # All at once: each takes as many replies as the whole key space has pages.
+    for written in itertools.chain(*await asyncio.gather(*scans)):
+        try:
+            names[written.decode()] = None
+        except UnicodeDecodeError:
+            unnamed[written] = None
     return list(names), list(unnamed)
+
+
+async def _scan_one(
+    shared: SharedClient, config: RedisConfig, kind: str, its_type: str, address: Address | None
+) -> list[bytes]:
+    """The names in the keys of one kind on one node."""
+    client = shared.client()
+    prefix = f"{config.namespace}:semaphore_{kind}:"
+    pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
+    found: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, keys = await client.command(
+            *("SCAN", cursor, "MATCH", pattern, "COUNT", _MOST_AT_ONCE, "TYPE", its_type),
+            address=address,
+            limits=config.limits,
+        )
+        if kind == "state":  # those of idle semaphores stay for a while
+            keys = await _closed_of(client, keys, address, config.limits)
+        for key in keys:
+            written = key.removeprefix(prefix.encode())
+            found.append(written[1:-1] if shared.cluster is not None else written)
+        if cursor == b"0":
+            return found
 
 
 async def _closed_of(

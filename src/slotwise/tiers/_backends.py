@@ -61,6 +61,7 @@ def choose_backend(
         raise TypeError("rates are for tiers in memory")
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
+    from slotwise.redis._shared_client import shared_client_for
 
     options: dict[str, Any] = {"config": url, "ttl": ttl}
     if heartbeat_max_interval is not None:
@@ -79,7 +80,13 @@ def choose_backend(
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)
 
-    scope = Scope((url.endpoint, url.namespace), on_redis, RedisSemaphore, {"config": url})
+    scope = Scope(
+        (url.endpoint, url.namespace),
+        on_redis,
+        RedisSemaphore,
+        {"config": url},
+        lambda: shared_client_for(url).heartbeat_thread,
+    )
     return StagedPaths(specs, scope, name=name or DEFAULT_NAME)
 
 

@@ -6,7 +6,7 @@ released; slots are released in the order in which they were acquired. The semap
 tier decides who gets a slot of it, and knows who holds and who waits, in its whole scope:
 the labels there say which acquisition of tiers it is (`_stage_labels`).
 
-Each verb is written once, as a coroutine that calls the semaphores by `_call`: for threads
+Each verb is written once, as a coroutine that calls the semaphores by `_stage_calls`: for threads
 that calls their ``_sync`` twins, and never suspends.
 """
 
@@ -15,9 +15,9 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
@@ -39,16 +39,21 @@ from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
+from slotwise.tiers._stage_calls import (
+    ON_EXIT,
+    A,
+    Held,
+    call,
+    call_all,
+    end_all,
+    look,
+    look_sync,
+    run,
+)
 from slotwise.tiers._stage_labels import read_claimant, write_label
 from slotwise.tiers._stages import Scope, Stage, StageKey, limit_of
 
-T = TypeVar("T")
-
 logger = logging.getLogger("slotwise.tiers")
-
-# Semaphores, and the acquisition of each, or its id.
-A = TypeVar("A", AcquisitionResult, str)
-Held = list[tuple[Semaphore, A]]
 
 # The shortest wait for a stage once the timeout is used up, in seconds.
 _LEAST = 0.001
@@ -56,9 +61,6 @@ _LEAST = 0.001
 _TOO_LATE = 0.03
 # What that leaves for trying, all tiers together.
 _TRY_LIMIT = TRY_LIMIT - _TOO_LATE
-
-# How a semaphore is released by a block that is left: it raises nothing if the server is away.
-_ON_EXIT = "_release_on_exit"
 
 _NO_LIMIT_ON_THE_LIST = 2**53
 
@@ -125,12 +127,12 @@ class StagedPaths(PathBackend):
         label: str | None = None,
         needs: Needs | None = None,
     ) -> AcquisitionResult:
-        return _run(self._acquire(path, timeout, label, needs, sync=True))
+        return run(self._acquire(path, timeout, label, needs, sync=True))
 
     def _acquire_at_once_sync(
         self, path: Path, label: str | None, needs: Needs | None
     ) -> AcquisitionResult:
-        return _run(self._acquire(path, 0.0, label, needs, sync=True, at_once=_TRY_LIMIT))
+        return run(self._acquire(path, 0.0, label, needs, sync=True, at_once=_TRY_LIMIT))
 
     async def _acquire(
         self,
@@ -163,10 +165,10 @@ class StagedPaths(PathBackend):
                     if timeout == 0:
                         left = max(answers_until - clock.now(), _LEAST)
                         request = "_acquire_at_once", slots, written_label, left
-                        acquired = await _call(sync, semaphore, *request)
+                        acquired = await call(sync, semaphore, *request)
                     else:
                         options = {"timeout": _left(until, timeout), "label": written_label}
-                        acquired = await _call(sync, semaphore, "acquire", slots, **options)
+                        acquired = await call(sync, semaphore, "acquire", slots, **options)
                 except BackendError:
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
@@ -179,7 +181,7 @@ class StagedPaths(PathBackend):
             # After a timeout there is no time left to wait for a server.
             patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
             try:
-                await _end_all(held, _ON_EXIT, sync=sync, seconds=patience)
+                await self._end_all(held, ON_EXIT, sync=sync, seconds=patience)
             finally:
                 _leave(visited)
             raise
@@ -195,7 +197,7 @@ class StagedPaths(PathBackend):
         return await self._release(acquisition_id, sync=False)
 
     def release_sync(self, acquisition_id: str) -> bool:
-        return _run(self._release(acquisition_id, sync=True))
+        return run(self._release(acquisition_id, sync=True))
 
     async def _release(self, acquisition_id: str, *, sync: bool) -> bool:
         released = await self._end(acquisition_id, "release", sync=sync)
@@ -208,17 +210,24 @@ class StagedPaths(PathBackend):
         return await self._end(acquisition_id, "kick", sync=False)
 
     def kick_sync(self, acquisition_id: str) -> bool:
-        return _run(self._end(acquisition_id, "kick", sync=True))
+        return run(self._end(acquisition_id, "kick", sync=True))
 
     async def _end(self, acquisition_id: str, verb: str, *, sync: bool) -> bool:
         # The pop decides: of several that release the same one, one frees the slots.
         held, visited = self._holding.pop(acquisition_id, ([], []))
         if not visited:
-            return await _end_all(await self._find(acquisition_id, sync=sync), verb, sync=sync)
+            found = await self._find(acquisition_id, sync=sync)
+            return await self._end_all(found, verb, sync=sync)
         try:
-            return await _end_all(held, verb, sync=sync)
+            return await self._end_all(held, verb, sync=sync)
         finally:
             _leave(visited)
+
+    async def _end_all(
+        self, held: Held[A], verb: str, *, sync: bool, seconds: float | None = None
+    ) -> bool:
+        find_thread = self._scope.find_thread
+        return await end_all(held, verb, sync=sync, find_thread=find_thread, seconds=seconds)
 
     async def _find(self, acquisition_id: str, *, sync: bool) -> Held[str]:
         """What an acquisition of another process holds; nothing if it does not hold all tiers."""
@@ -228,9 +237,10 @@ class StagedPaths(PathBackend):
         else:
             return []
         found: Held[str] = []
-        for stage in self._stages:
-            semaphore = stage.semaphore(holder.keys.get(stage.spec.name))
-            for claimant in await _call(sync, semaphore, "holders"):
+        semaphores = [stage.semaphore(holder.keys.get(stage.spec.name)) for stage in self._stages]
+        listed = await call_all(sync, semaphores, "holders")
+        for semaphore, claimants in zip(semaphores, listed, strict=True):
+            for claimant in claimants:
                 shown = self._read(claimant)
                 if shown is not None and shown.acquisition_id == acquisition_id:
                     found.append((semaphore, claimant.acquisition_id))
@@ -240,22 +250,22 @@ class StagedPaths(PathBackend):
         await self._release_on_exit(acquisition_id, sync=False)
 
     def release_on_exit_sync(self, acquisition_id: str) -> None:
-        _run(self._release_on_exit(acquisition_id, sync=True))
+        run(self._release_on_exit(acquisition_id, sync=True))
 
     async def _release_on_exit(self, acquisition_id: str, *, sync: bool) -> None:
         held, visited = self._holding.pop(acquisition_id, ([], []))
         try:
-            await _end_all(held, _ON_EXIT, sync=sync, seconds=EXIT_LIMIT)
+            await self._end_all(held, ON_EXIT, sync=sync, seconds=EXIT_LIMIT)
         finally:
             _leave(visited)
 
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
-        return await self._stats(sync=False)
+        return await look(self._scope.find_thread, self._stats)
 
     def stats_sync(self) -> dict[str, TierStats]:
-        return _run(self._stats(sync=True))
+        return look_sync(self._scope.find_thread, self._stats)
 
     async def _stats(self, *, sync: bool) -> dict[str, TierStats]:
         known: dict[str, SemaphoreStats] = {}
@@ -267,7 +277,7 @@ class StagedPaths(PathBackend):
             keys = {}
             for key, entry in stage.entries():
                 if entry.name is None:
-                    stats = await _call(sync, entry.semaphore, "stats")
+                    stats = await call(sync, entry.semaphore, "stats")
                 else:
                     stats = known.get(entry.name, SemaphoreStats(0, entry.value))
                 value = limit_of(stats.max_slots)
@@ -276,16 +286,18 @@ class StagedPaths(PathBackend):
         return found
 
     async def stats_of(self, path: Path) -> PathStats:
-        return await self._stats_of(path, sync=False)
+        return await look(self._scope.find_thread, partial(self._stats_of, path))
 
     def stats_of_sync(self, path: Path) -> PathStats:
-        return _run(self._stats_of(path, sync=True))
+        return look_sync(self._scope.find_thread, partial(self._stats_of, path))
 
     async def _stats_of(self, path: Path, *, sync: bool) -> PathStats:
         nodes = []
         closure = None
-        for stage, key in self._path(path):
-            stats = await _call(sync, stage.semaphore(key), "stats")
+        stages = self._path(path)
+        semaphores = [stage.semaphore(key) for stage, key in stages]
+        replies = await call_all(sync, semaphores, "stats")
+        for (stage, _), stats in zip(stages, replies, strict=True):
             if stage in self._tiers:
                 value = limit_of(stats.max_slots)
                 nodes.append(NodeStats(stats.acquired_slots, stats.waiting, value))
@@ -294,31 +306,33 @@ class StagedPaths(PathBackend):
         return PathStats(tuple(nodes), self._generation.closed, closure)
 
     async def holders(self) -> list[Claimant]:
-        return await self._holders(sync=False)
+        return await look(self._scope.find_thread, self._holders)
 
     def holders_sync(self) -> list[Claimant]:
-        return _run(self._holders(sync=True))
+        return look_sync(self._scope.find_thread, self._holders)
 
     async def _holders(self, *, sync: bool) -> list[Claimant]:
-        claimants = await _call(sync, self._stages[-1].semaphore(None), "holders")
+        claimants = await call(sync, self._stages[-1].semaphore(None), "holders")
         return [holder for holder in map(self._read, claimants) if holder is not None]
 
     def _read(self, claimant: Claimant) -> Claimant | None:
         return read_claimant(claimant, [stage.spec for stage in self._tiers])
 
     async def waiters(self) -> list[Claimant]:
-        return await self._waiters(sync=False)
+        return await look(self._scope.find_thread, self._waiters)
 
     def waiters_sync(self) -> list[Claimant]:
-        return _run(self._waiters(sync=True))
+        return look_sync(self._scope.find_thread, self._waiters)
 
     async def _waiters(self, *, sync: bool) -> list[Claimant]:
         """Who waits, whichever tier for, in the order in which they began to wait for it."""
-        found = []
-        for semaphore, stats in await self._semaphores(sync=sync):
-            if stats is None or stats.waiting:
-                claimants = await _call(sync, semaphore, "waiters")
-                found += [each for each in map(self._read, claimants) if each is not None]
+        semaphores = [
+            semaphore
+            for semaphore, stats in await self._semaphores(sync=sync)
+            if stats is None or stats.waiting
+        ]
+        claimants = itertools.chain(*await call_all(sync, semaphores, "waiters"))
+        found = [waiter for waiter in map(self._read, claimants) if waiter is not None]
         return sorted(found, key=lambda waiter: waiter.since or datetime.max.replace(tzinfo=UTC))
 
     async def _semaphores(self, *, sync: bool) -> list[tuple[Semaphore, SemaphoreStats | None]]:
@@ -345,7 +359,7 @@ class StagedPaths(PathBackend):
 
     async def _list(self, names: list[str] | None, *, sync: bool) -> dict[str, SemaphoreStats]:
         kind, where = self._scope.kind, self._scope.where
-        listed: dict[str, SemaphoreStats] = await _call(
+        listed: dict[str, SemaphoreStats] = await call(
             sync, kind, "get_acquired_stats", names, _NO_LIMIT_ON_THE_LIST, **where
         )
         return listed
@@ -358,11 +372,11 @@ class StagedPaths(PathBackend):
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         assert isinstance(value, int)
-        _run(self._resize(tier, value, key, sync=True))
+        run(self._resize(tier, value, key, sync=True))
 
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
         for entry in self._stage(tier).resize(value, key):
-            await _call(sync, entry.semaphore, "resize", entry.value)
+            await call(sync, entry.semaphore, "resize", entry.value)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -383,7 +397,7 @@ class StagedPaths(PathBackend):
         await self._close(sync=False)
 
     def close_sync(self) -> None:
-        _run(self._close(sync=True))
+        run(self._close(sync=True))
 
     async def _close(self, *, sync: bool) -> None:
         """Close all objects of the name, and their semaphores, which fail those who wait."""
@@ -393,33 +407,33 @@ class StagedPaths(PathBackend):
         _generations.close(self._closing_key)
         entries = (entry for each in objects for stage in each._stages for entry in stage.entries())
         for _, entry in entries:
-            await _call(sync, entry.semaphore, "close")
+            await call(sync, entry.semaphore, "close")
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         await self._close_everywhere(reason, sync=False)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        _run(self._close_everywhere(reason, sync=True))
+        run(self._close_everywhere(reason, sync=True))
 
     async def _close_everywhere(self, reason: str | None, *, sync: bool) -> None:
         # The last stage comes first. Then whoever holds a key that is not in use, and so not
         # listed, fails there and leaves, and so does everybody who waits for that key.
         for stage in reversed(self._stages):
             if not stage.spec.keyed:
-                await _call(sync, stage.semaphore(None), "close_everywhere", reason)
+                await call(sync, stage.semaphore(None), "close_everywhere", reason)
         for semaphore, _ in await self._semaphores(sync=sync):
-            await _call(sync, semaphore, "close_everywhere", reason)
+            await call(sync, semaphore, "close_everywhere", reason)
 
     async def reopen(self) -> None:
         await self._reopen(sync=False)
 
     def reopen_sync(self) -> None:
-        _run(self._reopen(sync=True))
+        run(self._reopen(sync=True))
 
     async def _reopen(self, *, sync: bool) -> None:
         # The last stage comes last: until then it is closed, and this can be repeated.
         for semaphore, _ in reversed(await self._semaphores(sync=sync)):
-            await _call(sync, semaphore, "reopen")
+            await call(sync, semaphore, "reopen")
 
     def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:
         names = ", ".join(stage.spec.name for stage in self._tiers)
@@ -427,45 +441,6 @@ class StagedPaths(PathBackend):
         if closed is None or self._generation.closed:
             return error
         return SemaphoreClosed(f"{error}: {closed}", reason=closed.reason)
-
-
-async def _call(sync: bool, target: object, verb: str, *args: Any, **options: Any) -> Any:
-    """Call a verb of a semaphore, or its twin for threads."""
-    if sync:
-        return getattr(target, f"{verb}_sync")(*args, **options)
-    return await getattr(target, verb)(*args, **options)
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return or raise what ``coroutine`` does, which calls only what is for threads."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("it was made for threads, and suspended")
-
-
-async def _end_all(held: Held[A], verb: str, *, sync: bool, seconds: float | None = None) -> bool:
-    """End all in the order in which they were acquired, whatever happens meanwhile.
-
-    ``seconds`` is how long that may take in total, for a verb that wants to know it.
-    """
-    if not held:
-        return False
-    (semaphore, acquired), *others = held
-    started, limit = clock.now(), () if seconds is None else (seconds,)
-    try:
-        ended = await _call(sync, semaphore, verb, acquired, *limit)
-    except BackendError:
-        if verb == "release":  # it has waited long enough; the others continue in the background
-            verb, seconds = _ON_EXIT, 0.0
-        raise
-    finally:
-        if seconds is not None:
-            seconds = max(seconds - (clock.now() - started), 0.0)
-        ended_others = await _end_all(others, verb, sync=sync, seconds=seconds)
-    return bool(ended or ended_others)
 
 
 def _leave(visited: list[StageKey]) -> None:

@@ -16,6 +16,7 @@ from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
+from slotwise.tiers._stage_calls import FindThread
 
 # Makes the semaphore of a stage: its name, or None for a private one, and its value.
 Make = Callable[[str | None, int], Semaphore]
@@ -28,6 +29,7 @@ class Scope(NamedTuple):
     make: Make
     kind: type[Any]  # has get_acquired_stats, to be called with `where`
     where: dict[str, Any]
+    find_thread: FindThread = None
 
 
 def value_for(limit: int) -> int:

@@ -27,7 +27,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise import AcquireTimeout
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.tiers import Tier, Tiers
+from slotwise.tiers import Tier, Tiers, _stage_calls
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
 
@@ -242,6 +242,68 @@ async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
         pass
 
 
+@pytest.mark.parametrize("verb", ["stats", "holders", "waiters", "locked", "release"])
+@pytest.mark.parametrize("sync", [False, True])
+async def test_staged_tiers_make_the_calls_for_all_tiers_at_once(
+    server: Server, verb: str, sync: bool
+) -> None:
+    """One after the other they would wait for ten replies."""
+    specs = [Tier(f"tier{number}", 1, keyed=number < 5) for number in range(10)]
+    with IsSlow(server.port) as slow:
+        slow.delay = 0.0
+        config = RedisConfig(slow.url, namespace="slow", **PATIENT)
+        staged = Tiers(*specs, name="t", url=config, atomic=False, heartbeat_max_interval=40)
+        limit = staged.at(**{f"tier{number}": "k" for number in range(5)})
+
+        async def call(target: Any, what: str, *args: Any) -> Any:
+            if sync:
+                return await asyncio.to_thread(getattr(target, f"{what}_sync"), *args)
+            return await getattr(target, what)(*args)
+
+        held = await call(limit, "acquire")
+        for what in ("stats", "holders", "waiters"):  # the server knows the scripts
+            await call(staged, what)
+        slow.delay = 0.15
+        before = slow.round_trips
+        target = limit if verb == "locked" else staged
+        assert (await call(target, verb, *([held] if verb == "release" else []))) is not None
+        # Keys are found, counted and listed; and a heartbeat may come in between.
+        assert slow.round_trips - before <= (4 if verb == "waiters" else 2)
+        slow.delay = 0.0
+        await call(staged, "release", held)
+
+
+async def test_all_answers_about_staged_tiers_together_have_to_come_in_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stage_calls, "INSPECT_LIMIT", 0.5)
+    with IsSlow(server.port) as slow:
+        slow.delay = 0.0
+        staged = some_tiers(slow.url, atomic=False)
+        await asyncio.gather(staged.waiters(), asyncio.to_thread(staged.waiters_sync))
+        slow.delay = 0.4  # each in time, both not
+        for look in (staged.waiters, partial(asyncio.to_thread, staged.waiters_sync)):
+            with pytest.raises(BackendError, match="the server is slow"):
+                await look()
+
+
+async def test_staged_tiers_are_released_though_the_caller_was_cancelled_before(
+    server: Server,
+) -> None:
+    staged = some_tiers(server.url, "cancelled", atomic=False)
+    held = await staged.acquire(user="u")
+
+    async def release() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await staged.release(held)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(release())
+    await staged.release(await staged.acquire(user="u", timeout=20))
+
+
 async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -446,6 +508,10 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
         semaphore.kick("x"),
         tiers.stats(),
         tiers.resize("all", 3),
+        staged.stats(),
+        staged.holders(),
+        staged.waiters(),
+        staged.at(user="u").locked(),
         RedisSemaphore.get_acquired_stats(config=config),
         RedisSemaphore.get_acquired_stats(["s"], config=config),
         asyncio.to_thread(semaphore.stats_sync),
@@ -453,6 +519,10 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
         asyncio.to_thread(semaphore.holders_sync),
         asyncio.to_thread(semaphore.waiters_sync),
         asyncio.to_thread(tiers.stats_sync),
+        asyncio.to_thread(staged.stats_sync),
+        asyncio.to_thread(staged.holders_sync),
+        asyncio.to_thread(staged.waiters_sync),
+        asyncio.to_thread(staged.at(user="u").locked_sync),
         return_exceptions=True,
     )
     for asked, limit in ((trying, 1), (looking, 2)):
