@@ -126,6 +126,22 @@ async def test_holders_and_waiters_show_keys_and_labels(any_tiers, look):
     assert await limits.holders() == await limits.waiters() == []
 
 
+async def test_a_waiter_tells_which_tier_it_lacks(any_tiers, look):
+    limits = any_tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
+    held = [await limits.acquire(tenant=tenant) for tenant in ("acme", "other")]
+    assert [each.lacks for each in await limits.holders()] == [None, None]
+    waiting = []
+    for number, tenant in enumerate(("acme", "acme", "third"), 1):
+        waiting.append(asyncio.create_task(limits.acquire(tenant=tenant)))
+        await look.waiters(limits, number)
+    lacked = [(each.keys["tenant"], each.lacks) for each in await limits.waiters()]
+    assert lacked == [("acme", "tenant"), ("acme", "tenant"), ("third", "all")]
+    for one in held:
+        await limits.release(one)
+    for each in (waiting[0], waiting[2], waiting[1]):
+        await limits.release(await each)
+
+
 async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(any_tiers, look):
     limits = any_tiers(Tier("tenant", 1, keyed=True), ALL)
     held = await limits.acquire(tenant="acme")

@@ -225,6 +225,7 @@ async def tiers() -> None:
     assert_type(await limits.try_acquire(tenant="acme"), AcquisitionResult | None)
     assert_type(await limits.release(taken), bool)
     assert_type(await limits.holders(), list[Claimant])
+    assert_type((await limits.waiters())[0].lacks, str | None)
     assert_type(limits.waiters_sync()[0].keys["tenant"], str)
     assert_type(limits.waiters_sync()[0].needs["tenant"], int)
     assert_type(await limits.kick(taken), bool)

@@ -150,7 +150,8 @@ class Claimant:
     Of an ``unreadable`` one, whose record none of our code wrote, only the id is known, with
     bytes that are not text escaped. ``keys`` has the keys of a path through tiers, ``needs`` what
     it takes of each tier, if that is not one slot of each; then ``slots`` is what it takes of
-    the widest.
+    the widest. ``lacks`` is the tier that a waiter for a path, or the one in front of it with the
+    same keys, lacks.
     """
 
     acquisition_id: str
@@ -163,6 +164,7 @@ class Claimant:
     unreadable: bool = False
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
     needs: Mapping[str, int] = field(default_factory=dict, hash=False)
+    lacks: str | None = None
 
 
 def acquisition_id_of(given: object) -> str:

@@ -65,9 +65,12 @@ def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
 def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
     """In the order of arrival."""
     with lock:
-        leases = list(tracker.waiting.values())
+        leases = [(lease, lease.group.parked_at) for lease in tracker.waiting.values()]
     show = _Show()
-    return [show.path(lease, tracker.specs, None) for lease in leases]
+    return [
+        show.path(lease, tracker.specs, None, None if node is None else node.tier)
+        for lease, node in leases
+    ]
 
 
 class _Show:
@@ -97,7 +100,11 @@ class _Show:
         return Claimant(acquisition_id, 1, None, self._host, self._pid, slot_number=slot_number)
 
     def path(
-        self, lease: MemoryPathAcquisition, specs: Sequence[TierSpec], slot_number: int | None
+        self,
+        lease: MemoryPathAcquisition,
+        specs: Sequence[TierSpec],
+        slot_number: int | None,
+        lacks: int | None = None,
     ) -> Claimant:
         pairs = zip(specs, lease.path, strict=True)
         return Claimant(
@@ -110,4 +117,5 @@ class _Show:
             slot_number,
             keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
             needs=needs_by_name(specs, lease.needs),
+            lacks=None if lacks is None else specs[lacks].name,
         )

@@ -26,14 +26,19 @@ def read_path_stats(
     return PathStats(nodes, closed_here, closure)
 
 
-def read_path_claimants(claims: Mapping[bytes, bytes], tiers: Sequence[TierSpec]) -> list[Claimant]:
-    """Holders in the order of their grants, waiters in that of their tickets."""
-    found = [_read(each, claim, tiers) for each, claim in claims.items()]
+def read_path_claimants(
+    claims: Mapping[bytes, tuple[bytes, bytes]], tiers: Sequence[TierSpec]
+) -> list[Claimant]:
+    """Holders in the order of their grants, waiters in that of their tickets.
+
+    ``claims`` has by id the claim, and the node that it lacks.
+    """
+    found = [_read(each, claim, lacking, tiers) for each, (claim, lacking) in claims.items()]
     return [claimant for _, claimant in sorted(found, key=lambda pair: pair[0])]
 
 
 def _read(
-    raw_id: bytes, claim: bytes, tiers: Sequence[TierSpec]
+    raw_id: bytes, claim: bytes, lacking: bytes, tiers: Sequence[TierSpec]
 ) -> tuple[tuple[float, int], Claimant]:
     """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
     try:
@@ -53,6 +58,7 @@ def _read(
             int(re.split("[-,]", numbers)[0]) if holds else None,
             keys=_keys(path, tiers),
             needs=needs_by_name(tiers, needs),
+            lacks=tiers[read_node(lacking)[0]].name if lacking else None,
         )
         return (float(granted), int(ticket)), claimant
     except (ValueError, OverflowError, OSError, IndexError):

@@ -229,11 +229,12 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def _list(self, what: str) -> list[Claimant]:
         """Return all of them; very many are listed in several calls."""
-        claims: dict[bytes, bytes] = {}
+        claims: dict[bytes, tuple[bytes, bytes]] = {}
         go_on = b""
         while True:
             _, _, _, go_on, *flat = await self._inspect(what, go_on)
-            claims |= zip(flat[::2], flat[1::2], strict=True)
+            records = zip(flat[1::3], flat[2::3], strict=True)
+            claims |= zip(flat[::3], records, strict=True)
             if not go_on:
                 return read_path_claimants(claims, self._tiers)
 

@@ -16,6 +16,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
@@ -326,35 +327,43 @@ class StagedPaths(PathBackend):
 
     async def _waiters(self, *, sync: bool) -> list[Claimant]:
         """Who waits, whichever tier for, in the order in which they began to wait for it."""
-        semaphores = [
-            semaphore
-            for semaphore, stats in await self._semaphores(sync=sync)
+        waited_for = [
+            (semaphore, stage)
+            for semaphore, stats, stage in await self._semaphores(sync=sync)
             if stats is None or stats.waiting
         ]
-        claimants = itertools.chain(*await call_all(sync, semaphores, "waiters"))
-        found = [waiter for waiter in map(self._read, claimants) if waiter is not None]
+        listed = await call_all(sync, [semaphore for semaphore, _ in waited_for], "waiters")
+        found = [
+            replace(waiter, lacks=stage.spec.name if stage in self._tiers else None)
+            for claimants, (_, stage) in zip(listed, waited_for, strict=True)
+            for waiter in map(self._read, claimants)
+            if waiter is not None
+        ]
         return sorted(found, key=lambda waiter: waiter.since or datetime.max.replace(tzinfo=UTC))
 
-    async def _semaphores(self, *, sync: bool) -> list[tuple[Semaphore, SemaphoreStats | None]]:
-        """The semaphores of the scope, and their statistics where they are known.
+    async def _semaphores(
+        self, *, sync: bool
+    ) -> list[tuple[Semaphore, SemaphoreStats | None, Stage]]:
+        """The semaphores of the scope, their statistics where they are known, and their stages.
 
         Those without keys, widest first; then those of keys that are in use or closed.
         """
-        found: list[tuple[Semaphore, SemaphoreStats | None]] = [
-            (stage.semaphore(None), None)
+        found: list[tuple[Semaphore, SemaphoreStats | None, Stage]] = [
+            (stage.semaphore(None), None, stage)
             for stage in reversed(self._stages)
             if not stage.spec.keyed
         ]
         keyed = [stage for stage in self._tiers if stage.spec.keyed]
         if self._name is None:
-            entries = [entry for stage in keyed for _, entry in stage.entries()]
-            return found + [(entry.semaphore, None) for entry in entries]
+            return found + [
+                (entry.semaphore, None, stage) for stage in keyed for _, entry in stage.entries()
+            ]
         listed = await self._list(None, sync=sync) if keyed else {}
         for name, stats in listed.items():
             for stage in keyed:
                 key = stage.key_in(name)
                 if key is not None:
-                    found.append((stage.semaphore(key), stats))
+                    found.append((stage.semaphore(key), stats, stage))
         return found
 
     async def _list(self, names: list[str] | None, *, sync: bool) -> dict[str, SemaphoreStats]:
@@ -421,7 +430,7 @@ class StagedPaths(PathBackend):
         for stage in reversed(self._stages):
             if not stage.spec.keyed:
                 await call(sync, stage.semaphore(None), "close_everywhere", reason)
-        for semaphore, _ in await self._semaphores(sync=sync):
+        for semaphore, *_ in await self._semaphores(sync=sync):
             await call(sync, semaphore, "close_everywhere", reason)
 
     async def reopen(self) -> None:
@@ -432,7 +441,7 @@ class StagedPaths(PathBackend):
 
     async def _reopen(self, *, sync: bool) -> None:
         # The last stage comes last: until then it is closed, and this can be repeated.
-        for semaphore, _ in reversed(await self._semaphores(sync=sync)):
+        for semaphore, *_ in reversed(await self._semaphores(sync=sync)):
             await call(sync, semaphore, "reopen")
 
     def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:

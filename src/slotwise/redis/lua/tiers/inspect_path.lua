@@ -4,8 +4,8 @@
 --       3 the path, for "path"; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
 -- where to go on, or "" at the end}, and behind it, for "path", {} if nobody is there, else for each
--- node: held, waiting, value, kept; for the others, in turn: an id and its claim, or "" if that can't be
--- found. Lists of up to PAGE come in one call; of longer ones each call has a part, in which
+-- node: held, waiting, value, kept; for the others, in turn: an id, its claim, or "" if that can't be
+-- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which
 -- somebody may stand twice.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
@@ -34,9 +34,22 @@ else
     for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
   end
   fetch(ids)
+  local paths, groups = {}, {}
+  for _, id in ipairs(key == waiters and ids or {}) do
+    local claim = read_claim(id)
+    local field = claim and '>' .. claim.path
+    paths[id] = claim and claim.path
+    if field and known[field] == nil then
+      known[field] = false
+      groups[#groups + 1] = field
+    end
+  end
+  fetch(groups)
   for _, id in ipairs(ids) do
+    local _, lacking = parked_at(paths[id] or '')
     reply[#reply + 1] = id
     reply[#reply + 1] = known[id] or ''
+    reply[#reply + 1] = lacking or ''
   end
 end
 return reply
