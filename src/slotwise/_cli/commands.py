@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slotwise._cli.flags import Parser
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 USAGE = 2  # the exit code for wrong usage
 
 
-class Command(NamedTuple):
+class Command:
     """How a command's flags are read, what it does with them, and how it refuses them."""
 
-    parser: Callable[[], Parser]
-    main: Callable[[argparse.Namespace], int]
-    usage_error: int = USAGE
+    def __init__(
+        self,
+        parser: Callable[[], Parser],
+        main: Callable[[argparse.Namespace], int],
+        usage_error: int = USAGE,
+    ) -> None:
+        self.parser = parser
+        self.main = main
+        self.usage_error = usage_error
 
 
 SUMMARIES = {

@@ -24,6 +24,8 @@ def delay_imports(command: str) -> None:
         for name in _SELDOM_USED:
             sys.modules.setdefault(name, _Delayed(name))
         _add("asyncio", _Delayed("asyncio"), _get_running_loop=_running_loop)
+        # Nothing of our log is printed: what matters of it is in the errors.
+        _add("logging", _Delayed("logging"), getLogger=_logger, NullHandler=object, DEBUG=10)
         # argparse would look for a translation of its words; ours are all in English.
         _add("gettext", ModuleType("gettext"), gettext=_same, ngettext=_singular_or_plural)
 
@@ -56,6 +58,33 @@ def _running_loop() -> object:
     """Return the loop that runs in this thread: none does while asyncio is not imported."""
     asyncio = sys.modules["asyncio"]
     return None if isinstance(asyncio, _Delayed) else asyncio._get_running_loop()
+
+
+def _logger(name: str = "") -> object:
+    """Return a logger that says nothing, for ours; the others get the real one."""
+    if name.startswith("slotwise"):
+        return _Silent()
+    getLogger = sys.modules["logging"].getLogger  # noqa: N806
+    if getLogger is _logger:
+        del sys.modules["logging"]
+        getLogger = import_module("logging").getLogger  # noqa: N806
+    return getLogger(name)
+
+
+class _Silent:
+    """A logger that nothing is logged by."""
+
+    def __init__(self) -> None:
+        self._cache: dict[int, bool] = {}  # what `slotwise._core.log` looks into
+
+    def isEnabledFor(self, _level: int) -> bool:  # noqa: N802
+        return False
+
+    def _nothing(self, *_: object, **__: object) -> None:
+        pass
+
+    addHandler = removeHandler = _nothing  # noqa: N815
+    log = debug = info = warning = error = exception = critical = _nothing
 
 
 def _same(text: str) -> str:

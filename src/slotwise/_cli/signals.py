@@ -15,7 +15,6 @@ import signal
 import struct
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
 
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL
 _INFO = struct.Struct("=IiiI")  # the start of a signalfd_siginfo: number, errno, code, sender
@@ -35,12 +34,13 @@ _NOT_RECEIVED = {
 NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
 
 
-class ReceivedSignal(NamedTuple):
+class ReceivedSignal:
     """One signal. ``to_all``: the other processes of the group have got it as well."""
 
-    number: int
-    to_all: bool = False
-    sender: int = 0
+    def __init__(self, number: int, to_all: bool = False, sender: int = 0) -> None:
+        self.number = number
+        self.to_all = to_all
+        self.sender = sender
 
 
 class SignalQueue:

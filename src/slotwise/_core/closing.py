@@ -8,14 +8,13 @@ Nothing here waits or wakes: drivers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
 
 
-@dataclass(frozen=True, slots=True)
-class Closure:
+class Closure(NamedTuple):
     """A name is closed everywhere, for this reason."""
 
     reason: str | None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from logging import DEBUG
 
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
@@ -22,7 +21,7 @@ def cached_answers(logger: logging.Logger) -> dict[int, bool]:
     levels change. Reading that dict costs a fraction of the call.
     """
     answers: dict[int, bool] = getattr(logger, "_cache", {})
-    logger.isEnabledFor(DEBUG)  # fills the cache
+    logger.isEnabledFor(logging.DEBUG)  # fills the cache
     return answers
 
 

@@ -6,7 +6,6 @@ The wording and the fields are those of every driver: see `slotwise._core.log`.
 from __future__ import annotations
 
 import logging
-from logging import DEBUG
 from typing import TYPE_CHECKING
 
 from slotwise._core import log
@@ -22,13 +21,13 @@ _perhaps_wanted = log.cached_levels(logger)
 
 
 def acquired(holder: ProcessAcquisition) -> None:
-    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+    if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         acquire_time = holder.granted_at - holder.requested_at
         log.acquired(logger, holder, holder.file.public_name, _value(holder), acquire_time)
 
 
 def released(holder: ProcessAcquisition) -> None:
-    if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
+    if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
 
 
