@@ -46,12 +46,19 @@ class _Delayed(ModuleType):
     """Becomes the module when something of it is asked for."""
 
     def __getattr__(self, attribute: str) -> object:
-        name = self.__name__
-        if sys.modules.get(name) is self:
-            del sys.modules[name]
-        module = import_module(name)
+        module = _load(self.__name__)
         self.__dict__.update(module.__dict__)
         return getattr(module, attribute)
+
+
+def _load(name: str) -> ModuleType:
+    """Import the module that there was a stand-in for."""
+    if isinstance(sys.modules.get(name), _Delayed):
+        del sys.modules[name]
+    module = import_module(name)
+    if name == "logging":  # what `main` has done with the stand-in
+        module.getLogger("slotwise").addHandler(module.NullHandler())
+    return module
 
 
 def _running_loop() -> object:
@@ -64,11 +71,8 @@ def _logger(name: str = "") -> object:
     """Return a logger that says nothing, for ours; the others get the real one."""
     if name.startswith("slotwise"):
         return _Silent()
-    getLogger = sys.modules["logging"].getLogger  # noqa: N806
-    if getLogger is _logger:
-        del sys.modules["logging"]
-        getLogger = import_module("logging").getLogger  # noqa: N806
-    return getLogger(name)
+    found: object = _load("logging").getLogger(name)
+    return found
 
 
 class _Silent:
