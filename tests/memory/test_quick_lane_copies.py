@@ -22,6 +22,7 @@ from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
 from slotwise.memory._acquisition import (
     GeneralMemoryAcquisition,
+    LabelledMemoryAcquisition,
     MemoryAcquisition,
     TimedMemoryAcquisition,
 )
@@ -270,8 +271,37 @@ def test_a_copy_of_give_looks_and_gives_as_the_rule_does(copy: str) -> None:
     assert ways == {str(("hand_over", NUMBER)), "look_after_waiters", "attention"}
 
 
+def test_an_acquisition_with_a_label_takes_the_quick_lane_too() -> None:
+    set_log("not logged")
+
+    def enter(_: Watched, semaphore: MemorySemaphore) -> None:
+        lease = semaphore.cm(label="import")
+        drive(lease.__aenter__())
+        [holder] = semaphore.holders_sync()
+        assert (holder.label, holder.since is None) == ("import", False)
+        drive(lease.__aexit__(None, None, None))
+
+    def acquire(_: Watched, semaphore: MemorySemaphore) -> None:
+        lease = semaphore.try_acquire_sync(label="import")
+        assert lease is not None
+        [holder] = semaphore.holders_sync()
+        assert (holder.label, holder.since is None) == ("import", False)
+        assert semaphore.release_sync(lease) is True
+
+    for use in (enter, acquire):
+        looks, _, free = outcome(use, free=[1])
+        assert free == [1]
+        assert looks[:4] == ["attention", "line", "woken", "free"]
+
+
 def test_every_copy_is_compared() -> None:
-    kinds = MemorySemaphore, MemoryAcquisition, TimedMemoryAcquisition, GeneralMemoryAcquisition
+    kinds = (
+        MemorySemaphore,
+        MemoryAcquisition,
+        LabelledMemoryAcquisition,
+        TimedMemoryAcquisition,
+        GeneralMemoryAcquisition,
+    )
     written_out = {
         f"{kind.__name__}.{name}"
         for kind in kinds

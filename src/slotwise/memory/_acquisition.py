@@ -177,6 +177,23 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
             tracker.look_after_waiters()
 
 
+class LabelledMemoryAcquisition(MemoryAcquisition):
+    """One slot of a MemorySemaphore without a ttl, for which `holders` shows a label and a time."""
+
+    __slots__ = ("label",)
+
+    label: str | None
+
+    def take(self) -> bool:
+        self.since = clock.now()  # before it has the slot: a signal handler may raise
+        return super().take()
+
+    async def __aenter__(self) -> Self:
+        if self.key is None:
+            self.since = clock.now()
+        return await super().__aenter__()
+
+
 class TimedMemoryAcquisition(MemoryAcquisition):
     """One slot of a MemorySemaphore with a ttl."""
 

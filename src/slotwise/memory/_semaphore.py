@@ -40,6 +40,7 @@ from slotwise.memory import _inspect, _log
 from slotwise.memory._acquisition import (
     BlockWait,
     GeneralMemoryAcquisition,
+    LabelledMemoryAcquisition,
     MemoryAcquisition,
     MemoryClaim,
     TimedMemoryAcquisition,
@@ -190,10 +191,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
         if slots is not _ONE or label is not None:
-            lease = general = GeneralMemoryAcquisition()
-            general.slots = check_count("slots", slots)
-            general.label = check_label(label)
-            general.ttl = self._ttl
+            if slots is _ONE and self._ttl is None:
+                lease = labelled = LabelledMemoryAcquisition()
+                labelled.label = check_label(label)
+            else:
+                lease = general = GeneralMemoryAcquisition()
+                general.slots = check_count("slots", slots)
+                general.label = check_label(label)
+                general.ttl = self._ttl
         elif self._ttl is not None:
             lease = timed = TimedMemoryAcquisition()
             timed.ttl = self._ttl

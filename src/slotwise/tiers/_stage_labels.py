@@ -25,9 +25,13 @@ def write_label(
     label: str | None, acquisition_id: str, keys: Mapping[str, str], needs: Needs | None
 ) -> str:
     several = "" if needs is None else f"*{','.join(map(str, needs))}"
-    words = [f" {tier}={quote(key, safe='')}" for tier, key in keys.items()]
-    written = f"[{acquisition_id}{several}{''.join(words)}]"
+    words = "".join([f" {tier}={_quoted(key)}" for tier, key in keys.items()])
+    written = f"[{acquisition_id}{several}{words}]"
     return written if label is None else f"{label} {written}"
+
+
+def _quoted(key: str) -> str:
+    return key if key.isalnum() and key.isascii() else quote(key, safe="")
 
 
 def read_claimant(claimant: Claimant, tiers: Sequence[TierSpec]) -> Claimant | None:
