@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from math import ceil, inf
 from typing import Any
 
 import pytest
 import redis
 
+from slotwise._core.rates import Rate
 from slotwise._ledger import paths as rules
 from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.rate_nodes import RateNode
 from slotwise.redis._path_keys import (
     KINDS,
     PathKeys,
@@ -27,6 +31,7 @@ from slotwise.redis._path_keys import (
     write_needs,
     write_node,
     write_path,
+    write_value,
 )
 from slotwise.redis._scripts import load
 
@@ -38,10 +43,12 @@ INTERVAL = 15.0
 class Pair:
     """One set of tiers twice: a ledger here, and the keys on a server."""
 
-    def __init__(self, client: redis.Redis, values: list[int], patience: int, looks: int) -> None:
+    def __init__(
+        self, client: redis.Redis, values: Sequence[int | Rate], patience: int, looks: int
+    ) -> None:
         self.client = client
         self.ledger: PathLedger[PathClaim] = PathLedger(values)
-        self.declared = ",".join(map(str, values))
+        self.declared = ",".join(map(write_value, values))
         self.keys = PathKeys("adv-sem", "t")
         self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}
         self.patience, self.looks = patience, looks
@@ -52,7 +59,7 @@ class Pair:
         self.paths: dict[str, tuple[str, ...]] = {}
         self.tokens: list[int] = []
         # How often the rare things happened.
-        self.kept = self.left_over = self.refused = self.blocked = 0
+        self.kept = self.left_over = self.refused = self.blocked = self.settled = 0
         self.resized = False
 
     # ------------------------------------------------------- the server's side
@@ -102,7 +109,7 @@ class Pair:
         needs = claim.needs
         if needs is not None and (unfit := self.ledger.unfit(needs, path)) is not None:
             self.note(self.ledger.settle(self.now))
-            assert reply[:3] == ["refused", unfit.value_of(path[unfit.index]), unfit.index]
+            assert reply[:3] == ["refused", unfit.most(path[unfit.index]), unfit.index]
             return
         if wait:
             granted = self.ledger.request(
@@ -118,6 +125,9 @@ class Pair:
             self.tokens.append(reply[2])
         else:
             assert reply[0] == ("queued" if wait else "busy")
+        if reply[0] == "queued" and not self.is_unfinished():
+            soonest = min(self.ledger.next_deadline(), self.now + INTERVAL)
+            assert reply[1] <= ceil((soonest - self.now) * 1000) + 1
 
     def request_many(self, requests: dict[str, tuple[str, ...]]) -> None:
         self.end_what_is_over()
@@ -179,11 +189,40 @@ class Pair:
         assert reply[1:] == lost
         assert reply[0] == 0 or not self.is_unfinished()
 
-    def resize(self, tier: int, value: int, key: str | None) -> None:
+    def settle(self, claim_id: str, costs: dict[int, int]) -> None:
+        self.end_what_is_over()
+        text = ",".join(f"{tier}={cost}" for tier, cost in costs.items())
+        reply = self.run("tiers/settle", "", claim_id, text)
+        try:
+            self.note(self.ledger.charge(claim_id, costs, self.now))
+        except LookupError:
+            assert reply[0] == 0
+        else:
+            assert reply[0] == 1
+            self.settled += 1
+
+    def withdraw(self, claim_id: str) -> None:
+        """Release what nobody knows it was granted."""
+        self.end_what_is_over()
+        claim = self.ledger.holders.pop(claim_id, None)
+        if claim is not None:
+            self.ledger._free(claim, self.now)
+            self.ledger.refund(claim, self.now)
+        elif claim_id in self.ledger.waiting:
+            self.ledger._leave(self.ledger.waiting[claim_id], self.now)
+        self.note(self.ledger.settle(self.now))
+        self.run("tiers/release", "", f"~{claim_id}")
+
+    def fill(self, tier: int, key: str | None) -> None:
+        self.end_what_is_over()
+        self.note(self.ledger.refill_tier(tier, key, self.now))
+        self.run("tiers/settle", "", "", write_node(tier, key))
+
+    def resize(self, tier: int, value: int | Rate, key: str | None) -> None:
         self.end_what_is_over()
         self.resized = True
         node = "" if key is None else write_node(tier, key)
-        args = ("s*,m*,l", self.declared, tier, node, value, 60, "")
+        args = ("s*,m*,l", self.declared, tier, node, write_value(value), 60, "")
         reply = self.run("tiers/resize", "x", INTERVAL, *args)
         refused, granted = self.ledger.resize(tier, value, key, self.now, one=key is not None)
         self.note(granted)
@@ -213,12 +252,13 @@ class Pair:
 
     def compare(self) -> None:
         ledger = self.ledger
-        check(ledger, resized=self.resized)
+        check(ledger, self.now, resized=self.resized)
         client, key = self.client, self.key
         state = client.hgetall(key["state"])
         claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
         assert set(claims) == {*ledger.holders, *ledger.waiting}
         taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
+        widest = ledger._widest
         for claim_id, (_, _, ticket, granted, numbers, _, path, *owner) in claims.items():
             assert path == write_path(self.paths[claim_id])
             assert owner == ["host", "1", "x", "y"]
@@ -227,7 +267,7 @@ class Pair:
                 assert int(ticket) == ledger.waiting[claim_id].ticket
             else:
                 own = numbers_in(numbers)
-                taken.setdefault(path.rpartition(",")[2], []).extend(own)
+                taken.setdefault(path.split(",")[widest or 0], []).extend(own)
                 assert own == [*ledger.holders[claim_id].numbers]
         assert int(state.get(".ticket", 0)) == ledger.last_ticket
         assert set(client.zrange(key["holders"], 0, -1)) == set(ledger.holders)
@@ -266,9 +306,11 @@ class Pair:
         nodes = {}
         for tier in ledger.tiers:
             for node_key, own in tier.own_values.items():
-                nodes[write_node(tier.index, node_key)] = ["0", "0", str(own), "-"]
+                nodes[write_node(tier.index, node_key)] = ["0", "0", write_value(own), "-"]
             for node in tier.nodes.values():
-                if node.in_use or node.waiting:
+                if isinstance(node, RateNode):
+                    self.compare_bucket(node, names[node], nodes, state)
+                elif node.in_use or node.waiting:
                     kept = "-" if node.kept_for is None else str(node.kept_for.ticket)
                     kept += f"*{node.kept}" if node.kept > 1 else ""
                     first = node.first_parked()
@@ -292,8 +334,38 @@ class Pair:
         for node in {*taken, *free}:
             every = sorted(taken.get(node, []) + free.get(node, []))
             assert every == list(range(1, int(records[node][4]) + 1)), "each once, none missing"
+        ended = {each[1:]: state[each].split(" ") for each in state if each[0] == "$"}
+        for claim_id, (_, _, charges) in ended.items():
+            known = ledger.holders.get(claim_id) or ledger.recent.get(claim_id)
+            if known is not None:
+                assert [*known.needs] == [*map(int, charges.split("."))]
+        ledger._forget_recent(self.now)
+        assert {*ledger.recent} <= {*ended}
         for each in client.keys("*"):
             assert client.pttl(each) > 0, f"{each} would stay for ever"
+
+    def compare_bucket(
+        self, node: RateNode, name: str, nodes: dict[str, list[str]], state: dict[str, str]
+    ) -> None:
+        node.refill(self.now)
+        text = state.get(name)
+        if text is None:
+            assert node.level == node.rate.full
+            assert not node.waiting
+            return
+        _, waiting, own, kept, _, level, at = text.split(" ")
+        gained = (node.at - int(at)) * node.rate.gain
+        assert min(int(level) + max(gained, 0), node.rate.full) == node.level
+        assert int(waiting) == node.waiting
+        nodes[name] = ["0", waiting, own, kept]
+        keeper = "-" if node.kept_for is None else str(node.kept_for.ticket)
+        assert kept == keeper + (f"*{node.kept}" if node.kept > 1 else "")
+        self.kept += node.kept_for is not None
+        first = node.first_parked()
+        if first is not None and node.look is None:
+            when = self.client.zscore(self.key["refills"], name)
+            ready = node.ready_at(first.need(node), first)
+            assert when is None if ready == inf else when <= round(ready * 1_000_000)
 
 
 def claim_of(claim_id: str, ttl: float | None) -> PathClaim:
@@ -384,6 +456,71 @@ def test_the_scripts_of_paths_decide_as_the_ledger_does(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     play(client, monkeypatch, seed)
+
+
+RATES = [
+    Rate(1, per=1, burst=1),
+    Rate(2, per=1, burst=3),
+    Rate(7, per=3, burst=4),
+    Rate(1000, per=1, burst=3),
+]
+
+
+def play_rates(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pair:
+    """The same with rates, of which what was taken is corrected, filled and given back."""
+    dice = random.Random(seed)
+    patience, looks = dice.choice([(3, 64), (100, 64), (4, 2)])
+    monkeypatch.setattr(rules, "PATIENCE", patience)
+    monkeypatch.setattr(rules, "LOOKS", looks)
+    values = [dice.choice(RATES), dice.choice([2, 3, *RATES]), dice.choice([0, 2, 3])]
+    dice.shuffle(values)
+    pair = Pair(client, values, patience, looks)
+    rates = [tier for tier, value in enumerate(values) if isinstance(value, Rate)]
+    users, issued = ["a", "b c", "d"], 0
+    seen: list[str] = []
+    for _ in range(120):
+        later = dice.choice([0, 0, 0.000001, 0.25, 0.5, 1])
+        soonest = pair.ledger.next_deadline()
+        if dice.random() < 0.2 and soonest < pair.now + 5:
+            pair.now = max(pair.now, soonest)
+        else:
+            pair.now = round(pair.now + later, 6)
+        action = dice.random()
+        everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
+        keys = (users, ["m", "n"], [None])
+        if action < 0.45:
+            issued += 1
+            needs = [dice.choice([1, 1, 2, 3]) for _ in range(3)]
+            seen.append(f"sw-x-{issued}" + write_needs(needs))
+            path = (dice.choice(users), dice.choice(["m", "n"]), None)
+            pair.request(seen[-1], path, dice.choice([None, None, 2.0]), wait=dice.random() < 0.9)
+        elif action < 0.62:
+            pair.give(some_of(dice, pair))
+        elif action < 0.72 and seen:
+            pair.settle(dice.choice(seen[-12:]), {dice.choice(rates): dice.choice([0, 1, 2, 4])})
+        elif action < 0.77 and everyone:
+            pair.withdraw(dice.choice(everyone))
+        elif action < 0.8:
+            tier = dice.choice(rates)
+            pair.fill(tier, dice.choice(keys[tier]))
+        elif action < 0.88:
+            pair.beat(dice.sample(everyone, dice.randint(0, len(everyone))))
+        elif action < 0.96:
+            tier = dice.randrange(3)
+            new = dice.choice(RATES) if tier in rates else dice.choice([0, 1, 2, 3])
+            pair.resize(tier, new, dice.choice([None, *keys[tier]]))
+        else:
+            pair.now += dice.choice([20, 70])
+            pair.beat([])
+        pair.compare()
+    return pair
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_scripts_count_rates_as_the_ledger_does(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    play_rates(client, monkeypatch, seed)
 
 
 def test_random_sequences_come_to_overdue_heads_and_unfinished_work(

@@ -42,9 +42,15 @@ def unknown_acquisition(title: str, acquisition_id: str) -> LookupError:
     )
 
 
-def cost_above_burst(title: str, cost: int, rate: Rate) -> ValueError:
+def what_is_left(left: float, rate: Rate | str, cost: int, waiting: int) -> str:
+    """What is left of a rate, for somebody who didn't get a cost of it."""
+    return f"{left:.1f} left of {rate}, and {cost} needed, {waiting} others waiting"
+
+
+def cost_above_burst(title: str, cost: int, burst: int) -> ValueError:
     return ValueError(
-        f"a cost of {cost} asked of {title}, which is {rate}: that can never be granted"
+        f"a cost of {cost} asked of {title}, which has a burst of {burst}: that can never be"
+        f" granted"
     )
 
 

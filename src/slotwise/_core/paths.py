@@ -63,6 +63,11 @@ class TierSpec:
         return self.value
 
 
+def most_of(value: int | Rate | None) -> int:
+    """A value as statistics show it: 0 for no limit, the burst of a rate."""
+    return value.burst if isinstance(value, Rate) else value or 0
+
+
 def slots_needed(specs: Sequence[TierSpec], needs: Needs | None) -> int:
     """How many slots of the widest tier are needed; 1 of rates alone."""
     if needs is None:

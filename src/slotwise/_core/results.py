@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -15,6 +15,17 @@ from slotwise._core.redaction import redacted_repr
 # Held while a `lost` is made, so that two threads that ask get the same one.
 # Re-entrant: a garbage collection in there may ask for another.
 _making = fork.new_lock()
+
+
+class _Done:
+    """Done already; it may be awaited all the same."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+DONE = _Done()
 
 
 class AcquisitionResult:

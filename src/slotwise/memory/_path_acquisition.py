@@ -7,11 +7,12 @@ as a MemoryAcquisition is, and for the same reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core import messages
+from slotwise._core.results import DONE
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
 from slotwise._wait.wakers import Waker
@@ -20,17 +21,6 @@ from slotwise.memory._ids import next_key
 
 if TYPE_CHECKING:
     from slotwise.memory._paths import MemoryPaths
-
-
-class _Done:
-    """Done already; it may be awaited all the same."""
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return
-        yield
-
-
-_DONE = _Done()
 
 
 class MemoryPathAcquisition(BaseAcquisition, PathClaim):
@@ -58,7 +48,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         if self.key is None:
             raise messages.context_not_yet_entered(self._title)
         self.paths.charge(self.key, costs)
-        return _DONE
+        return DONE
 
     @property
     def _title(self) -> str:

@@ -19,6 +19,7 @@ from slotwise._core.messages import (
     no_slot,
     occupancy,
     too_many_slots,
+    what_is_left,
 )
 from slotwise._core.paths import (
     KeyStats,
@@ -27,6 +28,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    most_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
@@ -220,7 +222,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             spec.name: TierStats(
                 sum(node.in_use for _, node in of_tier),
                 waiting,
-                _shown(tier.value),
+                most_of(tier.value),
                 _keys(tier, of_tier) if spec.keyed else {},
                 *(() if spec.keyed else _level(tier, tier.nodes.get(None))),
             )
@@ -233,7 +235,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._reopen_perhaps()
         found = []
         for tier, key in zip(self.tiers, path, strict=True):
-            node, value = tier.nodes.get(key), _shown(tier.value_of(key))
+            node, value = tier.nodes.get(key), most_of(tier.value_of(key))
             if node is None:
                 found.append(NodeStats(0, 0, value))
             elif isinstance(node, RateNode):
@@ -315,7 +317,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
                 not node.has_room(need, clock.now()) or node.first_parked() is not None
             ):
                 if isinstance(node, RateNode):
-                    where = _what_is_left(_which(spec, key), node, need)
+                    left = node.level / node.rate.unit
+                    told = what_is_left(left, node.rate, need, node.waiting)
+                    where = f"{_which(spec, key)}: {told}"
                     break
                 full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
                 where = f"{_which(spec, key)}: {full}"
@@ -334,15 +338,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         key = claim.path[tier.index]
         which = f"{_which(self.specs[tier.index], key)} of {self.title}"
         if isinstance(tier, RateTier):
-            return cost_above_burst(which, needs[tier.index], tier.value_of(key))
-        return too_many_slots(which, needs[tier.index], _shown(tier.value_of(key)))
-
-
-def _what_is_left(which: str, node: RateNode, need: int) -> str:
-    left = node.level / node.rate.unit
-    return (
-        f"{which}: {left:.1f} left of {node.rate}, and {need} needed, {node.waiting} others waiting"
-    )
+            return cost_above_burst(which, needs[tier.index], tier.most(key))
+        return too_many_slots(which, needs[tier.index], most_of(tier.value_of(key)))
 
 
 def _level(tier: TierNodes, node: RateNode | None) -> tuple[float, ...]:
@@ -350,15 +347,10 @@ def _level(tier: TierNodes, node: RateNode | None) -> tuple[float, ...]:
     if not isinstance(tier, RateTier):
         return ()
     if node is None:
-        return float(_shown(tier.value)), 0.0
+        return float(most_of(tier.value)), 0.0
     now = clock.now()
     level = node.level_at(now)
     return level / node.rate.unit, (node.rate.full - level) / node.rate.gain / 1_000_000
-
-
-def _shown(value: int | Rate | None) -> int:
-    """A value as statistics show it: 0 for no limit, the burst of a rate."""
-    return value.burst if isinstance(value, Rate) else value or 0
 
 
 def _which(spec: TierSpec, key: object) -> str:
@@ -366,11 +358,11 @@ def _which(spec: TierSpec, key: object) -> str:
 
 
 def _keys(tier: TierNodes, nodes: Sequence[tuple[Hashable, Any]]) -> dict[str, KeyStats]:
-    idle = KeyStats(0, 0, _shown(tier.value))  # one for all of them: they are the most
+    idle = KeyStats(0, 0, most_of(tier.value))  # one for all of them: they are the most
     each = not isinstance(tier.value, int)
     return {
         cast("str", key): KeyStats(
-            node.in_use, node.waiting, _shown(tier.value_of(key)), *_level(tier, node)
+            node.in_use, node.waiting, most_of(tier.value_of(key)), *_level(tier, node)
         )
         if node.in_use or node.waiting or key in tier.own_values or each
         else idle

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.closing import Closure
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.messages import unknown_acquisition
+from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import ClosedByUs, Unreachable
 from slotwise.redis._net.connection import Call
@@ -27,6 +29,62 @@ if TYPE_CHECKING:
     from slotwise.redis._limit import RedisLimit
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
+
+
+class Settling:
+    """What was settled in one tick of a loop: sent at its end, or with the release."""
+
+    __slots__ = ("_acquisition", "_future", "_text")
+
+    def __init__(self, acquisition: RedisAcquisition) -> None:
+        self._acquisition = acquisition
+        self._text = ""
+        loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(self._flush)
+
+    def add(self, text: str) -> Awaitable[None]:
+        self._text = ",".join(filter(None, (self._text, text)))
+        return self._future
+
+    def take(self) -> str:
+        """The text of it, which the caller sends."""
+        text, self._text = self._text, ""
+        if not self._future.done():
+            self._future.set_result(None)
+        return f" {text}" if text else ""
+
+    def _flush(self) -> None:
+        acquisition = self._acquisition
+        if acquisition.settling is self:
+            acquisition.settling = None
+        if self._text:
+            text, self._text = self._text, ""
+            task = asyncio.ensure_future(self._send(text))
+            task.add_done_callback(_settled.discard)
+            _settled.add(task)
+
+    async def _send(self, text: str) -> None:
+        acquisition = self._acquisition
+        limit: Any = acquisition.limit
+        try:
+            found = await limit._settle(acquisition._acquisition_id, text)
+        except Exception as error:
+            self._fail(error)
+            return
+        if not found:
+            self._fail(unknown_acquisition(limit._title, acquisition._acquisition_id))
+        elif not self._future.done():
+            self._future.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+            self._future.exception()  # nobody has to await it
+
+
+# Those under way, so that they are not collected meanwhile.
+_settled: set[asyncio.Task[None]] = set()
 
 
 class RedisAcquisition(AcquisitionResult):
@@ -51,6 +109,7 @@ class RedisAcquisition(AcquisitionResult):
         "record",
         "requested_at",
         "round_trip",
+        "settling",
         "shared",
         "since",
         "slots",
@@ -83,6 +142,7 @@ class RedisAcquisition(AcquisitionResult):
         self.slots = slots
         self.label = label
         self.path = path  # empty for a semaphore
+        self.settling: Settling | None = None  # what was settled in this tick
         self.needs = needs  # of a path; None for one slot of each tier
         self.written_path = ""  # as the scripts have it
         self.written_values = ""  # of keys that have their own, likewise
@@ -202,6 +262,11 @@ class RedisAcquisition(AcquisitionResult):
             return  # cancelled or timed out: the waiter releases it
         self._slot_number = number
         self._fencing_token = token
+        self._waited = since - self.requested_at
+        if self.limit._holds_nothing:
+            self.mark_ended()
+            self.future.set_result(None)
+            return
         shared.holders[acquisition_id] = self
         self.client.holding.setdefault(self.record, set()).add(acquisition_id)
         if self.ttl is not None:
@@ -278,12 +343,33 @@ class RedisAcquisition(AcquisitionResult):
         if not self.future.done():
             self.future.set_exception(TimedOut())
 
+    # -------------------------------------------------------------- settling
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        limit: Any = self.limit
+        if not limit._rates:
+            return super().settle(**costs)
+        text = limit._write_costs(costs)
+        if asyncio._get_running_loop() is None:
+            limit.settle_sync(self._acquisition_id, costs)
+            return DONE
+        if self.settling is None:
+            self.settling = Settling(self)
+        return self.settling.add(text)
+
+    def take_settled(self) -> str:
+        """What was settled and not sent yet, to be sent with the release."""
+        settling, self.settling = self.settling, None
+        return "" if settling is None else settling.take()
+
     # ------------------------------------------------------------- releasing
 
     def send_release(self, client: LoopClient) -> asyncio.Future[Released]:
         """Release it, or take it out of the queue, over any connection; counts who is there."""
+        # Nobody has seen a grant: what was taken of rates goes back.
+        unseen = "~" if self.limit._rates else ""
         return send_release(
-            *(self.shared, self.record, client, self._acquisition_id),
+            *(self.shared, self.record, client, unseen + self._acquisition_id),
             *(self.interval, self.limit._limits),
             count=True,
         )

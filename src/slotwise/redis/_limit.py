@@ -8,7 +8,8 @@ documentation are those of `RedisSemaphore` and `RedisPaths`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core.arguments import check_flag, check_label
@@ -47,6 +48,10 @@ MAX_VALUE = 2**53
 
 class RedisLimit:
     """A limit on a server, as one object of this process sees it."""
+
+    # Of tiers: those with a rate, by name, and whether there are no others.
+    _rates: Mapping[str, int] = MappingProxyType({})
+    _holds_nothing = False
 
     _dialect: ClassVar[Dialect]
 
@@ -202,9 +207,12 @@ class RedisLimit:
                 holder.mark_ended()
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
+        # What was settled in this tick travels with it.
+        settled = "" if holder is None else holder.take_settled()
+
         def send(client: LoopClient) -> asyncio.Future[Released]:
             return send_release(
-                shared, record, client, acquisition_id, self._interval, self._limits
+                shared, record, client, acquisition_id + settled, self._interval, self._limits
             )
 
         released = await how(seconds, shared, record, self._interval, send)

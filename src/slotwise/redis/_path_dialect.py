@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
+from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
 from slotwise.redis._dialect import Dialect, Released, pack_call, pack_word
@@ -107,6 +108,8 @@ class PathDialect(Dialect):
         limit: Any = acquisition.limit
         needs = acquisition.needs or (1,) * len(acquisition.path)
         node = limit._node(tier, acquisition.path[tier])
+        if isinstance(limit._tiers[tier].value, Rate):
+            return messages.cost_above_burst(f"{node} of {limit._title}", needs[tier], value)
         return messages.too_many_slots(f"{node} of {limit._title}", needs[tier], value)
 
     def timeout_error(
@@ -117,6 +120,10 @@ class PathDialect(Dialect):
         why = "it came just too late"
         if node:
             tier, key = read_node(node)
+            if isinstance(limit._tiers[tier].value, Rate):
+                cost = acquisition.needs[tier] if acquisition.needs else 1
+                left = messages.what_is_left(value - held, f"a burst of {value}", cost, waiting)
+                return messages.no_slot(limit._title, waited, f"{limit._node(tier, key)}: {left}")
             occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
             why = f"{limit._node(tier, key)}: {occupancy}"
             if acquisition.needs is not None and acquisition.needs[tier] > 1:

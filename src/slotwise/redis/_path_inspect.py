@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slotwise._core.closing import Closure
-from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec, needs_by_name
+from slotwise._core.paths import (
+    NodeStats,
+    Path,
+    PathStats,
+    TierSpec,
+    most_of,
+    needs_by_name,
+    slots_needed,
+)
 from slotwise._core.results import Claimant
 from slotwise.redis._path_keys import read_needs, read_node
 
@@ -22,7 +30,7 @@ def read_path_stats(
     if len(numbers) == 4 * len(path):
         nodes = tuple(NodeStats(*numbers[at : at + 4]) for at in range(0, len(numbers), 4))
     else:  # nobody is there
-        nodes = tuple(NodeStats(0, 0, tier.slots) for tier in tiers)
+        nodes = tuple(NodeStats(0, 0, most_of(tier.value)) for tier in tiers)
     return PathStats(nodes, closed_here, closure)
 
 
@@ -50,7 +58,7 @@ def _read(
         needs = read_needs(raw_id.decode(), len(tiers))
         claimant = Claimant(
             raw_id.decode(),
-            1 if needs is None else needs[-1],
+            slots_needed(tiers, needs),
             since,
             host,
             int(pid),

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote, unquote_to_bytes
 
+from slotwise._core.rates import Rate
 from slotwise.redis._keys import KeySet
 
 # In the order in which the scripts want them; see lua/tiers/state.lua.
-KINDS = ("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers")
+KINDS = (
+    *("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers"),
+    *("refills", "cleanup"),
+)
 
 
 class PathKeys(KeySet):
@@ -50,6 +54,13 @@ def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
     if len(needs) != tiers:
         raise ValueError(f"not what {tiers} tiers need: {written!r}")
     return needs
+
+
+def write_value(value: int | Rate) -> str:
+    """A value, or a rate as lua/tiers/state.lua has it."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value.gain}/{value.unit}/{value.burst}/{round(value.per * 1_000_000)}"
 
 
 def write_path(keys: Sequence[str | None]) -> str:

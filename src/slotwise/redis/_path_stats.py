@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise.redis._path_idle import IdleKeys
-from slotwise.redis._path_keys import read_node
+from slotwise.redis._path_keys import read_node, write_node, write_value
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
@@ -33,16 +33,23 @@ async def collect(
         args = [b"", cursor]
         looking = client.run(_INSPECT, record.keys.all, args, record.keys.slot, limits)
         reply = await reply_within(INSPECT, looking, client, record.keys.slot)
-        cursor, _, waiting, unfinished, texts, *found = reply
+        cursor, _, waiting, unfinished, texts, now_us, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
-    values = [tier.slots for tier in tiers]
-    if texts and texts.count(b",") == len(values) - 1:  # not somebody else's tiers
-        values = [int(each) for each in texts.split(b",")]
-    keys = _by_key(tiers, values, records, idle)
+    rules = [write_value(tier.value).encode() for tier in tiers]
+    if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
+        rules = texts.split(b",")
+    values = [_value_of(rule) for rule in rules]
+    keys = _by_key(tiers, rules, records, idle, int(now_us))
+    levels: list[tuple[float, ...]] = [
+        ()
+        if tier.keyed
+        else _level(rule, records.get(write_node(index, None).encode()), int(now_us))
+        for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
+    ]
     active = [0] * len(tiers)
     for node, text in records.items():
         index = read_node(node)[0]
@@ -50,26 +57,53 @@ async def collect(
             active[index] += int(text.split()[0])
     # Every path goes through every tier.
     return {
-        tier.name: TierStats(held, waiting, value, MappingProxyType(those))
-        for tier, held, value, those in zip(tiers, active, values, keys, strict=True)
+        tier.name: TierStats(held, waiting, value, MappingProxyType(those), *level)
+        for tier, held, value, those, level in zip(tiers, active, values, keys, levels, strict=True)
     }
 
 
+def _value_of(rule: bytes) -> int:
+    """A value, or the burst of a rate."""
+    return int(rule.split(b"/")[2] if b"/" in rule else rule)
+
+
+def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:
+    """What is left of a rate, and in how many seconds it is full; nothing if it is none."""
+    if b"/" not in rule:
+        return ()
+    if record is not None and b"/" in record.split()[2]:
+        rule = record.split()[2]
+    gain, unit, burst, _ = map(int, rule.split(b"/"))
+    if record is None:
+        return float(burst), 0.0
+    *_, level, at = record.split()
+    parts = min(int(level) + max(now_us - int(at), 0) * gain, burst * unit)
+    return parts / unit, (burst * unit - parts) / gain / 1_000_000
+
+
 def _by_key(
-    tiers: tuple[TierSpec, ...], values: list[int], records: dict[bytes, bytes], idle: IdleKeys
+    tiers: tuple[TierSpec, ...],
+    rules: list[bytes],
+    records: dict[bytes, bytes],
+    idle: IdleKeys,
+    now_us: int,
 ) -> list[dict[str, KeyStats]]:
     """For each tier what is remembered here of keys, and over it what the server knows."""
     keys: list[dict[str, KeyStats]] = [{} for _ in tiers]
     for index, tier in enumerate(tiers):
         if tier.keyed:
             keys[index] = {
-                key: KeyStats(0, 0, idle.value_of(index, key) or values[index])
+                key: KeyStats(
+                    *(0, 0, idle.value_of(index, key) or _value_of(rules[index])),
+                    *_level(rules[index], None, now_us),
+                )
                 for key in idle.keys(index)
             }
     for node, record in records.items():
         index, key = read_node(node)
         if index < len(tiers) and tiers[index].keyed:
             held, waited, value, *_ = record.split()
-            own = values[index] if value == b"-" else int(value.lstrip(b"~"))
-            keys[index][key] = KeyStats(int(held), int(waited), own)
+            own = _value_of(rules[index] if value == b"-" else value.lstrip(b"~"))
+            level = _level(rules[index], record, now_us)
+            keys[index][key] = KeyStats(int(held), int(waited), own, *level)
     return keys

@@ -6,16 +6,16 @@ gets a path; they mirror `slotwise._ledger.paths`, where the rules are written d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.limit import TRY_LIMIT
-from slotwise._core.messages import closed_error
+from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
-from slotwise._core.rates import Rate
+from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
@@ -26,7 +26,7 @@ from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS
 from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
-from slotwise.redis._path_keys import write_node, write_path
+from slotwise.redis._path_keys import write_node, write_path, write_value
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
@@ -38,6 +38,7 @@ _CLOSE = load("tiers/close")
 _REOPEN = load("tiers/reopen")
 _INSPECT = load("tiers/inspect_path")
 _KICK = load("tiers/kick")
+_SETTLE = load("tiers/settle")
 
 
 class RedisPaths(RedisLimit, PathBackend):
@@ -75,7 +76,8 @@ class RedisPaths(RedisLimit, PathBackend):
     ) -> None:
         self._tiers = tuple(tiers)
         for tier in self._tiers:
-            check_max_value(tier.slots)
+            if isinstance(tier.value, int):
+                check_max_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
         self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
         if check_name(name) is None:
@@ -90,8 +92,13 @@ class RedisPaths(RedisLimit, PathBackend):
             + "?" * tier.by_key
             for tier in self._tiers
         )
-        self._declared = ",".join(str(tier.value) for tier in self._tiers)
-        limited = [tier.slots for tier in self._tiers if tier.value]
+        self._declared = ",".join(write_value(tier.value) for tier in self._tiers)
+        limited = [tier.value for tier in self._tiers if tier.value and isinstance(tier.value, int)]
+        # Of rates alone nothing is held.
+        self._rates = {
+            tier.name: i for i, tier in enumerate(self._tiers) if isinstance(tier.value, Rate)
+        }
+        self._holds_nothing = len(self._rates) == len(self._tiers)
         self._value = limited[-1] if limited else 0
         self._set_up(
             name,
@@ -262,12 +269,12 @@ class RedisPaths(RedisLimit, PathBackend):
         Raises:
             ValueConflict: the name is in use with other tiers or values.
         """
-        assert isinstance(value, int)
-        check_max_value(value)
+        if isinstance(value, int):
+            check_max_value(value)
         index = self._indexes[tier]
         node = "" if key is None else write_node(index, key)
         args = [b"", self._attached()[0].client().token, self._interval]
-        args += [self._shape, self._declared, index, node, value, _REMEMBERED]
+        args += [self._shape, self._declared, index, node, write_value(value), _REMEMBERED]
         if self._generation.closed:
             raise self._closed_error()
         go_on = b""  # one call looks at a bounded number of keys
@@ -284,6 +291,37 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._run_blocking(self.resize(tier, value, key))
+
+    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        text = self._write_costs(costs)
+        if not await self._settle(acquisition_id, text):
+            raise unknown_acquisition(self._title, acquisition_id)
+
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        self._run_blocking(self.settle(acquisition_id, costs))
+
+    async def refill(self, tier: str, key: str | None = None) -> None:
+        await self._settle("", write_node(self._indexes[tier], key))
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:
+        self._run_blocking(self.refill(tier, key))
+
+    async def _settle(self, acquisition_id: str, what: str) -> bool:
+        client = self._attached()[0].client()
+        found, *told = await self._run_script(_SETTLE, [b"", client.token, acquisition_id, what])
+        self._dispatch(told)
+        return bool(found)
+
+    def _write_costs(self, costs: Mapping[str, int]) -> str:
+        """As the scripts have them; raises unless these are the names of rates, with costs."""
+        for name, cost in costs.items():
+            if name not in self._rates:
+                raise TypeError(f"{name!r} is not a rate of {self._title}")
+            check_max_value(check_limit(f"the cost of {name!r}", cost))
+            rate = self._tiers[self._rates[name]].value
+            if isinstance(rate, Rate) and cost * rate.unit >= EXACT:
+                raise ValueError(f"the cost of {name!r} is too large to be counted: {cost}")
+        return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -327,6 +365,11 @@ class RedisPaths(RedisLimit, PathBackend):
         if index < 0:
             return ValueConflict(f"{self._name!r} is in use with other tiers than {self._shape}")
         own = self._tiers[index].value
+        if isinstance(own, Rate):
+            return ValueConflict(
+                f"{self._tiers[index].name} of {self._name!r} is in use with another rate than"
+                f" {own}; resize() changes the rate of a tier in use"
+            )
         return ValueConflict(
             f"{self._tiers[index].name} of {self._name!r} is in use with {value or 'any number of'}"
             f" slots, not {own or 'any number'}; resize() changes the value of a tier in use"

@@ -37,6 +37,7 @@ OURS = (
     "tiers/inspect_path",
     "tiers/kick",
     "tiers/resize",
+    "tiers/settle",
     "tiers/close",
     "tiers/reopen",
 )

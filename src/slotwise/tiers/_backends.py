@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.paths import PathBackend, TierSpec
-from slotwise._core.rates import Rate
 from slotwise._core.semaphore import Semaphore
 from slotwise._urls import directory_of
 from slotwise.errors import SemaphoreClosed
@@ -57,8 +56,6 @@ def choose_backend(
         if atomic:
             raise ValueError("tiers in process:// need atomic=False; memory:// and redis:// don't")
         return _in_directory(specs, url, name, ttl)
-    if any(isinstance(spec.value, Rate) for spec in specs):
-        raise TypeError("rates are for tiers in memory")
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import shared_client_for

@@ -1,5 +1,5 @@
 -- tiers/heartbeat.lua: the heartbeats of a whole process for its paths, and what became of them.
--- KEYS  8 for each Tiers object (tiers/state.lua), one after the other
+-- KEYS  10 for each Tiers object (tiers/state.lua), one after the other
 -- ARGV  and replies are those of semaphore/heartbeat.lua, so that one heartbeat thread serves both:
 --       1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
@@ -63,4 +63,4 @@ local function renew_name(first, at)
   return outcome
 end
 
-return renew_names(renew_name, 8, KEYS[4])
+return renew_names(renew_name, 10, KEYS[4])

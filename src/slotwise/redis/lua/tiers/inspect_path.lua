@@ -1,5 +1,5 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
--- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- KEYS  1-10 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "path", "holders" or "waiters"
 --       3 the path, for "path"; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
@@ -20,8 +20,8 @@ if ARGV[2] == 'path' then
   if known['.shape'] then
     for _, node in ipairs(nodes_of(ARGV[3])) do
       local value, kept = value_of(node), node.kept_slots or 0
-      if node.waiting > 0 and first_parked(node) then kept = math.max(value - node.held, 0) end
-      for _, each in ipairs({node.held, node.waiting, value, kept}) do reply[#reply + 1] = each end
+      if node.waiting > 0 and first_parked(node) then kept = math.max(value - held_of(node), 0) end
+      for _, each in ipairs({held_of(node), node.waiting, value, kept}) do reply[#reply + 1] = each end
     end
   end
 else

@@ -1,21 +1,27 @@
 -- tiers/release.lua: release paths, or leave the queue; whoever fits then is served at once.
--- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- KEYS  1-10 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
---       3... acquisition ids
+--       3... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes
+--       back; with a space and "tier=units,..." behind it, what it has really taken of rates
 -- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither; of the last that waited: the node
 --          that its group lacked, its value, held, waiting}
 -- (the last four "", 0, 0, 0 if none waited), and behind it messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
 -- include tiers/rules.lua
-open(1, ARGV[1], {unpack(ARGV, 3)})
+local ids, unseen, corrections = {}, {}, {}
+for i = 3, #ARGV do
+  local mark, id, text = string.match(ARGV[i], '^(~?)(%S+) ?(.*)$')
+  ids[i - 2], unseen[i - 2], corrections[i - 2] = id or ARGV[i], mark == '~', text
+end
+open(1, ARGV[1], {unpack(ids)})
 caller = ARGV[2]
 begin_though_full(holders)
-note_aware({unpack(ARGV, 3)})
+note_aware(ids)
 local digits, lacked = {}, nil
 if #ARGV > 3 then  -- read all nodes at once
   local names = {}
-  for i = 3, #ARGV do
-    local claim = read_claim(ARGV[i])
+  for _, id in ipairs(ids) do
+    local claim = read_claim(id)
     for _, name in ipairs(claim and names_of(claim.path) or {}) do
       if known[name] == nil then
         known[name] = false
@@ -26,9 +32,13 @@ if #ARGV > 3 then  -- read all nodes at once
   fetch(names)
 end
 expire()
-for i = 3, #ARGV do
-  local id, digit = ARGV[i], '0'
+for i, id in ipairs(ids) do
+  local digit = '0'
+  if corrections[i] and corrections[i] ~= '' then correct(id, corrections[i]) end
   if release(id) == 1 then
+    if unseen[i] then refund(id) end
+    digit = '1'
+  elseif unseen[i] and not widest_tier and refund(id) then
     digit = '1'
   else
     local stood, name = leave(id)
@@ -43,6 +53,6 @@ settle()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then
   local node = read_node(lacked)
-  reply[2], reply[3], reply[4], reply[5] = lacked, value_of(node), node.held, node.waiting
+  reply[2], reply[3], reply[4], reply[5] = lacked, value_of(node), held_of(node), node.waiting
 end
 return answer(reply)

@@ -1,6 +1,6 @@
 -- tiers/request.lua: take what is needed of every tier at once, or else wait, holding nothing; for
 -- one request or for several of one Tiers object.
--- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- KEYS  1-10 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
@@ -54,6 +54,7 @@ end
 
 local function granted_before(id)
   local claim = again and redis.call('ZSCORE', holders, id) and read_claim(id)
+  if again and not widest_tier and get('$' .. id) then return {'granted', 0, token} end
   return claim and {'granted', claim.number, claim.token}
 end
 
@@ -92,7 +93,7 @@ local function request(id, path)
   local is_free = not lacking and not parked_at(path) and not unfinished_on(path_nodes)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
-    return {'busy', lacking.name, value_of(lacking), lacking.held, lacking.waiting}
+    return {'busy', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting}
   end
   last_ticket = last_ticket + 1
   local claim = {

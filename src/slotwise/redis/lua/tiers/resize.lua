@@ -1,8 +1,8 @@
 -- tiers/resize.lua: change the value of a tier, or of one key of it, in use.
--- KEYS  1-8 the Tiers object (tiers/state.lua)
+-- KEYS  1-10 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 the tiers' names, as the caller was made   5 and their values
---       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit
+--       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit; or a rate
 --       9 for how long it is remembered when nobody is there (s)
 --       10 empty to change it, or where to go on: "*" and a cursor with waiters that can never fit now,
 --          or the node behind which to look on for waiters that fit now
@@ -13,22 +13,53 @@
 open(1, ARGV[1])
 caller = ARGV[2]
 local tier, name, value, after = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8]), ARGV[10]
+local rate = read_rate(ARGV[8])
 if known['.closed'] then return closed_reply() end
 local clash = declare(ARGV[4], ARGV[5])
 if clash then return {'conflict', clash - 1, values[clash] or 0} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
+-- Go on with another rate: the level stays, to the nearest part, cut to the new burst.
+local function change_rate(node)
+  local old = node.rate
+  refill(node)
+  local is_full = node.level == old.full
+  local units = math.floor(node.level / old.unit)
+  local parts = units * rate.unit + math.floor((node.level - units * old.unit) / old.unit * rate.unit + 0.5)
+  node.rate = rate
+  node.level = is_full and rate.full or math.min(parts, rate.full)
+  charge(node, 0)
+  touched[node.name] = node
+end
+
 local changed_node = name ~= '' and read_node(name)
 if changed_node and after == '' then
-  changed_node.value = value
+  if rate then
+    changed_node.own_rate = rate
+    change_rate(changed_node)
+  else
+    changed_node.value = value
+  end
   change(changed_node)
 elseif after == '' then
-  values[tier] = value
+  if rate then  -- all its buckets
+    local from = '0'
+    repeat
+      local found = redis.call('HSCAN', state, from, 'MATCH', whole(tier - 1) .. ':*', 'COUNT', 1000)
+      from = found[1]
+      for i = 1, #found[2], 2 do
+        local node = read_node(found[2][i])
+        if not node.own_rate then change_rate(node) end
+      end
+    until from == '0'
+  end
+  values[tier], value_texts[tier] = rate and rate.burst or value, ARGV[8]
+  rates[tier] = rate or nil
   -- Objects may be made with the old value and with the new one.
   local texts, parts = {}, {}
-  for i, each in ipairs(values) do
-    texts[i], parts[i] = whole(each), part(get('.accepted'), i)
+  for i in ipairs(values) do
+    texts[i], parts[i] = value_texts[i], part(get('.accepted'), i)
     if i == tier and not string.find(parts[i], ',' .. texts[i] .. ',', 1, true) then
       parts[i] = parts[i] .. texts[i] .. ','
     end

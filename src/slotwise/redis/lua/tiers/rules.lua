@@ -8,9 +8,13 @@ local is_finished = false  -- whether it is known that no node is to be looked a
 -- Whether so many slots are free that are not kept for another head than that with `ticket`.
 local function has_room(node, need, ticket)
   if blocked_until > now then return false end
+  local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
+  if node.rate then
+    refill(node)
+    return (need + kept) * node.rate.unit <= node.level
+  end
   local value = value_of(node)
   if value == 0 then return true end
-  local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
   return node.held + kept + need <= value
 end
 
@@ -61,6 +65,19 @@ local function lacks(path_nodes, needs, ticket)
   end
 end
 
+-- Look at a node with a rate again when there is enough for its oldest head.
+local function look_when_refilled(node, first)
+  if not node.rate then return end
+  local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
+  local need = need_of(node, needs_of(first[3])) + kept
+  if need > node.rate.burst then  -- not by time alone
+    redis.call('ZREM', refills, node.name)
+    return
+  end
+  redis.call('ZADD', refills, whole(node.at + time_for(node, need * node.rate.unit - node.level)), node.name)
+  fresh[refills] = true
+end
+
 local function park(head, name)
   zadd(parked, 0, parked_record(name, head))
   put('>' .. head[2], name .. ' ' .. whole(head[1]) .. ' ' .. head[3])
@@ -71,6 +88,16 @@ local function park(head, name)
   local at = #heads
   while at > 0 and heads[at][1] > head[1] do at = at - 1 end
   table.insert(heads, at + 1, head)
+end
+
+-- Park a head, and see that a node with a rate is looked at in time.
+local function park_in_time(head, name)
+  park(head, name)
+  local node = read_node(name)
+  if node.rate then
+    local first = first_parked(node)
+    if first and first[1] == head[1] then look_when_refilled(node, first) end
+  end
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
@@ -120,7 +147,10 @@ end
 
 local function look_at(node)
   local head = first_parked(node)
-  if not head then return end
+  if not head then
+    if node.rate then redis.call('ZREM', refills, node.name) end
+    return
+  end
   is_finished = false
   if work then
     queue_work(head[1], node.name)
@@ -215,18 +245,45 @@ local function free_all_numbers(widest)
   freed[widest.name], widest.lowest, widest.top = nil, false, 0
 end
 
+-- What an id took of each tier, after corrections.
+local function charges_of(id)
+  local text = get('$' .. id)
+  local charges = {}
+  for charge_text in string.gmatch(text and string.match(text, '(%S+)$') or string.match(id, '%*([%d.]*)$') or '', '%d+') do
+    charges[#charges + 1] = tonumber(charge_text)
+  end
+  return charges
+end
+
+-- Remember one that ends, or was corrected, for corrections of what it took of rates.
+local function remember(id, path, charges)
+  local texts = {}
+  for i, each in ipairs(charges or charges_of(id)) do texts[i] = whole(each) end
+  put('$' .. id, whole(now_us + settle_us) .. ' ' .. path .. ' ' .. table.concat(texts, '.'))
+  outlive(settle_us / 1000000 + 1)
+  redis.call('ZADD', cleanup, whole(now_us + settle_us), 'e ' .. id)
+  fresh[cleanup] = true
+end
+
 -- Turn a claim, whose nodes all have room for it, into a holder until `deadline`.
 local function hold(id, claim, path_nodes, deadline)
-  local widest, needs = path_nodes[#path_nodes], needs_of(id)
-  number(claim, widest, need_of(widest, needs))
-  if widest.held == 0 then fresh[holders] = true end
+  local widest, needs = path_nodes[widest_tier], needs_of(id)
+  if widest then
+    number(claim, widest, need_of(widest, needs))
+    if widest.held == 0 then fresh[holders] = true end
+  end
   for _, node in ipairs(path_nodes) do
-    node.held = node.held + need_of(node, needs)
+    if node.rate then charge(node, need_of(node, needs)) else node.held = node.held + need_of(node, needs) end
     change(node)
   end
   token = math.max(token + 1, now_us)
   claim.token, claim.granted = token, now_text
   put('.token', whole(token))
+  if not widest then  -- of rates alone nothing is held
+    put(id, false)
+    remember(id, claim.path)
+    return
+  end
   write_claim(id, claim)
   zadd(holders, deadline, id)
   if claim.ttl ~= '-' then
@@ -245,17 +302,63 @@ local function release(id)
   if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
   local path_nodes = nodes_of(claim.path)
   for _, node in ipairs(path_nodes) do
-    node.held = math.max(node.held - need_of(node, needs), 0)  -- should a key be lost, and not the other
-    change(node)
-    if node.waiting > 0 then touched[node.name] = node end
+    if not node.rate then
+      node.held = math.max(node.held - need_of(node, needs), 0)  -- should a key be lost, and not the other
+      change(node)
+      if node.waiting > 0 then touched[node.name] = node end
+    end
   end
-  local widest = path_nodes[#path_nodes]
+  if next(rates) then remember(id, claim.path) end
+  local widest = path_nodes[widest_tier]
   if widest.held > 0 then
     for low, high in each_range(claim.numbers) do free_range(widest, low, high) end
   else
     free_all_numbers(widest)
   end
   return 1
+end
+
+-- State what an id has really taken of rates: "tier=units,...". False if nobody knows it.
+local function correct(id, text)
+  local claim = redis.call('ZSCORE', holders, id) and read_claim(id)
+  local ended = get('$' .. id)
+  local until_us, path = string.match(ended or '', '^(%d+) (%S+) ')
+  if not claim and not (until_us and tonumber(until_us) > now_us) then return false end
+  path = claim and claim.path or path
+  local path_nodes, charges = nodes_of(path), charges_of(id)
+  for tier, units in string.gmatch(text, '(%d+)=(%d+)') do
+    tier, units = tonumber(tier) + 1, tonumber(units)
+    local node = path_nodes[tier]
+    if node and node.rate then
+      charge(node, units - charges[tier])
+      charges[tier] = units
+      touched[node.name] = node
+    end
+  end
+  local ends = until_us and tonumber(until_us)
+  remember(id, path, charges)
+  if ends and not claim then  -- it is not remembered for longer than before
+    local rest = string.match(known['$' .. id], '^%d+ (.*)$')
+    put('$' .. id, whole(ends) .. ' ' .. rest)
+    redis.call('ZADD', cleanup, whole(ends), 'e ' .. id)
+  end
+  return true
+end
+
+-- Give back what was taken of rates for a grant that nobody has seen.
+local function refund(id)
+  local path = string.match(get('$' .. id) or '', '^%d+ (%S+) ')
+  if not path then return false end
+  local charges = charges_of(id)
+  for _, node in ipairs(nodes_of(path)) do
+    if node.rate then
+      charge(node, -(charges[node.tier] or 0))
+      touched[node.name] = node
+    end
+  end
+  put('$' .. id, false)
+  redis.call('ZREM', cleanup, 'e ' .. id)
+  return true
 end
 
 -- Count one more, or one less, of those who wait and need several slots of a node.
@@ -276,7 +379,7 @@ local function wait(id, claim, path_nodes, deadline)
     change(node)
   end
   if not parked_at(claim.path) then
-    park({claim.ticket, claim.path, id}, (lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)).name)
+    park_in_time({claim.ticket, claim.path, id}, (lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)).name)
   end
   count_large(id, 1)
 end
@@ -329,12 +432,12 @@ local function leave(id)
   unpark(head, name)
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(next_head, name)
+    park_in_time(next_head, name)
   else
     put('>' .. path, false)
   end
   local node = read_node(name)
-  if has_room(node, 1) then look_at(node) end  -- too little for the head that left, but not for those behind it
+  if node.rate or has_room(node, 1) then look_at(node) end  -- too little for the head that left, but not for those behind it
   return 1, name
 end
 
@@ -361,11 +464,14 @@ local function examine(head, here)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
     if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket, needs) end
-    park(head, lacking.name)
+    park_in_time(head, lacking.name)
     return
   end
   for _, node in ipairs(path_nodes) do
-    if node.kept == ticket then node.kept, node.kept_slots = nil, nil end  -- it is taken now
+    if node.kept == ticket then
+      node.kept, node.kept_slots = nil, nil  -- it is taken now
+      if node.rate then look_at(node) end    -- those who wait there wait for another time
+    end
   end
   local claim, deadline = read_claim(id), redis.call('ZSCORE', waiters, id)
   if claim and deadline then
@@ -376,7 +482,7 @@ local function examine(head, here)
   end
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head[1]) or here).name)
+    park_in_time(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head[1]) or here).name)
   else
     put('>' .. path, false)
   end
@@ -427,6 +533,33 @@ local function take_work()
   return following
 end
 
+-- Buckets that are full, and claims that ended long ago, are forgotten, some in each call; buckets
+-- with enough for those who wait are looked at.
+local function pass_time()
+  local due = redis.call('ZRANGEBYSCORE', cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
+  for _, member in ipairs(due) do
+    local kind, name = string.match(member, '^(%S) (%S+)$')
+    if kind == 'e' then
+      put('$' .. name, false)
+      redis.call('ZREM', cleanup, member)
+    elseif kind == 'b' then
+      local node = read_node(name)
+      refill(node)
+      if node.level >= node.rate.full then
+        node.listed = false
+        change(node)
+        redis.call('ZREM', cleanup, member)
+      else
+        redis.call('ZADD', cleanup, whole(now_us + time_for(node, node.rate.full - node.level)), member)
+      end
+    end
+  end
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
+    redis.call('ZREM', refills, name)
+    look_at(read_node(name))
+  end
+end
+
 local function settle()
   if known['.closed'] then  -- nobody is granted anything
     redis.call('DEL', unfinished)
@@ -434,6 +567,7 @@ local function settle()
     return
   end
   load_work()
+  if next(rates) then pass_time() end
   for name, node in pairs(touched) do
     touched[name] = nil
     look_at(node)
@@ -444,8 +578,10 @@ local function settle()
     local following = take_work()
     if not following then break end
     local here = read_node(following[2])
-    local head = has_room(here, 1) and first_parked(here)
-    if head and has_room(here, need_of(here, needs_of(head[3])), head[1]) then
+    local head = (here.rate or has_room(here, 1)) and first_parked(here)
+    if head and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
+      look_when_refilled(here, head)
+    elseif head then
       if head[1] == following[1] then
         looks = looks - 1
         examine(head, here)
@@ -497,6 +633,10 @@ local function next_end()
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if score and (not soonest or score < soonest) then soonest = score end
   end
+  if next(rates) then
+    local us = tonumber(redis.call('ZRANGE', refills, 0, 0, 'WITHSCORES')[2])
+    if us and (not soonest or us / 1000000 < soonest) then soonest = us / 1000000 end
+  end
   if not soonest then return -1 end
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end
@@ -519,11 +659,18 @@ local function forget_counts()
     if string.match(field, '^%d') then
       local node = read_node(field)
       node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
+      if node.rate then
+        node.listed = false
+        charge(node, 0)
+      end
       change(node)
     elseif string.sub(field, 1, 1) == '?' then
       if blocked_until <= now then put(field, false) end
     elseif string.sub(field, 1, 1) == '>' then
       put(field, false)
+    elseif string.sub(field, 1, 1) == '$' then
+      local until_us = string.match(known[field] or '', '^(%d+) ')
+      if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
     elseif string.sub(field, 1, 1) ~= '.' then
       ids[#ids + 1] = field
     end
@@ -538,7 +685,7 @@ function rebuild()
   local alive_until, waiters_there = scores_in(waiters)
   local taken, heads = {}, {}
   put('.large', false)
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
+  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
   for _, id in ipairs(forget_counts()) do
     local claim = read_claim(id)
     local granted = claim and claim.granted ~= '0'
@@ -550,11 +697,15 @@ function rebuild()
       local path_nodes, needs = nodes_of(claim.path), needs_of(id)
       redis.call('ZADD', granted and holders or waiters, scores[id] or seconds(now + claim.interval), id)
       for _, node in ipairs(path_nodes) do
-        if granted then node.held = node.held + need_of(node, needs) else node.waiting = node.waiting + 1 end
+        if not granted then
+          node.waiting = node.waiting + 1
+        elseif not node.rate then
+          node.held = node.held + need_of(node, needs)
+        end
         change(node)
       end
       if granted then
-        local widest = path_nodes[#path_nodes]
+        local widest = path_nodes[widest_tier]
         local those = taken[widest.name] or {}
         taken[widest.name] = those
         for low, high in each_range(claim.numbers) do those[#those + 1] = {low, high} end
@@ -581,10 +732,10 @@ function rebuild()
   for _, head in ipairs(oldest_first) do
     local path_nodes = nodes_of(head[2])
     local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
-    park(head, (lacking or path_nodes[1]).name)
+    park_in_time(head, (lacking or path_nodes[1]).name)
     if not lacking then look_at(path_nodes[1]) end
   end
-  for key = first_key + 1, first_key + 7 do fresh[KEYS[key]] = true end
+  for key = first_key + 1, first_key + 9 do fresh[KEYS[key]] = true end
 end
 
 -- ----------------------------------------------------------------------- what it was made with
@@ -600,7 +751,7 @@ end
 -- The tier whose value is in the way of an object that was made with these, or nil.
 local function clashing(own_values)
   local i = 0
-  for value in string.gmatch(own_values, '%d+') do
+  for value in string.gmatch(own_values, '[^,]+') do
     i = i + 1
     if not string.find(part(get('.accepted'), i), ',' .. value .. ',', 1, true) then return i end
   end
@@ -615,8 +766,14 @@ local function declare(shape, own_values)
     if not clash then return nil end
   end
   if known['.shape'] and redis.call('EXISTS', holders, waiters) > 0 then return clash end
+  -- A bucket that is not full is in use.
+  if known['.shape'] and next(rates) then
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', cleanup, '(' .. whole(now_us), '+inf')) do
+      if string.sub(member, 1, 2) == 'b ' then return clash end
+    end
+  end
   -- Nobody is there: what was agreed on before, and changed since, is forgotten.
-  redis.call('DEL', ttls, queue, parked, unfinished, numbers)
+  redis.call('DEL', ttls, queue, parked, unfinished, numbers, refills, cleanup)
   for _, field in ipairs(redis.call('HKEYS', state)) do
     if not string.find(field, '^[.?]') then put(field, false) end
   end
@@ -624,8 +781,15 @@ local function declare(shape, own_values)
   put('.large', false)
   put('.shape', shape)
   put('.declared', own_values)
-  put('.accepted', (string.gsub(own_values, '(%d+),?', '|,%1,')))
+  put('.accepted', (string.gsub(own_values, '([^,]+),?', '|,%1,')))
   put('.values', own_values)
+end
+
+-- How many slots are held; of a rate, how much of its burst is taken.
+local function held_of(node)
+  if not node.rate then return node.held end
+  refill(node)
+  return node.rate.burst - math.floor(node.level / node.rate.unit)
 end
 
 -- The tier that can never give a path what it needs, and its value; nil if there is none.

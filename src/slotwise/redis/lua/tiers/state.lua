@@ -1,13 +1,16 @@
 -- tiers/state.lua: what is kept of a Tiers object on the server, and how it is read and written.
 -- Who is served, and when, stands in tiers/rules.lua. Not a script.
 --
--- One object is eight keys, in this order in KEYS. A node is "tier:key", a path its nodes with
+-- One object is ten keys, in this order in KEYS. A node is "tier:key", a path its nodes with
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
 --   state       hash  node -> "held waiting value kept top": how many slots are held, how many
 --                     wait whose path goes through it, its value if that was changed by a resize, "~" and
 --                     its value if each key of the tier has its own, or "-" for that of the tier, the ticket of the head that slots are kept for, with "*" and how many if
 --                     that is not one, or "-", and, in the widest tier, the highest slot number
---                     there has been
+--                     there has been. Of a rate: "0 waiting value kept listed level at": its own rate
+--                     instead of a value, 1 if it is in cleanup, how many parts there were, and when (us)
+--                     "$id" -> "until path charges": what one that has ended took of rates, or one that
+--                     holds if that was corrected
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
@@ -27,6 +30,10 @@
 --   unfinished  zset  nodes to be looked at, by the ticket of the oldest head there
 --   numbers     zset  "node number" or "node first-last", likewise: slot numbers below a node's
 --                     top that are free
+--   refills     zset  node with a rate -> when (us) there is enough for the oldest head parked there
+--   cleanup     zset  "b node" -> when (us) its bucket is full; "e id" -> until when (us) it can be corrected
+-- A rate is "gain/unit/burst/per": so many parts come back in every us, a unit is so many parts, and
+-- a bucket has at most burst units; per is in us. All are exact: they are below 2^53.
 -- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
 -- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
 -- made anew of the claims; if it is state itself, all of them are over.
@@ -34,13 +41,16 @@
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/renewal.lua
-local state, holders, waiters, ttls, queue, parked, unfinished, numbers
+local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
 local freed                   -- widest node -> ranges of slot numbers that this call has freed
 local touched                 -- nodes that this call has freed slots of, to be looked at
 local fresh                   -- keys that this call may have made
+local rates, value_texts      -- of tiers with a rate; the values as text
+local widest_tier             -- the last with slots, or nil
+local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
 local first_key
 local rebuild                 -- tiers/rules.lua: make all keys anew of the claims
@@ -115,13 +125,29 @@ local function put(field, text)  -- false forgets it
   known[field], changed[field] = text, true
 end
 
+local function read_rate(text)
+  local gain, unit, burst, per = string.match(text, '^(%d+)/(%d+)/(%d+)/(%d+)$')
+  if not gain then return nil end
+  unit, burst = tonumber(unit), tonumber(burst)
+  return {gain = tonumber(gain), unit = unit, burst = burst, per = tonumber(per), full = burst * unit, text = text}
+end
+
 local function read_values(text)
-  values = {}
-  for value in string.gmatch(text, '%d+') do values[#values + 1] = tonumber(value) end
+  values, rates, value_texts, widest_tier, settle_us = {}, {}, {}, nil, 60000000
+  for value in string.gmatch(text, '[^,]+') do
+    local rate = read_rate(value)
+    value_texts[#value_texts + 1] = value
+    values[#value_texts] = rate and rate.burst or tonumber(value)
+    if rate then
+      rates[#value_texts], settle_us = rate, math.max(settle_us, rate.per)
+    else
+      widest_tier = #value_texts
+    end
+  end
 end
 
 local function count_keys()  -- besides state
-  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers)
+  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
 end
 
 -- State is lost, and with it who holds what. Nobody gets anything until all holders know that: by their
@@ -129,7 +155,7 @@ end
 local function forget_claims()
   local ids = redis.call('ZRANGE', holders, 0, -1)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers)
+  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
   if latest and latest > now then
     known['.blocked'] = seconds(latest)
     local fields = {'.blocked', known['.blocked'], '.unaware', #ids}
@@ -167,6 +193,7 @@ local function open(first, given_now, fields)
   first_key = first
   state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   queue, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
+  refills, cleanup = KEYS[first + 8], KEYS[first + 9]
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
   fields = fields or {}
@@ -200,7 +227,7 @@ local function keep_until(us)
   life_us = us
   put('.life', whole(life_us))
   fresh[state] = true
-  for key = first_key, first_key + 7 do expire_with_the_others(KEYS[key]) end
+  for key = first_key, first_key + 9 do expire_with_the_others(KEYS[key]) end
 end
 
 -- Keep everything for another `life` seconds. The life of a key is never shortened.
@@ -223,11 +250,19 @@ local function read_node(name)
   node = {name = name, tier = tonumber(string.match(name, '^%d+')) + 1, held = 0, waiting = 0, top = 0}
   local text = get(name)
   if text then
-    local held, waiting, value, kept, top = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+    local held, waiting, value, kept, top, level, at =
+      string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
     node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$'))
     local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
     if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
+    if rates[node.tier] then
+      node.own_rate, node.listed, node.level, node.at = read_rate(value), top == '1', tonumber(level), tonumber(at)
+    end
+  end
+  if rates[node.tier] then
+    node.rate = node.own_rate or rates[node.tier]
+    node.level, node.at = node.level or node.rate.full, node.at or now_us
   end
   nodes[name] = node
   return node
@@ -261,7 +296,54 @@ end
 
 local function need_of(node, needs) return needs and needs[node.tier] or 1 end
 
-local function value_of(node) return node.value or node.own or values[node.tier] or 0 end
+local function value_of(node)
+  if node.rate then return node.rate.burst end
+  return node.value or node.own or values[node.tier] or 0
+end
+
+-- ---------------------------------------------------------------------------- buckets
+
+-- Put in what has come back by now. If the clock steps back, that goes on from there.
+local function refill(node)
+  local gained = (now_us - node.at) * node.rate.gain
+  node.at = now_us
+  if gained <= 0 or node.level >= node.rate.full then return end
+  node.level = gained >= node.rate.full - node.level and node.rate.full or node.level + gained
+end
+
+-- In how many us so many parts come back, rounded up.
+local function time_for(node, parts)
+  local gain = node.rate.gain
+  local us = math.ceil(parts / gain)
+  while us * gain < parts do us = us + 1 end
+  while (us - 1) * gain >= parts do us = us - 1 end
+  return us
+end
+
+-- Take so many units, room or not; a negative number gives some back.
+local function charge(node, units)
+  refill(node)
+  node.level = math.min(node.level - units * node.rate.unit, node.rate.full)
+  local left_us = time_for(node, node.rate.full - node.level)
+  if left_us > 0 then
+    outlive(left_us / 1000000 + 1)
+    if not node.listed then
+      redis.call('ZADD', cleanup, whole(now_us + left_us), 'b ' .. node.name)
+      node.listed, fresh[cleanup] = true, true
+    end
+  end
+  change(node)
+end
+
+local function kept_text(node)
+  if not node.kept then return '-' end
+  return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
+end
+
+local function rate_record(node)
+  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or '-', kept_text(node),
+                       node.listed and '1' or '0', node.level, node.at)
+end
 
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
@@ -276,11 +358,13 @@ local function save()
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
-    if node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
+    if node.rate then
+      local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
+      put(name, not is_idle and rate_record(node))
+    elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)
     else
-      local kept = node.kept and whole(node.kept) or '-'
-      if node.kept and node.kept_slots > 1 then kept = kept .. '*' .. whole(node.kept_slots) end
+      local kept = kept_text(node)
       local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
       put(name, string.format('%d %d %s %s %d', node.held, node.waiting, value, kept, node.top))
     end

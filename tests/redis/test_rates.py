@@ -1,0 +1,167 @@
+"""Rates on a real server: taken in one step with slots, and waited for without polling."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+
+import pytest
+import pytest_asyncio
+
+from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
+from slotwise.redis import RedisConfig
+
+_names = itertools.count(1)
+SLOW = Rate(1, per=3600, burst=5)  # nothing comes back while a test runs
+
+
+@pytest_asyncio.fixture
+async def make(server):
+    made = []
+
+    def make_tiers(*tiers, name=None, **options):
+        name = name or f"rates-{os.getpid()}-{next(_names)}"
+        made.append(Tiers(*tiers, name=name, url=RedisConfig(server.url), **options))
+        return made[-1]
+
+    yield make_tiers
+    for each in made:
+        await each.close()
+
+
+async def level(limits, tier, key=None):
+    stats = (await limits.stats())[tier]
+    return pytest.approx((stats if key is None else stats.keys[key]).level, abs=0.1)
+
+
+async def test_rates_and_slots_are_taken_together(make):
+    limits = make(
+        Tier("tenant", 2, keyed=True), Tier("tokens", rate=SLOW, keyed="tenant"), Tier("all", 3)
+    )
+    async with limits.cm(tenant="a", tokens=3) as acquired:
+        assert acquired.slot_number == 1
+        assert acquired.waited >= 0
+        assert await level(limits, "tokens", "a") == 2
+        [holder] = await limits.holders()
+        assert holder.needs == {"tenant": 1, "tokens": 3, "all": 1}
+        assert holder.keys == {"tenant": "a", "tokens": "a"}
+        with pytest.raises(AcquireTimeout, match=r"tokens 'a': 2\.0 left of a burst of 5, and 3"):
+            await limits.acquire(tenant="a", tokens=3, timeout=0)
+        async with limits.cm(tenant="b", tokens=5, timeout=0):
+            pass
+    stats = await limits.stats()
+    assert stats["all"].active == 0
+    assert stats["tokens"].keys["a"].full_in > 3600
+    with pytest.raises(ValueError, match="a cost of 6 asked of tokens 'a'"):
+        await limits.acquire(tenant="a", tokens=6)
+
+
+async def test_who_lacks_only_time_gets_it_when_that_has_passed(make):
+    limits = make(Tier("tokens", rate=Rate(20, per=1, burst=2)), Tier("all", 9))
+    async with asyncio.timeout(30):
+        results = [await limits.acquire(label=f"{n}") for n in range(8)]
+        assert sum(each.waited > 0.01 for each in results) >= 4
+    for each in results:
+        await limits.release(each)
+
+
+async def test_what_was_used_is_settled_with_the_release_or_by_id(make):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
+    other = make(Tier("tokens", rate=SLOW), Tier("all", 9), name=limits.name)
+    async with limits.cm(tokens=4) as acquired:
+        acquired.settle(tokens=1)
+    assert await level(limits, "tokens") == 4
+    await other.settle(acquired.acquisition_id, tokens=3)
+    assert await level(limits, "tokens") == 2
+    async with limits.cm(tokens=1) as second:
+        await second.settle(tokens=9)
+        assert await level(limits, "tokens") == -7
+        await second.settle(tokens=0)
+        assert await level(limits, "tokens") == 2
+        second.settle(tokens=12)
+    assert await level(limits, "tokens") == -10
+    assert await limits.try_acquire() is None
+    await other.refill("tokens")
+    assert await level(limits, "tokens") == 5
+    with pytest.raises(LookupError, match="too long ago"):
+        await limits.settle("sw-nobody-1*1.1", tokens=1)
+    with pytest.raises(TypeError, match="is not a rate"):
+        acquired.settle(all=1)
+    with pytest.raises(ValueError, match="cost of 'tokens'"):
+        acquired.settle(tokens=-1)
+
+
+async def test_a_wait_that_ends_without_a_grant_leaves_the_bucket_as_before(make, look_until):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
+    held = await limits.acquire(tokens=1)
+    waiting = asyncio.create_task(limits.acquire(tokens=2))
+    await look_until(lambda: _waits(limits, 1))
+    releasing = asyncio.create_task(limits.release(held))
+    waiting.cancel()
+    await releasing
+    await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        await limits.release(waiting.result())
+    else:
+        await look_until(lambda: _has_level(limits, 4))
+    with pytest.raises(AcquireTimeout):
+        await limits.acquire(tokens=5, timeout=0.05)
+    await look_until(lambda: _waits(limits, 0))
+
+
+async def _waits(limits, count):
+    return (await limits.stats())["all"].waiting == count
+
+
+async def _has_level(limits, expected):
+    return await level(limits, "tokens") == expected
+
+
+@pytest.fixture
+def look_until():
+    async def until(condition):
+        async with asyncio.timeout(30):
+            while not await condition():
+                await asyncio.sleep(0.002)
+
+    return until
+
+
+async def test_a_bucket_that_is_not_full_is_in_use(make):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
+    async with limits.cm(tokens=2):
+        pass
+    other = make(Tier("tokens", rate=Rate(2, per=1)), Tier("all", 1), name=limits.name)
+    with pytest.raises(ValueConflict, match="another rate than 2 per 1 s"):
+        await other.acquire()
+    await limits.resize("tokens", Rate(1, per=3600, burst=4))
+    assert await level(limits, "tokens") == 3
+    await limits.resize("tokens", Rate(2, per=1))  # which is full soon
+
+
+async def test_a_rate_alone_holds_nothing(server, look_until):
+    limit = RateLimit(
+        f"alone-{os.getpid()}-{next(_names)}", Rate(10, per=1, burst=2), url=RedisConfig(server.url)
+    )
+    async with asyncio.timeout(30):
+        first = await limit.acquire(cost=2)
+        assert await limit.try_acquire(cost=2) is None
+        assert await limit.locked()
+        await limit.acquire()
+        async with limit.cm(cost=2) as acquired:
+            assert acquired.waited > 0
+        assert await limit.release(first) is False
+        await limit.settle(first, 0)
+        assert not first.lost.is_set()
+        assert await limit._tiers.holders() == []
+    await limit.close()
+
+
+def test_threads_wait_for_time_on_a_server_too(server):
+    name = f"threads-{os.getpid()}-{next(_names)}"
+    limit = RateLimit(name, Rate(50, per=1, burst=1), url=RedisConfig(server.url))
+    limit.acquire_sync(timeout=30)
+    acquired = limit.acquire_sync(timeout=30)
+    acquired.settle(cost=0)
+    limit.close_sync()
