@@ -10,6 +10,7 @@ import argparse
 import os
 import select
 import sys
+from collections.abc import Sequence
 
 from slotwise._cli import slot_flags
 from slotwise._cli.commands import Command
@@ -38,8 +39,8 @@ exit code:
 
 
 class _AcquireParser(SlotParser):
-    def parse(self, words: object) -> argparse.Namespace:
-        given = super().parse(words)  # type: ignore[arg-type]
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        given = super().parse(words)
         self.check_slot_flags(given)
         return given
 
