@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from slotwise.redis._reply_limits import _GRACE, ReplyDeadlines, _NoReply
+from slotwise._core.limit import EXIT_LIMIT
+from slotwise.errors import BackendError
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._reply_limits import _GRACE, ReplyDeadlines, _NoReply, reply_within
 
 
 async def outcome(deadlines: ReplyDeadlines, reply: asyncio.Future, seconds: float) -> object:
@@ -58,3 +61,19 @@ async def test_many_releases_set_few_timers(count: int, monkeypatch) -> None:
         loop.call_soon(reply.set_result, None)
         await outcome(deadlines, reply, 60)
     assert len(timers) == 1
+
+
+async def test_one_late_reply_of_a_server_that_answers_others_is_no_outage(
+    config: RedisConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a crowd of 10,000: the last one waits behind the replies to all others."""
+    semaphore = RedisSemaphore(1, name="crowd", config=config)
+    await semaphore.stats()
+    client = semaphore._shared.client()
+    never = asyncio.get_running_loop().create_future()
+    late = asyncio.create_task(reply_within(EXIT_LIMIT, never, client, None))
+    while not late.done():
+        await semaphore.stats()
+    with pytest.raises(BackendError, match="did not answer"):
+        await late
+    assert not caplog.records

@@ -169,6 +169,11 @@ class LoopClient:
             else reconnector.trouble
         )
 
+    def is_answering(self, slot: int | None) -> bool:
+        """Whether the server still replies, be it to others and late."""
+        connection = self.connection_for(slot)
+        return connection is not None and connection.is_answering
+
     def server(self, slot: int | None) -> str:
         """The server that a call goes to, as messages name it."""
         address = None if self._cluster is None else self._cluster.address_of(slot or 0)

@@ -107,11 +107,15 @@ def _stop_waiting(reply: asyncio.Future[Any]) -> None:
 
 
 def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:
-    """Why there was no reply for so long; noted as an outage if it was long enough."""
+    """Why there was no reply for so long.
+
+    It is noted as an outage if it was long enough, and others got no reply either: one who waits
+    behind 10,000 others on a busy server waits long, too.
+    """
     error = client.trouble(slot) or Unreachable(
         f"{client.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
     )
-    if seconds >= _OUTAGE and isinstance(error, Unreachable):
+    if seconds >= _OUTAGE and isinstance(error, Unreachable) and not client.is_answering(slot):
         _outages.begin(client.server(slot), error, broken=False, ago=seconds)
     return error
 

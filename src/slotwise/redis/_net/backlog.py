@@ -40,9 +40,10 @@ class Backlog:
         self._loop = loop
         # Called with the seconds that a call has waited in vain; returns its error.
         self._on_overdue = on_overdue
-        self._calls: list[Call] = []
+        self._calls: dict[Call, None] = {}  # in order, and any can be withdrawn at once
         self._attempting = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -59,34 +60,35 @@ class Backlog:
 
     def add(self, call: Call) -> None:
         call.waits_since = time.monotonic()
-        self._calls.append(call)
+        self._calls[call] = None
         if self._attempting:
-            self._set_timer()
+            self._ring_by(self._overdue_at(call))
 
     def put_first(self, calls: list[Call]) -> None:
         """Add calls that were made before all others; those that are exhausted too."""
         now = time.monotonic()
         for call in calls:
             call.waits_since = now
-        self._calls = calls + self._calls
+        self._calls = dict.fromkeys(calls) | self._calls
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call that was not sent; return whether it was here."""
         if not call.sent and call in self._calls:
-            self._calls.remove(call)
+            del self._calls[call]
             return True
         return False
 
     def take(self) -> list[Call]:
         """Return all calls, to be sent, or to fail."""
         self._stop_timer()
-        calls, self._calls = self._calls, []
-        return calls
+        calls, self._calls = self._calls, {}
+        return list(calls)
 
     def take_exhausted(self) -> list[Call]:
         exhausted = [call for call in self._calls if self.is_exhausted(call)]
         if exhausted:
-            self._calls = [call for call in self._calls if not self.is_exhausted(call)]
+            for call in exhausted:
+                del self._calls[call]
         return exhausted
 
     # -------------------------------------------------------------- attempts
@@ -140,20 +142,25 @@ class Backlog:
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        if self._calls:
-            overdue_at = min(map(self._overdue_at, self._calls))
-            if overdue_at < math.inf:
-                wait = max(overdue_at - time.monotonic(), _GRAIN)
-                self._timer = self._loop.call_later(wait, self._ring)
+        self._ring_by(min(map(self._overdue_at, self._calls), default=math.inf))
+
+    def _ring_by(self, overdue_at: float) -> None:
+        """Look at the calls when one is overdue, unless that is done sooner anyway."""
+        if overdue_at < self._rings_at:
+            self._stop_timer()
+            self._rings_at = overdue_at
+            wait = max(overdue_at - time.monotonic(), _GRAIN)
+            self._timer = self._loop.call_later(wait, self._ring)
 
     def _stop_timer(self) -> None:
+        self._rings_at = math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _ring(self) -> None:
         """Count the attempt as failed for the calls that would not have waited any longer."""
-        self._timer = None
+        self._stop_timer()
         now = time.monotonic()
         overdue = [call for call in self._calls if self._overdue_at(call) <= now]
         if overdue:

@@ -49,6 +49,7 @@ _GRAIN = 0.02
 # long a reply may still take once it has: a busy server serves the small question of a newcomer
 # before the large write of somebody else. Calls get through again within a second.
 _SILENCE, _DOUBT = 0.3, 0.25
+_SHORT = 0.2  # with _SILENCE: the 0.5 s without a reply after which callers speak of an outage
 
 _NO_LIMITS = object()  # unlike those of any call
 
@@ -482,6 +483,14 @@ class Connection:
         """Act soon. The loop may have been blocked, with the reply waiting in the socket."""
         self._suspicious = True
         self._watch = self._loop.call_later(grace, self._check)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether replies still arrive, though one of them may be late."""
+        if self._answered != self._answered_before:
+            return True
+        # After a check, the last reply may be as old as the pause between two checks.
+        return time.monotonic() - self._silent_since < _SHORT
 
     def doubt_if_silent(self, alive_at: float) -> None:
         """Close soon if the server has replied elsewhere to what it was asked at ``alive_at``.
