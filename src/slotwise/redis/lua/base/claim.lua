@@ -41,6 +41,12 @@ local function waiting_claim(text)
   return string.match(text or '', '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
 end
 
+-- The slot numbers of a claim, "0" while it waits; nil for what parse_claim doesn't understand.
+local function numbers_in(text)
+  local interval, ticket, numbers = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) %d+ ')
+  return tonumber(interval) and tonumber(ticket) and numbers or nil
+end
+
 local function owner_in(text)
   return string.match(text or '', '^%S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
 end

@@ -154,22 +154,25 @@ local function take_numbers(count, value)
   return table.concat(texts, ','), taken[1][1]
 end
 
--- The ranges of numbers that are taken, in no order, and whether one of ours holds slots without a
--- claim, so that nobody knows its numbers.
+-- The ranges of numbers that are taken, as low -> high, and whether one of ours holds slots without
+-- a claim, so that nobody knows its numbers. It looks at every holder, so it makes no table for each.
 local function survey()
   local ids, taken, orphans = {}, {}, false
   for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
-    if string.sub(member, 1, 3) == 'sw-' and id_of(member) == member then ids[#ids + 1] = member end
+    if string.sub(member, 1, 3) == 'sw-' and not string.find(member, '#', 1, true) then ids[#ids + 1] = member end
   end
   for from = 1, #ids, CHUNK do
     local to = math.min(from + CHUNK - 1, #ids)
     local texts = redis.call('HMGET', state, unpack(ids, from, to))
     for i = 1, to - from + 1 do
-      local claim = parse_claim(texts[i])
-      if not claim then
+      local text = numbers_in(texts[i])
+      local number = tonumber(text)
+      if not text then
         orphans = true
-      elseif claim.numbers ~= '0' then
-        for low, high in each_range(claim.numbers) do taken[#taken + 1] = {low, high} end
+      elseif number then
+        if number > 0 then taken[number] = math.max(taken[number] or 0, number) end
+      else
+        for low, high in each_range(text) do taken[low] = math.max(taken[low] or 0, high) end
       end
     end
   end
@@ -183,13 +186,18 @@ local function recount()
     if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
     return false
   end
-  table.sort(taken, function(one, other) return one[1] < other[1] end)
-  redis.call('DEL', numbers)
-  local top = 0
-  for _, each in ipairs(taken) do
-    if each[1] > top + 1 then redis.call('ZADD', numbers, top + 1, range(top + 1, each[1] - 1)) end
-    top = math.max(top, each[2])
+  local lows, free, top = {}, {}, 0
+  for low in pairs(taken) do lows[#lows + 1] = low end
+  table.sort(lows)
+  for _, low in ipairs(lows) do
+    if low > top + 1 then
+      free[#free + 1] = top + 1
+      free[#free + 1] = range(top + 1, low - 1)
+    end
+    top = math.max(top, taken[low])
   end
+  redis.call('DEL', numbers)
+  call_in_chunks(free, 'ZADD', numbers)
   redis.call('ZADD', numbers, top, 'top')
   redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000))
   return true
@@ -298,14 +306,27 @@ local function end_of(claim, beat_at)
   return math.max(tonumber(claim.granted) or 0, tonumber(claim.ticket), beat_at) + claim.interval
 end
 
+-- Make a sorted set anew of scores and members, in few calls. It lives until `latest` (s) at least.
+local function refill(key, entries, latest)
+  call_in_chunks(entries, 'ZADD', key)
+  outlive(key, math.max(latest - now, 1))
+end
+
 -- One of the two keys of the queue was evicted: make it anew from the other and the claims.
 local function rebuild_queue(lost, left, beat_at)
-  for _, id in ipairs(redis.call('ZRANGE', left, 0, -1)) do
-    local claim = read_claim(id)  -- none for a foreign one
-    local deadline = claim and end_of(claim, beat_at) or now + 15
-    redis.call('ZADD', lost, lost == waiting and (claim and claim.ticket or now_text) or seconds(deadline), id)
-    outlive(lost, math.max(deadline - now, 1))
+  local ids, entries, latest = redis.call('ZRANGE', left, 0, -1), {}, now
+  for from = 1, #ids, CHUNK do
+    local to = math.min(from + CHUNK - 1, #ids)
+    local texts = redis.call('HMGET', state, unpack(ids, from, to))
+    for i = from, to do
+      local claim = parse_claim(texts[i - from + 1])  -- none for a foreign one
+      local deadline = claim and end_of(claim, beat_at) or now + 15
+      latest = math.max(latest, deadline)
+      entries[#entries + 1] = lost == waiting and (claim and claim.ticket or now_text) or seconds(deadline)
+      entries[#entries + 1] = ids[i]
+    end
   end
+  refill(lost, entries, latest)
 end
 
 -- Make main, waiting or waiting_heartbeat anew if one was evicted, which is to say: it is not there,
@@ -327,27 +348,35 @@ rebuild = function()
   local is_main_lost, is_queue_lost, dead = held == 0, not waits and not is_heard, {}
   local is_closed = redis.call('HEXISTS', state, '.closed') == 1  -- then nobody waits
   local filed = redis.call('HGETALL', state)
+  local holders, places, heartbeats, latest_holder, latest_waiter = {}, {}, {}, now, now
   for i = 1, #filed, 2 do
     local id = filed[i]
     local claim = string.sub(id, 1, 1) ~= '.' and parse_claim(filed[i + 1])
     if claim and (claim.granted ~= '0' and is_main_lost or claim.granted == '0' and is_queue_lost) then
       local deadline = end_of(claim, beat_at)
-      local life = math.max(deadline - now, 1)
       if deadline <= now or (is_closed and claim.granted == '0') then
         dead[#dead + 1] = id
       elseif claim.granted ~= '0' then
-        renew(main, members_of(id), seconds(deadline))
-        outlive(main, life)
-        redis.call('HSET', state, '.evicted', now_text)
+        local score = seconds(deadline)
+        for _, member in ipairs(members_of(id)) do
+          holders[#holders + 1] = score
+          holders[#holders + 1] = member
+        end
+        latest_holder = math.max(latest_holder, deadline)
       else
-        redis.call('ZADD', waiting, claim.ticket, id)
-        redis.call('ZADD', waiting_heartbeat, seconds(deadline), id)
-        outlive(waiting, life)
-        outlive(waiting_heartbeat, life)
+        places[#places + 1], places[#places + 2] = claim.ticket, id
+        heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = seconds(deadline), id
+        latest_waiter = math.max(latest_waiter, deadline)
       end
     end
   end
-  for _, id in ipairs(dead) do drop(id) end
+  refill(main, holders, latest_holder)
+  refill(waiting, places, latest_waiter)
+  refill(waiting_heartbeat, heartbeats, latest_waiter)
+  if #holders > 0 then redis.call('HSET', state, '.evicted', now_text) end
+  -- They are in none of these keys.
+  call_in_chunks(dead, 'HDEL', state)
+  call_in_chunks(dead, 'ZREM', ttls)
   if #dead > 0 or is_main_lost then recount() end
 end
 
