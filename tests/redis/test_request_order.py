@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import pytest
 import redis
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
-from tests.redis.faults._proxy import IsSlow
+from tests.redis.faults._proxy import Freezes, IsSlow
 from tests.redis.test_semaphore import in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._scripts import load
 from slotwise.tiers import Tier, Tiers
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
@@ -107,3 +109,37 @@ async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server
         assert connection is not None
         # Nor does TCP hold it back until the receipt of the release has come.
         assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+async def test_a_cancelled_request_that_its_release_overtook_takes_no_slot(
+    kind: str, server: Server, client: redis.Redis
+) -> None:
+    """After SCRIPT FLUSH the request is refused, and another process has the release loaded."""
+    with Freezes(server.port) as proxy:
+        settings = {"heartbeat_max_interval": 60.0, "ping_interval": 20.0}
+        limit: RedisSemaphore | Tiers
+        if kind == "semaphore":
+            config = RedisConfig(proxy.url)
+            limit = RedisSemaphore(name="x", value=1, config=config, **settings)
+        else:
+            limit = Tiers(Tier("all", 1), name="x", url=proxy.url, **settings)
+        held = await limit.acquire()
+        client.script_flush()
+        client.script_load(load(f"{kind}/release").source)
+
+        def calls_of_scripts() -> int:
+            return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+        proxy.freeze_replies()
+        before = calls_of_scripts()
+        cancelled = asyncio.create_task(limit.acquire())
+        await until(lambda: calls_of_scripts() == before + 1, "the request was refused")
+        cancelled.cancel()
+        await until(lambda: calls_of_scripts() == before + 2, "the release has overtaken it")
+        proxy.thaw()
+        await asyncio.wait([cancelled], timeout=30)
+        assert cancelled.cancelled()
+        assert await limit.release(held)
+        async with asyncio.timeout(30):  # and not after the interval
+            await limit.release(await limit.acquire())

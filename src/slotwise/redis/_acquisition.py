@@ -93,6 +93,7 @@ class RedisAcquisition(AcquisitionResult):
     __slots__ = (
         "_confirmation",
         "_ended",
+        "_withdrawal",
         "alive_at",
         "call",
         "client",
@@ -166,6 +167,7 @@ class RedisAcquisition(AcquisitionResult):
         self.in_batch = False  # whether that is a request of others too
         self.waits = True
         self._confirmation: Call | None = None
+        self._withdrawal: asyncio.Future[Released] | None = None
         self._ended = False
 
     @property
@@ -215,6 +217,10 @@ class RedisAcquisition(AcquisitionResult):
         messages = self.record.dialect.on_reply(self, reply)
         if messages:
             self.shared.dispatch_all(messages, self.record, self.client)
+        if self._withdrawal is not None and self._withdrawal.done():
+            # The release overtook the request, which was refused at first because its script was
+            # missing: the server has it only now.
+            self.send_withdrawal()
 
     def on_queued(self, due_ms: int) -> None:
         """Wait: the next check is due in ``due_ms``."""
@@ -393,9 +399,7 @@ class RedisAcquisition(AcquisitionResult):
             call.patient = False
             if not self.in_batch and self.client.withdraw(call):
                 return None
-        # Over the connection that has the request: over another one it could overtake it.
-        released = self.send_release(self.client)
-        released.add_done_callback(self.on_withdrawn)
+        released = self.send_withdrawal()
         deadline = time.monotonic() + seconds
         interrupted: asyncio.CancelledError | None = None
         while not released.done() and (left := deadline - time.monotonic()) > 0:
@@ -407,7 +411,16 @@ class RedisAcquisition(AcquisitionResult):
             raise interrupted
         return released.result() if released.done() else None
 
-    def on_withdrawn(self, released: asyncio.Future[Any]) -> None:
+    def send_withdrawal(self) -> asyncio.Future[Released]:
+        """Release what nobody will use, in its loop's thread, be it granted or still requested.
+
+        Over the connection that has the request: over another one it could overtake it.
+        """
+        self._withdrawal = self.send_release(self.client)
+        self._withdrawal.add_done_callback(self._on_withdrawn)
+        return self._withdrawal
+
+    def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
         """Continue a release in the background if the server could not be reached."""
         error = None if released.cancelled() else released.exception()
         if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):

@@ -86,7 +86,7 @@ async def wait_for_grant(
     deadline = None if timeout is None else _Deadline(acquisition, timeout or answer_limit)
     # By another thread, which may not have seen it among the waiters.
     if acquisition.limit._generation.closed and acquisition.close():
-        acquisition.send_release(acquisition.client).add_done_callback(acquisition.on_withdrawn)
+        acquisition.send_withdrawal()
     try:
         await future
     except TimedOut:
@@ -96,8 +96,7 @@ async def wait_for_grant(
     except Unreachable:
         if acquisition.call is not None and acquisition.call.sent:
             # The server may still grant it, to nobody.
-            released = acquisition.send_release(acquisition.client)
-            released.add_done_callback(acquisition.on_withdrawn)
+            acquisition.send_withdrawal()
         raise
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
