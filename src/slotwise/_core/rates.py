@@ -31,6 +31,7 @@ class Rate:
     burst: int = field(kw_only=True, default=0)
     gain: int = field(init=False, repr=False, compare=False)
     unit: int = field(init=False, repr=False, compare=False)
+    full: int = field(init=False, repr=False, compare=False)  # the parts of a full bucket
 
     def __init__(self, count: int, *, per: float, burst: int | None = None) -> None:
         check_count("the count of a rate", count)
@@ -47,9 +48,10 @@ class Rate:
         for name, value in (
             *(("count", count), ("per", per), ("burst", burst)),
             *(("gain", count // common), ("unit", per_us // common)),
+            ("full", burst * (per_us // common)),
         ):
             object.__setattr__(self, name, value)
-        if max(self.gain, burst * self.unit) >= EXACT:
+        if max(self.gain, self.full) >= EXACT:
             raise ValueError(
                 f"{self} is too fine to be counted exactly: burst times per, in microseconds and"
                 f" divided by what it has in common with count, must be below 2**53"
@@ -57,8 +59,3 @@ class Rate:
 
     def __str__(self) -> str:
         return f"{self.count} per {self.per:g} s, burst {self.burst}"
-
-    @property
-    def full(self) -> int:
-        """The parts of a full bucket."""
-        return self.burst * self.unit

@@ -174,6 +174,8 @@ class Node(BaseNode, SlotPool):
 
     __slots__ = ("circulating", "free")
 
+    rate = None  # of a `RateNode` it is one
+
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         super().__init__(tier, key, value, now)
         self.free = []

@@ -17,7 +17,7 @@ _TAKEN: Sequence[range] = (range(1),)
 
 def microseconds(now: float) -> int:
     """A time in whole microseconds; that of an alarm is hit exactly."""
-    return floor(now * 1_000_000 + 0.5)
+    return int(now * 1_000_000 + 0.5)  # no time is negative
 
 
 class RateNode(BaseNode):
@@ -31,11 +31,20 @@ class RateNode(BaseNode):
     in_use = 0  # nothing comes back by a release
 
     def __init__(self, tier: int, key: Hashable, rate: Rate, now: float) -> None:
-        super().__init__(tier, key, rate.burst, now)
         self.rate = rate
         self.level = rate.full  # negative while there is debt
         self.at = microseconds(now)
+        super().__init__(tier, key, rate.burst, now)
         self.refill_at = NEVER  # when it is looked at because of the time, if it is
+
+    @property
+    def used(self) -> float:
+        """Until when it is in use: until it is full."""
+        return self.full_at
+
+    @used.setter
+    def used(self, when: float) -> None:
+        """It is in use by what is taken, not by what is given back."""
 
     def refill(self, now: float) -> None:
         """Put in what has come back by now."""
@@ -74,13 +83,11 @@ class RateNode(BaseNode):
         """Take so many units, room or not; a negative number gives some back."""
         self.refill(now)
         self.level = min(self.level - units * self.rate.unit, self.rate.full)
-        self.used = self.full_at  # until then it is in use
 
     def fill(self, now: float) -> None:
         """Forgive debt, and fill the bucket."""
         self.refill(now)
         self.level = self.rate.full
-        self.used = now
 
     def change_rate(self, rate: Rate, now: float) -> None:
         """Go on with another rate: the level stays, cut to the new burst.
@@ -95,7 +102,6 @@ class RateNode(BaseNode):
         self.rate = rate
         self.value = rate.burst
         self.level = rate.full if was_full else min(parts, rate.full)
-        self.used = self.full_at
 
     def retire(self, now: float) -> bool:
         self.refill(now)

@@ -15,6 +15,7 @@ from slotwise._core import messages
 from slotwise._core.results import DONE
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
+from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_acquisition import BaseAcquisition
 from slotwise.memory._ids import next_key
@@ -177,7 +178,10 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
     ranges: Sequence[range]
 
     def take(self) -> bool:
-        return False
+        tracker = self.paths._tracker
+        if tracker.refills is None or self.ttl is not None or tracker.waiting or tracker.woken:
+            return False
+        return exclusive(tracker.take_rated, self)
 
     def give(self) -> bool:
         tracker = self.paths._tracker

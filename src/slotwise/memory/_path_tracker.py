@@ -132,6 +132,16 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # ------------------------------------------------------------- rates
 
+    def take_rated(self, claim: MemoryPathAcquisition) -> bool:
+        """Take what is free of slots and rates, *in the section*; False to ask for it."""
+        now = clock.now()
+        if not self.take_at_once(claim, claim.path, now):
+            return False
+        claim.since = now
+        if self.name is not None:
+            unfilled[self.name] = self
+        return True
+
     def correct(self, key: int, costs: Mapping[int, int]) -> list[MemoryPathAcquisition]:
         """Correct what an acquisition took of rates, *in the section*: who is granted now."""
         now = clock.now()
@@ -168,6 +178,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         now = clock.now()
+        if self.refills is not None and self.give_at_once(lease, now):
+            return []
         self._free(lease, now)
         return self._after_giving(now)
 

@@ -5,7 +5,7 @@ It is a path through one tier; who gets what, and when, is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -18,7 +18,7 @@ from slotwise._core.rates import Rate
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 from slotwise.tiers._tier import Tier
-from slotwise.tiers._tiers import Tiers
+from slotwise.tiers._tiers import Resolved, Tiers
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -101,8 +101,7 @@ class RateLimit(Limit):
         cost: int | None = None,
     ) -> AcquisitionResult:
         """Wait until so much is left; ``cost`` and ``slots`` mean the same."""
-        costs = _costs(slots, cost)
-        return await self._tiers.acquire(timeout=timeout, label=label, costs=costs)
+        return await self._tiers._acquire(_PATH, _needs(slots, cost), timeout, label)
 
     def acquire_sync(
         self,
@@ -112,18 +111,17 @@ class RateLimit(Limit):
         label: str | None = None,
         cost: int | None = None,
     ) -> AcquisitionResult:
-        costs = _costs(slots, cost)
-        return self._tiers.acquire_sync(timeout=timeout, label=label, costs=costs)
+        return self._tiers._acquire_sync(_PATH, _needs(slots, cost), timeout, label)
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, cost: int | None = None
     ) -> AcquisitionResult | None:
-        return await self._tiers.try_acquire(label=label, costs=_costs(slots, cost))
+        return await self._tiers._try_acquire(_PATH, _needs(slots, cost), label)
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None, cost: int | None = None
     ) -> AcquisitionResult | None:
-        return self._tiers.try_acquire_sync(label=label, costs=_costs(slots, cost))
+        return self._tiers._try_acquire_sync(_PATH, _needs(slots, cost), label)
 
     def cm(
         self,
@@ -133,7 +131,7 @@ class RateLimit(Limit):
         label: str | None = None,
         cost: int | None = None,
     ) -> AcquisitionContext:
-        [needed] = _costs(slots, cost).values()
+        [needed] = _needs(slots, cost)
         return AcquiringContext(self, needed, timeout, label)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -213,5 +211,5 @@ class RateLimit(Limit):
         self._tiers.close_sync()
 
 
-def _costs(slots: object, cost: object) -> Mapping[str, int]:
-    return {_TIER: check_count("cost", slots if cost is None else cost)}
+def _needs(slots: object, cost: object) -> Resolved:
+    return Resolved((check_count("cost", slots if cost is None else cost),))

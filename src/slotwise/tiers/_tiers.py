@@ -128,6 +128,7 @@ class Tiers(SameWhenCopied):
         self._key_of = {tier.name: tier.keyed for tier in tiers if isinstance(tier.keyed, str)}
         self._rates = frozenset(tier.name for tier in tiers if tier.rate is not None)
         self._named_costs = self._rates - self._keyed
+        self._one_of_each = Resolved([1] * len(tiers))
         for own, other in self._key_of.items():
             if other not in self._keyed:
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
@@ -370,6 +371,8 @@ class Tiers(SameWhenCopied):
             if costs is not None:
                 raise TypeError(NO_RATES)
             return self._path(keys), slots
+        if costs is None and slots is _ONE and keys.keys() == self._keyed:
+            return self._path(keys), self._one_of_each
         given = dict(costs or {})
         for name in self._named_costs:
             if name in keys:
