@@ -26,6 +26,7 @@ from slotwise._wait.wakers import thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import (
     _acquisition,
+    _attachment,
     _base_acquisition,
     _base_tracker,
     _ids,
@@ -69,11 +70,11 @@ class Stage:
         _clock.timekeeper._timers.clear()
         self.registry = Registry()
         self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
-        section.lock = _tracker.lock = _registry.lock = _semaphore.lock = self.lock
+        section.lock = _tracker.lock = _registry.lock = _attachment.lock = self.lock
         assert not section.section.busy
         assert not section._postponed
         assert not deliveries._deliveries.posted
-        _semaphore.registry = self.registry
+        _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
         MemorySemaphore._wait_sync = wait_sync
@@ -176,8 +177,9 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (deliveries, "delivery_lock"),
         (_tracker, "lock"),
         (_registry, "lock"),
-        (_semaphore, "lock"),
+        (_attachment, "lock"),
         (_semaphore, "registry"),
+        (_attachment, "registry"),
         (_acquisition, "next_key"),
         (_base_acquisition, "next_key"),
         (_semaphore, "next_key"),

@@ -1,8 +1,8 @@
 """MemorySemaphore: the public class of the memory driver.
 
-It finds the tracker of its name, and waits. The ledger in the tracker decides who
-gets a slot. The shortcut past both, the ledger's quick lane, is here for ``async with
-semaphore:`` and in `_acquisition` for everything else.
+It takes slots, waits for them and gives them back. `_attachment` finds the tracker of its
+name; the ledger in the tracker decides who gets a slot. The shortcut past both, the ledger's
+quick lane, is here for ``async with semaphore:`` and in `_acquisition` for everything else.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from slotwise._core.arguments import (
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import display, value_conflict
+from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.deliveries import deliver_posted
-from slotwise._wait.section import exclusive, lock, section
+from slotwise._wait.section import exclusive, section
 from slotwise._wait.wakers import Waker, thread_waker
-from slotwise.errors import ValueConflict
-from slotwise.memory import _inspect, _log
+from slotwise.memory import _attachment, _inspect, _log
 from slotwise.memory._acquisition import (
     BlockWait,
     GeneralMemoryAcquisition,
@@ -52,10 +51,6 @@ from slotwise.memory._quick_lane import undo_take
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 from slotwise.memory._waiting import Waiting
-
-# What an instance has while it is not attached to its name: nothing can be taken from it.
-_DETACHED = Tracker(1)
-_DETACHED.retire_if_idle()
 
 # Compared by identity, which is quick and tells it from True and 1.0.
 _ONE = 1
@@ -119,52 +114,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if name is None:
             self._attach(Tracker(value))
             return
-        self._attach(exclusive(_find_tracker, name, value))
+        self._attach(exclusive(_attachment.find_tracker, name, value))
 
     def _attach(self, tracker: Tracker) -> None:
         self._tracker = self._lane = tracker
         if self._ttl is not None:
             tracker.young_deadlines = tracker.timed().young
             # A block with a ttl needs a claim that can expire.
-            self._lane = _DETACHED
-
-    def _attached(self) -> Tracker:
-        """The living tracker behind the name, *in the section*.
-
-        Look-up and request are one step there: a tracker cannot be forgotten
-        in between.
-
-        Raises:
-            ValueConflict: it is in use with another value.
-            SemaphoreClosed: it is closed, and its last holder has not left.
-        """
-        if self._tracker.retired:
-            assert self._name is not None  # private trackers never retire
-            if self._is_ended():
-                raise self._tracker.closed_error(self._tracker.closure)
-            tracker = registry.tracker_for(self._name, self._value)
-            if tracker is None:
-                raise self._value_conflict()
-            if tracker.closed:
-                raise tracker.closed_error(tracker.closure)
-            self._attach(tracker)
-        return self._tracker
-
-    def _known(self) -> Tracker | None:
-        """The tracker behind the name, whatever its value, if there is one."""
-        if self._name is not None and self._tracker.retired:
-            return registry.get(self._name)
-        return self._tracker
-
-    def _value_conflict(self) -> ValueConflict:
-        stats = self.stats_sync()
-        return value_conflict(
-            self._name,
-            self._value,
-            value=stats.max_slots,
-            held=stats.acquired_slots,
-            waiting=stats.waiting,
-        )
+            self._lane = _attachment.DETACHED
 
     def __repr__(self) -> str:
         return f"<MemorySemaphore {display(self._name)} value={self.value}>"
@@ -245,7 +202,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if lease.take():
             return lease
         started = self._begin(lease)
-        if not exclusive(lambda: self._attached().ask_now(lease)):
+        if not exclusive(lambda: _attachment.current(self).ask_now(lease)):
             return None
         self._note_acquired(lease, started)
         return lease
@@ -280,7 +237,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             raise
 
     def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
-        return self._attached().ask(claim, make_waker)
+        return _attachment.current(self).ask(claim, make_waker)
 
     # ---------------------------------------------------------------- giving
 
@@ -318,7 +275,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def _holder(self, key: int) -> tuple[MemoryAcquisition | None, Tracker]:
         """The acquisition behind a key, if it is one of this semaphore, and its tracker."""
-        tracker = self._known() or self._tracker
+        tracker = _attachment.known(self) or self._tracker
         holder = tracker.holders.get(key)
         # Named semaphores share their table of holders.
         if holder is None or holder.semaphore._tracker is not tracker:
@@ -500,31 +457,13 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return self.locked_sync()
 
     def locked_sync(self) -> bool:
-        with lock:
-            tracker = self._known()
-            if tracker is None or self._is_ended():
-                return self._is_ended() or self._closure() is not None
-            return (
-                tracker.closed
-                or bool(tracker.line)
-                or bool(tracker.waiting)
-                or tracker.in_use >= tracker.value
-            )
+        return _attachment.is_locked(self)
 
     async def stats(self) -> SemaphoreStats:
         return self.stats_sync()
 
     def stats_sync(self) -> SemaphoreStats:
-        tracker = self._known()
-        if tracker is not None:
-            return tracker.snapshot()
-        closure = self._closure()
-        if closure is None:
-            return SemaphoreStats(0, self._value)
-        return SemaphoreStats(0, self._value, 0, True, closure.reason)
-
-    def _closure(self) -> Closure | None:
-        return None if self._name is None else registry.closure_of(self._name)
+        return _attachment.stats_of(self)
 
     @classmethod
     async def get_acquired_stats(
@@ -559,14 +498,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         have no acquisition, and no id that they could be kicked by. When a slot was
         granted is known if it has a ttl, a label or several slots, or was waited for.
         """
-        tracker = self._known()
+        tracker = _attachment.known(self)
         return [] if tracker is None else _inspect.holders(tracker)
 
     async def waiters(self) -> list[Claimant]:
         return self.waiters_sync()
 
     def waiters_sync(self) -> list[Claimant]:
-        tracker = self._known()
+        tracker = _attachment.known(self)
         return [] if tracker is None else _inspect.waiters(tracker)
 
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
@@ -595,29 +534,23 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value)
-        exclusive(self._resize, value)
+        exclusive(_attachment.resize, self, value)
         deliver_posted()
-
-    def _resize(self, value: int) -> None:
-        """Change what all instances share, whatever value this one was made with."""
-        tracker = self._known() or self._attached()
-        tracker.change_value(value, self._value)
-        if tracker is not self._tracker:
-            self._attach(tracker)
 
     async def close(self) -> None:
         self.close_sync()
 
     def close_sync(self) -> None:
-        if not self._is_ended():
-            self._switch(Tracker.end, registry.close)
+        if not _attachment.is_ended(self):
+            _attachment.switch(self, Tracker.end, registry.close)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         self.close_everywhere_sync(reason)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         closure = Closure(check_reason(reason))
-        self._switch(
+        _attachment.switch(
+            self,
             lambda tracker: tracker.suspend(closure),
             lambda name: registry.close_everywhere(name, closure),
         )
@@ -626,39 +559,4 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self.reopen_sync()
 
     def reopen_sync(self) -> None:
-        self._switch(Tracker.resume, registry.reopen)
-
-    def _is_ended(self) -> bool:
-        """Whether this instance was closed for good."""
-        tracker = self._tracker
-        if tracker.retired:
-            return tracker.generation is not None and tracker.generation.closed
-        return tracker.is_ended
-
-    def _switch(self, change: Callable[[Tracker], None], note: Callable[[str], object]) -> None:
-        """Close or open what is behind the name, and have the registry note it."""
-
-        def switch() -> None:
-            tracker: Tracker | None = self._tracker
-            if self._name is not None:
-                note(self._name)
-                tracker = registry.get(self._name)
-            if tracker is not None:
-                change(tracker)
-
-        exclusive(switch)
-        deliver_posted()
-
-
-def _find_tracker(name: str, value: int) -> Tracker:
-    """What a new instance is attached to, *in the section*.
-
-    In conflict, or while the name is closing, it is one that can't be used: the
-    instance asks again when it needs a slot.
-    """
-    tracker = registry.tracker_for(name, value)
-    if tracker is not None and tracker.accepts(value) and not tracker.is_ended:
-        return tracker
-    detached = Tracker(value, name, registry)
-    detached.retire_if_idle()
-    return detached
+        _attachment.switch(self, Tracker.resume, registry.reopen)
