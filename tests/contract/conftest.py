@@ -33,7 +33,7 @@ from tests.redis._server import Server
 _names = itertools.count(1)
 
 DRIVERS = ("memory", "processes", "redis")
-LIMITS = (*DRIVERS, "memory tiers", "redis tiers")
+LIMITS = (*DRIVERS, "memory tiers", "processes tiers", "redis tiers")
 
 
 class Speak:
@@ -131,6 +131,8 @@ def limit_driver(request: pytest.FixtureRequest) -> Callable[..., Limit]:
     """Makes limits: semaphores of every driver, and paths through tiers."""
     kind, _, tiers = request.param.partition(" ")
     url = request.getfixturevalue("server").url if kind == "redis" else f"{kind}://"
+    if kind == "processes":
+        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
     if tiers:
         return partial(_path_through_tiers, url)
     if kind == "memory":

@@ -124,10 +124,12 @@ def test_an_existing_process_semaphore_is_copied_whatever_its_value(tmp_path: An
 # ---------------------------------------------------------- tiers, slot managers
 
 
-@pytest.fixture(params=["memory", "redis"])
-def backend(request: pytest.FixtureRequest) -> RedisConfig | None:
+@pytest.fixture(params=["memory", "processes", "redis"])
+def backend(request: pytest.FixtureRequest) -> RedisConfig | str | None:
     if request.param == "memory":
         return None
+    if request.param == "processes":
+        return f"process://{request.getfixturevalue('tmp_path')}/slots"
     server: Server = request.getfixturevalue("server")
     return RedisConfig(server.url, namespace="copied-tiers")
 
@@ -135,7 +137,7 @@ def backend(request: pytest.FixtureRequest) -> RedisConfig | None:
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("atomic", [True, False])
 async def test_a_copy_of_named_tiers_shares_their_slots(
-    name: str, atomic: bool, backend: RedisConfig | None, copied: Callable[[Any], Any]
+    name: str, atomic: bool, backend: RedisConfig | str | None, copied: Callable[[Any], Any]
 ) -> None:
     tiers = Tiers(
         Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, atomic=atomic, url=backend
@@ -152,7 +154,7 @@ async def test_a_copy_of_named_tiers_shares_their_slots(
 
 @pytest.mark.parametrize("copied", COPIES)
 async def test_a_copy_of_a_named_slot_manager_shares_its_slots(
-    name: str, backend: RedisConfig | None, copied: Callable[[Any], Any]
+    name: str, backend: RedisConfig | str | None, copied: Callable[[Any], Any]
 ) -> None:
     manager = SlotManager(max_downloads=1, name=name, url=backend)
     async with manager, copied(manager) as twin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,12 +97,12 @@ async def test_an_id_that_is_not_text_is_a_value_error(
             await semaphore.kick("\ud800")
 
 
-@pytest.mark.parametrize("backend", ["memory", "redis"])
+@pytest.mark.parametrize("backend", ["memory", "process", "redis"])
 async def test_a_key_of_tiers_that_is_not_text_is_a_value_error(
-    server: Server, backend: str
+    server: Server, tmp_path: Path, backend: str
 ) -> None:
-    config = RedisConfig(server.url) if backend == "redis" else None
-    tiers = Tiers(Tier("user", 1, keyed=True), url=config, name="p")
+    url = {"memory": None, "process": f"process://{tmp_path}/slots", "redis": server.url}[backend]
+    tiers = Tiers(Tier("user", 1, keyed=True), url=url, name="p")
     for given in (lambda: tiers.acquire(user="\ud800"), lambda: tiers.resize("user", 2, "\ud800")):
         with pytest.raises(ValueError, match="the key of tier 'user' must be text"):
             await given()

@@ -1,4 +1,4 @@
-"""A process that runs the commands on its input with a ProcessSemaphore.
+"""A process that runs the commands on its input with a ProcessSemaphore, or a path of tiers.
 
     acquire [timeout [slots]]
                         prints "acquired NUMBER TOKEN", or "failed ERROR"; in the background
@@ -21,7 +21,7 @@ import time
 import warnings
 from typing import Any
 
-from slotwise import AcquisitionResult
+from slotwise import AcquisitionResult, Limit, Tier, Tiers
 from slotwise.processes import ProcessSemaphore
 
 # Python 3.12 warns about forks in processes with threads, which are tested here.
@@ -41,7 +41,13 @@ def live_on() -> None:
 
 async def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
-    semaphore = ProcessSemaphore(**options)
+    semaphore: Limit
+    if "tiers" in options:
+        tiers = [Tier(*tier) for tier in options.pop("tiers")]
+        keys = options.pop("keys", {})
+        semaphore = Tiers(*tiers, **options).at(**keys)
+    else:
+        semaphore = ProcessSemaphore(**options)
     held: list[AcquisitionResult] = []
     tasks = set()
 

@@ -8,22 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes._files import close_files
 from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes import _process as process_module
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "slots"
     yield directory
-    process = process_module._processes.get(directory)
-    if process is not None:  # or hundreds of tests would have their files open
-        for file in list(process.files.values()):
-            if not process.retire(file):  # it is held: nobody is to look after it any more
-                file.abandon()
-                process.files.pop(file.claims.key, None)
+    close_files(directory)
 
 
 @pytest.fixture

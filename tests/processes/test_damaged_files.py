@@ -43,7 +43,7 @@ def a_history(path: Path) -> None:
         state.apply(["request", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
     file = LockedFile(OpenDirectory(path.parent), path.name, 77)
     file.open(create=True)
-    journal = Journal(file)
+    journal = Journal(file, State)
     journal.create(state)
     journal.write(["request", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
     journal.write(["release", 102.0, 9, "pabc-0"])

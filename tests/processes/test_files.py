@@ -215,7 +215,7 @@ def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Pat
     sound = path.read_bytes()
     locked_file = LockedFile(OpenDirectory(directory), path.name)
     locked_file.open(create=False)
-    journal = Journal(locked_file)
+    journal = Journal(locked_file, State)
     journal.catch_up()
     for at in range(journal._start, journal._end, 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
@@ -374,7 +374,7 @@ def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
     before.apply(["close everywhere", 9e9, 1, "night"])
     file = LockedFile(OpenDirectory(directory), filename_of("s"), 77)
     file.open(create=True)
-    Journal(file).create(before)
+    Journal(file, State).create(before)
     file.close()
     semaphore = make(1)
     assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")

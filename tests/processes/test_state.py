@@ -42,7 +42,7 @@ class Process(Journal):
     def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
         self.file = LockedFile(directory, "s.slots", liveness_byte)
         self.file.open(create=True)
-        super().__init__(self.file)
+        super().__init__(self.file, State)
 
 
 class FileAgainstModel(RuleBasedStateMachine):

@@ -13,9 +13,9 @@ from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict
+from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import KeyStats, Path, PathBackend, TierSpec, TierStats
 from slotwise.redis import RedisConfig
-from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._paths import RedisPaths
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))

@@ -1,4 +1,4 @@
-"""The backends under test: this process and a real server, at one instant and in stages."""
+"""The backends under test: memory, processes and a real server, at one instant and in stages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import importlib.util
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.processes._files import close_files
 from tests.redis._server import Server
 
 from slotwise import SlotManager, Tier, Tiers
@@ -35,16 +37,26 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
 
         options["url"] = RedisConfig(request.getfixturevalue("server").url)
         options["name"] = f"tiers-{os.getpid()}-{next(_names)}"
+    if place == "process":
+        options["url"] = f"process://{request.getfixturevalue('process_directory')}"
+        options["name"] = f"tiers-{next(_names)}"
     return options
 
 
-@pytest.fixture(params=["memory", "redis", "memory-staged", "redis-staged"])
+@pytest.fixture
+def process_directory(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "slots"
+    yield directory
+    close_files(directory)
+
+
+@pytest.fixture(params=["memory", "process", "redis", "memory-staged", "redis-staged"])
 def anywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Arguments for each backend, atomic and staged."""
     return options_of(request, request.param)
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "process", "redis"])
 def atomic(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Arguments for each backend that takes all tiers at one instant."""
     return options_of(request, request.param)

@@ -230,8 +230,8 @@ def test_tiers_that_make_no_sense_are_refused():
         Tiers(ALL, url=7)
     with pytest.raises(ValueError, match="url must be one of"):
         Tiers(ALL, url="nowhere")
-    with pytest.raises(ValueError, match="process:// need atomic=False"):
-        Tiers(ALL, url="process://")
+    with pytest.raises(ValueError, match="a url of this machine must be"):
+        Tiers(ALL, url="process://somewhere")
     with pytest.raises(TypeError, match="atomic"):
         Tiers(ALL, atomic=1)
 

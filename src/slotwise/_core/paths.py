@@ -49,6 +49,10 @@ class TierSpec:
         assert self.value_of is not None
         return check_limit(f"the value of tier {self.name!r} for {key!r}", self.value_of(key))
 
+    def node(self, key: object) -> str:
+        """How messages write one key of it."""
+        return f"{self.name} {key!r}" if self.keyed else self.name
+
     @property
     def words(self) -> str:
         """How messages write it."""

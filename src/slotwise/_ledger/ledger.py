@@ -337,11 +337,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             if deadline is not None:
                 self.timed().set(claim.key, deadline)
         if numbers_held:
-            self.top = max(numbers_held)
-            self.circulating = len(numbers_held)
-            self.free = []
-            self.reserve = ranges_of({*range(1, self.top + 1)} - numbers_held)
-            self._rebalance()
+            self.restore_numbers(ranges_of(numbers_held))
             self._lower_attention()
 
     def _lower_attention(self) -> None:

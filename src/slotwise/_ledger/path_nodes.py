@@ -310,7 +310,10 @@ class Group:
 class TierNodes:
     """The nodes of one tier: those in use, and those that are idle and only remembered."""
 
-    __slots__ = ("_ages", "_made", "_node", "index", "max_idle", "nodes", "own_values", "value")
+    __slots__ = (
+        *("_ages", "_made", "_node", "index", "keeps_idle", "max_idle", "nodes", "own_values"),
+        "value",
+    )
 
     def __init__(self, index: int, value: Any, node: type[Any]) -> None:
         self.index = index
@@ -318,6 +321,7 @@ class TierNodes:
         # An int, 0 for no limit; None if each key has its own, which has to be learnt; or a Rate.
         self.value = value
         self.nodes: dict[Hashable, Any] = {}
+        self.keeps_idle = True  # False: whoever ends a claim calls `drop_if_idle`
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
         self.own_values: dict[Hashable, Any] = {}  # of keys with another value
         # A heap of (when it was used, a number, node): no later than `used` says, so
@@ -346,7 +350,7 @@ class TierNodes:
         if known is None:
             raise ValueUnknown(self.index, key)
         self.nodes[key] = node = self._node(self.index, key, known or UNLIMITED, now)
-        if key is not None:  # a tier without keys has one node, always
+        if key is not None and self.keeps_idle:  # a tier without keys has one node, always
             self._made += 1
             heappush(self._ages, (now, self._made, node))
         return node
@@ -365,6 +369,11 @@ class TierNodes:
 
     def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
         node.value = value or UNLIMITED
+
+    def drop_if_idle(self, node: Node) -> None:
+        """Forget a node at once if nobody holds or waits for anything of it."""
+        if not node.in_use and not node.waiting and node.key is not None:
+            self.nodes.pop(node.key, None)
 
     def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
         """Forget nodes unused since ``before``, and the ``too_many`` that are idle for longest.

@@ -34,6 +34,12 @@ class Ranges(list[range]):
             numbers = range(numbers.start, self[at].stop)
         self[first:last] = [numbers]
 
+    def gaps(self) -> Ranges:
+        """The numbers from 1 on that are not there, up to the highest that is."""
+        starts = [1, *(numbers.stop for numbers in self[:-1])]
+        pairs = zip(starts, self, strict=True)
+        return Ranges(range(at, numbers.start) for at, numbers in pairs if at < numbers.start)
+
     def take_lowest(self, how_many: int) -> list[range]:
         """Take out the lowest numbers, ``how_many`` or all there are."""
         taken: list[range] = []

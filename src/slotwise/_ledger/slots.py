@@ -161,6 +161,15 @@ class NumberedSlots(SlotPool):
             heappush(self.free, number)
         return True
 
+    def restore_numbers(self, held: Ranges) -> None:
+        """Let these numbers be held, of a pool that nobody has taken anything of yet."""
+        if held:
+            self.top = held[-1].stop - 1
+            self.circulating = held.total
+            self.free = []
+            self.reserve = held.gaps()
+            self._rebalance()
+
     def _put_free_aside(self) -> None:
         for number in iter(self._pop_free, None):
             self._put_aside(range(number, number + 1))

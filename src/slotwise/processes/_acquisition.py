@@ -14,8 +14,8 @@ from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, wake
 
 if TYPE_CHECKING:
+    from slotwise.processes._base_state import ProcessClaim
     from slotwise.processes._semaphore_file import SemaphoreFile
-    from slotwise.processes._state import ProcessClaim
 
 MakeWaker: TypeAlias = "Callable[[], Waker]"
 
@@ -33,19 +33,19 @@ class ProcessAcquisition(AcquisitionResult):
         "label",
         "requested",
         "requested_at",
-        "slots",
         "task",
         "timeout",
         "ttl",
         "wait_until",
         "waker",
+        "wanted",
     )
 
     def __init__(
         self,
         acquisition_id: str,
         file: SemaphoreFile,
-        slots: int,
+        wanted: Any,
         ttl: float | None,
         timeout: float | None,
         label: str | None,
@@ -55,7 +55,7 @@ class ProcessAcquisition(AcquisitionResult):
         self._acquisition_id = acquisition_id
         self._slot_number = 0
         self.file = file
-        self.slots = slots
+        self.wanted = wanted  # slots; of tiers, see `_path_state`
         self.ttl = ttl
         self.timeout = timeout
         self.label = label
@@ -69,6 +69,13 @@ class ProcessAcquisition(AcquisitionResult):
         self.wait_until: float | None = None
         self.failure: Exception | None = None  # why the wait ended without a grant
         self.task: asyncio.Task[Any] | None = None  # to be cancelled when the ttl ends
+
+    def begin(self) -> None:
+        """It may be in the file from now on."""
+        self.requested = True
+
+    def end(self) -> None:
+        """It doesn't hold or wait any more; twice does no harm."""
 
     def grant(self, claim: ProcessClaim, now: float) -> None:
         self._slot_number = claim._slot_number

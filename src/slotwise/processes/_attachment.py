@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from slotwise.processes import _messages
 from slotwise.processes import _process as processes
 from slotwise.processes import _semaphore_file as semaphore_file
+from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Missing, Retired
-from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX
+from slotwise.processes._filenames import PRIVATE_SUFFIXES, SUFFIX
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._semaphore_file import SemaphoreFile
-from slotwise.processes._state import State
 
 T = TypeVar("T")
 
@@ -29,12 +29,12 @@ INLINE_LOCK_TIMEOUT = 0.002
 class Attachment:
     """The way from an instance to the SemaphoreFile of its name in this process."""
 
-    __slots__ = ("_file", "_incarnation", "_made_in", "_private", "directory", "name")
+    __slots__ = ("_file", "_incarnation", "_made_in", "directory", "name", "suffix")
 
-    def __init__(self, directory: Path, name: str, *, private: bool = False) -> None:
+    def __init__(self, directory: Path, name: str, suffix: str = SUFFIX) -> None:
         self.directory = directory
         self.name = name  # of a private one too, by which its file is found
-        self._private = private
+        self.suffix = suffix
         self._made_in = processes.incarnation
         self._file: SemaphoreFile | None = None  # until it is first used
         self._incarnation: object = None
@@ -45,7 +45,7 @@ class Attachment:
         return self._made_in
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> AnyState | None:
         """The state of the semaphore, as this process last read it."""
         return None if self._file is None else self._file.state
 
@@ -55,10 +55,9 @@ class Attachment:
         if file is None or file.retired or self._incarnation is not processes.incarnation:
             self._incarnation = processes.incarnation
             process = processes.process_for(self.directory)
-            suffix = PRIVATE_SUFFIX if self._private else SUFFIX
-            self._file = file = process.file(self.name, suffix)
-            if self._private and self._made_in is self._incarnation:
-                process.private.add(self.name)
+            self._file = file = process.file(self.name, self.suffix)
+            if self.suffix in PRIVATE_SUFFIXES and self._made_in is self._incarnation:
+                process.private[self.name] = self.suffix
         return file
 
     def call(self, operation: Callable[..., T], *args: Any, lock_timeout: float | None = None) -> T:

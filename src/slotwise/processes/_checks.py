@@ -21,8 +21,8 @@ def check_record(record: Any) -> None:
     """Raise ValueError if this is not a record."""
     verb, now, wall_us, *args = record
     check = _ARGUMENTS.get(verb)
-    if not (_is_time(now) and _is_natural(wall_us) and (check is None or check(*args))):
-        raise ValueError(f"not a record: {_short(record)}")
+    if not (is_time(now) and is_natural(wall_us) and (check is None or check(*args))):
+        raise ValueError(f"not a record: {short(record)}")
 
 
 def check_snapshot(snapshot: Any) -> None:
@@ -33,22 +33,22 @@ def check_snapshot(snapshot: Any) -> None:
     valid = (
         isinstance(snapshot["name"], str)
         and isinstance(snapshot["boot"], str)
-        and (snapshot["closure"] is None or _is_reason(*snapshot["closure"]))
-        and _is_natural(snapshot["fence"])
-        and all(_is_count(value) for value in values)
+        and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
+        and is_natural(snapshot["fence"])
+        and all(is_count(value) for value in values)
     )
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
-        valid = valid and _is_claim(*fields) and _is_natural(granted_us) and _is_natural(token)
-        valid = valid and _is_time_or_none(expires_at) and len(numbers) == fields[1]
+        valid = valid and is_claim(*fields) and is_natural(granted_us) and is_natural(token)
+        valid = valid and is_time_or_none(expires_at) and len(numbers) == fields[1]
         held += numbers
         ids.append(fields[0])
     for *fields, wait_until in snapshot["waiting"]:
-        valid = valid and _is_claim(*fields) and _is_time_or_none(wait_until)
+        valid = valid and is_claim(*fields) and is_time_or_none(wait_until)
         ids.append(fields[0])
     # At most the largest value it ever had: restoring creates all numbers up to there.
-    valid = valid and all(_is_count(number) and number <= max(values) for number in held)
+    valid = valid and all(is_count(number) and number <= max(values) for number in held)
     if not valid or len({*held}) != len(held) or len({*ids}) != len(ids):
-        raise ValueError(f"not a snapshot: {_short(snapshot)}")
+        raise ValueError(f"not a snapshot: {short(snapshot)}")
 
 
 def _request(
@@ -62,25 +62,25 @@ def _request(
     grace: Any = 0.0,
 ) -> bool:
     return (
-        _is_claim(acquisition_id, slots, ttl, pid, label, 0, grace)
-        and _is_time_or_none(wait_until)
-        and (value is None or _is_count(value))
+        is_claim(acquisition_id, slots, ttl, pid, label, 0, grace)
+        and is_time_or_none(wait_until)
+        and (value is None or is_count(value))
     )
 
 
-def _drop_dead(owners: Any) -> bool:
+def is_drop_dead(owners: Any) -> bool:
     return isinstance(owners, list) and all(isinstance(owner, str) for owner in owners)
 
 
 def _resize(value: Any, declared: Any) -> bool:
-    return _is_count(value) and (declared is None or _is_count(declared))
+    return is_count(value) and (declared is None or is_count(declared))
 
 
-def _is_reason(given: object) -> bool:
+def is_reason(given: object) -> bool:
     return given is None or isinstance(given, str)
 
 
-def _is_claim(
+def is_claim(
     acquisition_id: Any,
     slots: Any,
     ttl: Any,
@@ -93,33 +93,33 @@ def _is_claim(
     return (
         isinstance(acquisition_id, str)
         and _ID.fullmatch(acquisition_id) is not None
-        and _is_count(slots)
-        and _is_time_or_none(ttl)
-        and _is_natural(pid)
+        and is_count(slots)
+        and is_time_or_none(ttl)
+        and is_natural(pid)
         and (label is None or isinstance(label, str))
-        and _is_natural(requested_us)
-        and _is_time(grace)
+        and is_natural(requested_us)
+        and is_time(grace)
         and isinstance(is_kicked, bool)
     )
 
 
-def _is_count(given: object) -> bool:
+def is_count(given: object) -> bool:
     return type(given) is int and 0 < given < _LIMIT
 
 
-def _is_natural(given: object) -> bool:
+def is_natural(given: object) -> bool:
     return type(given) is int and 0 <= given < _LIMIT
 
 
-def _is_time(given: object) -> bool:
+def is_time(given: object) -> bool:
     return isinstance(given, int | float) and abs(given) < _LIMIT
 
 
-def _is_time_or_none(given: object) -> bool:
-    return given is None or _is_time(given)
+def is_time_or_none(given: object) -> bool:
+    return given is None or is_time(given)
 
 
-def _short(given: Iterable[object]) -> str:
+def short(given: Iterable[object]) -> str:
     text = repr(given)
     return text if len(text) < 100 else f"{text[:100]}..."
 
@@ -127,7 +127,7 @@ def _short(given: Iterable[object]) -> str:
 # Other verbs take ids, known or not, or raise when they are applied.
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "request": _request,
-    "drop dead": _drop_dead,
+    "drop dead": is_drop_dead,
     "resize": _resize,
-    "close everywhere": _is_reason,
+    "close everywhere": is_reason,
 }

@@ -18,6 +18,10 @@ except ImportError:
 
 SUFFIX = ".slots"
 PRIVATE_SUFFIX = ".private"  # for semaphores without a name, which are not listed
+TIERS_SUFFIX = ".tiers"
+PRIVATE_TIERS_SUFFIX = ".private-tiers"
+PRIVATE_SUFFIXES = (PRIVATE_SUFFIX, PRIVATE_TIERS_SUFFIX)
+ALL_SUFFIXES = (SUFFIX, TIERS_SUFFIX, *PRIVATE_SUFFIXES)
 # A subdirectory for the FIFOs of processes, so that listing them doesn't list all files.
 FIFOS = "wake"
 
@@ -54,9 +58,10 @@ def true_path(directory: Path) -> Path:
         return directory
 
 
-def key_of(name: str) -> str:
-    """Return a hash of the name, in 16 hexadecimal digits."""
-    return blake2b(name.encode(), digest_size=8).hexdigest()
+def key_of(name: str, suffix: str = SUFFIX) -> str:
+    """Return a hash of the name, in 16 hexadecimal digits; another one for tiers."""
+    kind = b"tiers" if suffix in (TIERS_SUFFIX, PRIVATE_TIERS_SUFFIX) else b""
+    return blake2b(name.encode(), digest_size=8, person=kind).hexdigest()
 
 
 def key_from(filename: str) -> str:
@@ -64,9 +69,14 @@ def key_from(filename: str) -> str:
     return filename.rpartition(".")[0].rpartition(".")[2]
 
 
+def suffix_from(filename: str) -> str:
+    """Return the suffix of a file name, which says what is in the file."""
+    return filename[filename.rindex(".") :]
+
+
 def filename_of(name: str, suffix: str = SUFFIX) -> str:
     """Return a name that every file system accepts: a readable part, then the key."""
-    return f"{_quote(name)[:_READABLE_LENGTH]}.{key_of(name)}{suffix}"
+    return f"{_quote(name)[:_READABLE_LENGTH]}.{key_of(name, suffix)}{suffix}"
 
 
 def name_from(filename: str) -> str | None:
@@ -76,7 +86,7 @@ def name_from(filename: str) -> str | None:
         name = _unquote(quoted)
     except ValueError:  # cut in the middle of a character
         return None
-    return name if key_of(name) == key else None
+    return name if key_of(name, suffix_from(filename)) == key else None
 
 
 def _quote(name: str) -> str:

@@ -17,7 +17,7 @@ from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import SUFFIX, filename_of, name_from
 from slotwise.processes._messages import stuck_error, unknown
 from slotwise.processes._process import LocalProcess, process_for
-from slotwise.processes._state import ProcessClaim, State
+from slotwise.processes._state import SemaphoreClaim, State
 
 _STUCK = 1.0  # seconds that nobody needs for a change
 
@@ -120,7 +120,7 @@ def waiters_of(state: State) -> list[Claimant]:
     return [_claimant(claim, claim.requested_us, None) for claim in state.waiting.values()]
 
 
-def _claimant(claim: ProcessClaim, since_us: int, slot_number: int | None) -> Claimant:
+def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> Claimant:
     return Claimant(
         claim.acquisition_id,
         claim.slots,

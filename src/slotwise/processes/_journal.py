@@ -25,11 +25,10 @@ from zlib import crc32
 
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.processes import _lock_queue
-from slotwise.processes._checks import check_record, check_snapshot
+from slotwise.processes._base_state import AnyState, Event, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, os_error
-from slotwise.processes._state import RULES, Event, Record, State
 
 _MAGIC = b"slotwise"
 VERSION = 1
@@ -85,11 +84,16 @@ class Damaged(Exception):
 class Journal:
     """The contents of one semaphore's file, as far as this process has read them."""
 
-    __slots__ = ("_end", "_epoch", "_file", "_head", "_sequence", "_start", "in_sync", "state")
+    __slots__ = (
+        *("_end", "_epoch", "_file", "_head", "_kind", "_rules", "_sequence", "_start"),
+        *("in_sync", "state"),
+    )
 
-    def __init__(self, file: LockedFile) -> None:
+    def __init__(self, file: LockedFile, kind: type[AnyState]) -> None:
         self._file = file
-        self.state: State | None = None  # as last read; None if there was none
+        self._kind = kind
+        self._rules = kind.RULES
+        self.state: AnyState | None = None  # as last read; None if there was none
         # Whether `state` is what the file said up to `_sequence`. The owner of the file clears it
         # when it closes the file.
         self.in_sync = False
@@ -137,8 +141,7 @@ class Journal:
             ):
                 self.in_sync = False
                 snapshot, *records = self._read(start, end, epoch)
-                check_snapshot(snapshot)
-                state = State.restore(snapshot)
+                state = self._kind.restore(snapshot)
                 events = None
             else:
                 records = self._read(self._end, end, epoch)
@@ -146,7 +149,7 @@ class Journal:
                 events = []
             self.in_sync = False  # until everything is applied
             for record in records:
-                check_record(record)
+                state.check_record(record)
                 applied = state.apply(record)
                 if events is not None:
                     events += applied
@@ -175,8 +178,8 @@ class Journal:
             (checksum,) = _CHECKSUM.unpack_from(root, _ROOT_SIZE - _CHECKSUM.size)
             if checksum != crc32(root[: -_CHECKSUM.size]):
                 continue
-            if (version, rules) > (VERSION, RULES):
-                theirs, ours = f"{version}.{rules}", f"{VERSION}.{RULES}"
+            if (version, rules) > (VERSION, self._rules):
+                theirs, ours = f"{version}.{rules}", f"{VERSION}.{self._rules}"
                 raise newer_release(self._file.path, theirs, ours)
             if not (_HEAD_SIZE <= start <= end < _LIMIT and sequence < _LIMIT and epoch < _LIMIT):
                 raise Damaged("invalid root")
@@ -215,7 +218,7 @@ class Journal:
     # ---------------------------------------------------------------- writing
     # Only under the lock, after `catch_up`.
 
-    def create(self, state: State) -> None:
+    def create(self, state: AnyState) -> None:
         """Write the first state into a new file."""
         try:
             if hasattr(os, "posix_fallocate"):
@@ -248,12 +251,10 @@ class Journal:
             self._compact(state)
         return events
 
-    def _needs_compaction(self, state: State) -> bool:
-        # A holder or waiter takes about 150 bytes of a snapshot; an estimate is enough.
-        claims = len(state.holders) + len(state.waiting)
-        return self._end - self._start > _COMPACT_AFTER + 300 * claims
+    def _needs_compaction(self, state: AnyState) -> bool:
+        return self._end - self._start > _COMPACT_AFTER + 2 * state.size
 
-    def _compact(self, state: State) -> None:
+    def _compact(self, state: AnyState) -> None:
         """Replace the snapshot and the records by a new snapshot."""
         try:
             self._write_snapshot(state, self._end)
@@ -263,7 +264,7 @@ class Journal:
         except (BackendError, OSError):
             pass  # the disk is full; the old snapshot and its records stay for now
 
-    def _write_snapshot(self, state: State, behind: int) -> None:
+    def _write_snapshot(self, state: AnyState, behind: int) -> None:
         """Write it in front of what is in use now if it fits there, else ``behind`` it."""
         snapshot = _encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
@@ -277,7 +278,7 @@ class Journal:
         framed = _FRAME.pack(len(body), crc32(body, epoch)) + body
         end = at + len(framed)
         sequence = self._sequence + 1
-        root = _ROOT.pack(_MAGIC, VERSION, RULES, sequence, epoch, start, end)
+        root = _ROOT.pack(_MAGIC, VERSION, self._rules, sequence, epoch, start, end)
         root += _CHECKSUM.pack(crc32(root))
         odd = sequence & 1
         fd = self._file.fd
@@ -305,10 +306,10 @@ class Journal:
             data, at = data[written:], at + written
 
 
-def read_name(directory: OpenDirectory, filename: str) -> str | None:
+def read_name(directory: OpenDirectory, filename: str, kind: type[AnyState]) -> str | None:
     """Return the name of the semaphore in a file that this process doesn't have open."""
     file = LockedFile(directory, filename)
-    journal = Journal(file)
+    journal = Journal(file, kind)
     try:
         if not file.open(create=False):
             return None

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise._core import fork
-from slotwise._core.messages import cancelled_after_ttl, too_many_slots
+from slotwise._core.messages import cancelled_after_ttl, closed_error
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
 from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._base_state import AnyState, Event, ProcessClaim
 from slotwise.processes._errors import Busy
-from slotwise.processes._filenames import key_of
-from slotwise.processes._state import Event, ProcessClaim, State
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
@@ -44,11 +43,14 @@ class LocalClaims:
     #   L1  by_id has the acquisitions of this process that hold or wait
     #   L2  waiting is how many of them sleep until they are granted
 
-    def __init__(self, process: LocalProcess, name: str, title: str, path: Path) -> None:
+    def __init__(
+        self, process: LocalProcess, key: str, title: str, subject: str, path: Path
+    ) -> None:
         self._process = process
-        self._title = title
+        self._title = title  # for messages
+        self._subject = subject
         self._path = path
-        self.key = key_of(name)
+        self.key = key
         self.by_id: dict[str, ProcessAcquisition] = {}
         self.waiting = 0
         self.woken = Woken()
@@ -61,7 +63,7 @@ class LocalClaims:
     def apply(
         self,
         events: Iterable[Event],
-        state: State,
+        state: AnyState,
         after: AfterUnlock,
         *,
         written_here: bool = False,
@@ -79,7 +81,7 @@ class LocalClaims:
             elif written_here:
                 after.notify = {*(after.notify or ()), claim.owner}
 
-    def reconcile(self, state: State, after: AfterUnlock) -> None:
+    def reconcile(self, state: AnyState, after: AfterUnlock) -> None:
         """Compare the claims with the state, when the records in between are gone."""
         for acquisition_id, acquisition in list(self.by_id.items()):
             claim = state.holders.get(acquisition_id)
@@ -95,7 +97,9 @@ class LocalClaims:
         for acquisition in list(self.by_id.values()):
             self._end(acquisition, "ended" if acquisition.holds else "file gone", None, after)
 
-    def fail_overdue(self, state: State, after: AfterUnlock, lock_error: Busy | None) -> list[str]:
+    def fail_overdue(
+        self, state: AnyState, after: AfterUnlock, lock_error: Busy | None
+    ) -> list[str]:
         """End the waits whose time is up, although the file can't be changed; return the ids."""
         overdue = [
             acquisition
@@ -104,12 +108,10 @@ class LocalClaims:
         ]
         for acquisition in overdue:
             self._end(acquisition, "timed out", state, after)
-            acquisition.failure = _messages.timed_out(
-                self._title, acquisition.timeout or 0.0, state, lock_error
-            )
+            acquisition.failure = _messages.timed_out(self._title, acquisition, state, lock_error)
         return [acquisition.acquisition_id for acquisition in overdue]
 
-    def fail_closed(self, state: State, after: AfterUnlock) -> list[str]:
+    def fail_closed(self, state: AnyState, after: AfterUnlock) -> list[str]:
         """End the waits of instances that this process closed; return the ids."""
         closed = [
             acquisition
@@ -121,9 +123,14 @@ class LocalClaims:
         return [acquisition.acquisition_id for acquisition in closed]
 
     def _end(
-        self, acquisition: ProcessAcquisition, event: str, state: State | None, after: AfterUnlock
+        self,
+        acquisition: ProcessAcquisition,
+        event: str,
+        state: AnyState | None,
+        after: AfterUnlock,
     ) -> None:
         del self.by_id[acquisition.acquisition_id]
+        acquisition.end()
         if acquisition.holds:
             acquisition.holds = False
             after.lost = after.lost or deque()
@@ -137,7 +144,7 @@ class LocalClaims:
         acquisition: ProcessAcquisition,
         event: str,
         claim: ProcessClaim,
-        state: State,
+        state: AnyState,
         after: AfterUnlock,
     ) -> None:
         if event == "kicked" and claim.acquisition_id in state.holders:
@@ -157,16 +164,17 @@ class LocalClaims:
             after.wake.append(acquisition)
 
     def _failure(
-        self, acquisition: ProcessAcquisition, event: str, state: State | None
+        self, acquisition: ProcessAcquisition, event: str, state: AnyState | None
     ) -> Exception:
         if event == "closed":
             if state is None or acquisition.generation.closed:
-                return _messages.closed(self._title)
-            return _messages.closed(self._title, state.closure)
+                return closed_error(self._subject)
+            return closed_error(self._subject, state.closure)
         if state is not None and event == "timed out":
-            return _messages.timed_out(self._title, acquisition.timeout or 0.0, state)
+            return _messages.timed_out(self._title, acquisition, state)
         if state is not None and event == "too many":
-            return too_many_slots(self._title, acquisition.slots, state.value)
+            never = state.never_fits(acquisition.wanted, None, self._title)
+            return never or _messages.wait_lost(self._path)
         return _messages.wait_lost(self._path)
 
     def post(self, after: AfterUnlock) -> None:
@@ -229,13 +237,13 @@ class LocalClaims:
         _log.lost(acquisition, reason)
 
 
-def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> str:
+def _likely_event(acquisition: ProcessAcquisition, state: AnyState, now: float) -> str:
     """Return what probably ended an acquisition whose records are gone."""
     if acquisition.holds:
         ttl = acquisition.ttl
         return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
-    if acquisition.slots > state.value:
+    if state.never_fits(acquisition.wanted, None, "") is not None:
         return "too many"
     return "closed" if state.closed else "owner died"

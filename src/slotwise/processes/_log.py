@@ -51,4 +51,4 @@ def _held_time(holder: ProcessAcquisition) -> float:
 
 def _value(holder: ProcessAcquisition) -> int | None:
     state = holder.file.state
-    return None if state is None else state.value
+    return None if state is None else state.max_slots

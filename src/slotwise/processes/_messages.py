@@ -6,27 +6,22 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise._core.closing import Closure
 from slotwise._core.messages import (
     KICKED,
-    closed_error,
     no_slot,
-    occupancy,
     ttl_ended,
-    value_conflict,
 )
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
-    SemaphoreClosed,
     UnknownSemaphore,
-    ValueConflict,
 )
 from slotwise.processes._filenames import FIFOS
 
 if TYPE_CHECKING:
+    from slotwise.processes._acquisition import ProcessAcquisition
+    from slotwise.processes._base_state import AnyState
     from slotwise.processes._errors import Busy
-    from slotwise.processes._state import State
 
 _LOST_REASONS = {  # by the event that ended the hold
     "kicked": KICKED,
@@ -155,21 +150,15 @@ def unknown(directory: Path, name: str) -> UnknownSemaphore:
     return UnknownSemaphore(f"there is no semaphore {name!r} in {directory}")
 
 
-def closed(title: str, closure: Closure | None = None) -> SemaphoreClosed:
-    return closed_error(f"{title} is", closure)
-
-
-def conflict(name: str, declared: int | None, state: State) -> ValueConflict:
-    return value_conflict(
-        name, declared, value=state.value, held=state.in_use, waiting=len(state.waiting)
-    )
-
-
 def timed_out(
-    title: str, timeout: float, state: State, lock_error: Busy | None = None
+    title: str,
+    acquisition: ProcessAcquisition,
+    state: AnyState,
+    lock_error: Busy | None = None,
 ) -> AcquireTimeout:
     """``lock_error``: the file could not be changed either when the time was up."""
-    full = occupancy(value=state.value, held=state.in_use, waiting=len(state.waiting))
+    timeout = acquisition.timeout or 0.0
+    full = state.fullness(acquisition.wanted)
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
         return LockTaken(*no_slot(title, timeout, full).args)

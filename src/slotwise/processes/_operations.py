@@ -6,18 +6,17 @@ caller may ask at all, and remove the claims of dead processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from slotwise._core.closing import Generation
-from slotwise._core.messages import too_many_slots
+from slotwise._core.messages import closed_error
 from slotwise.errors import BackendError
-from slotwise.processes import _messages
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
+from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
-from slotwise.processes._state import State
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ T = TypeVar("T")
 def request(
     file: SemaphoreFile,
     acquisition: ProcessAcquisition,
-    declared: int | None,
+    declared: Any,
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
@@ -45,33 +44,35 @@ def _request(
     after: AfterUnlock,
     file: SemaphoreFile,
     acquisition: ProcessAcquisition,
-    declared: int | None,
+    declared: Any,
     make_waker: MakeWaker | None,
 ) -> bool:
     state = file.current_state()
-    slots = acquisition.slots
-    if not _is_free(state, slots, declared):
+    wanted = acquisition.wanted
+    if not state.is_free(wanted, declared):
         file.drop_dead(after)
-        if make_waker is None and not _is_free(state, slots, declared):
+        if make_waker is None and not state.is_free(wanted, declared):
             _admit(file, state, acquisition, declared)
             return False
     _admit(file, state, acquisition, declared)
+    _declare(file, state, declared, after)
     timeout = acquisition.timeout
     if make_waker is not None and timeout is not None:
         acquisition.wait_until = after.now + timeout
     acquisition_id = acquisition.acquisition_id
-    acquisition.requested = True
+    acquisition.begin()
     claims = file.claims
     claims.by_id[acquisition_id] = acquisition
     try:
         file.write(
-            *(after, "request", acquisition_id, slots, acquisition.ttl, acquisition.wait_until),
-            *(declared, file.process.pid, acquisition.label),
+            *(after, "request", acquisition_id, wanted, acquisition.ttl, acquisition.wait_until),
+            *(state.value_to_record(declared), file.process.pid, acquisition.label),
             *((acquisition.grace,) if acquisition.grace else ()),
         )
     except BaseException:
         if not acquisition.holds:
             claims.by_id.pop(acquisition_id, None)
+            acquisition.end()
         raise
     if not acquisition.holds and make_waker is not None:
         acquisition.waker = make_waker()
@@ -80,26 +81,26 @@ def _request(
     return acquisition.holds
 
 
-def _is_free(state: State, slots: int, declared: int | None) -> bool:
-    if declared != state.value and not state.accepts(declared):
-        return state.idle
-    return not state.waiting and state.in_use + slots <= state.value
-
-
 def _admit(
-    file: SemaphoreFile, state: State, acquisition: ProcessAcquisition, declared: int | None
+    file: SemaphoreFile, state: AnyState, acquisition: ProcessAcquisition, declared: Any
 ) -> None:
     """Raise if it can never be granted."""
     if not acquisition.generation.admits(file.claims.by_id.__contains__):
-        raise _messages.closed(file.title)
+        raise closed_error(file.subject)
     if state.closed:
-        raise _messages.closed(file.title, state.closure)
-    accepted = declared == state.value or state.accepts(declared)
-    if not accepted and not state.idle:
-        raise _messages.conflict(file.name, declared, state)
-    value = state.value if accepted or declared is None else declared
-    if acquisition.slots > value:
-        raise too_many_slots(file.title, acquisition.slots, value)
+        raise closed_error(file.subject, state.closure)
+    if not state.accepts(declared) and not state.idle:
+        raise state.conflict(declared)
+    never = state.never_fits(acquisition.wanted, declared, file.title)
+    if never is not None:
+        raise never
+
+
+def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
+    """Write the values that the caller goes by, if the limit is idle and has others."""
+    declaration = state.declaration(declared)
+    if declaration is not None:
+        file.write(after, "declare", declaration)
 
 
 # -------------------------------------------------------------------- releasing
@@ -121,6 +122,7 @@ def release(
         acquisition = file.claims.by_id.get(acquisition_id)
         if acquisition is not None and acquisition.holds:
             file.claims.by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
+            acquisition.end()
             file.withdraw_id(acquisition_id)
         raise
 
@@ -137,6 +139,8 @@ def _release(after: AfterUnlock, file: SemaphoreFile, acquisition_id: str) -> bo
         if acquisition is not None:
             by_id[acquisition_id] = acquisition
         raise
+    if acquisition is not None:
+        acquisition.end()
     return True
 
 
@@ -162,8 +166,8 @@ def kick(
 
 def inspect(
     file: SemaphoreFile,
-    read: Callable[[State], T],
-    declared: int | None,
+    read: Callable[..., T],
+    declared: Any,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> T:
     """Return what ``read`` finds in the state, without dead processes and expired claims."""
@@ -177,16 +181,19 @@ def inspect(
 
 def resize(
     file: SemaphoreFile,
-    value: int,
-    declared: int | None,
+    change: Sequence[Any],
+    declared: Any,
     generation: Generation,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
+    """Change a value; ``change`` are the arguments of the record."""
+
     def work(after: AfterUnlock) -> None:
         state = file.current_state()
         if generation.closed or state.closed:
-            raise _messages.closed(file.title, None if generation.closed else state.closure)
-        file.write(after, "resize", value, declared)
+            raise closed_error(file.subject, None if generation.closed else state.closure)
+        _declare(file, state, declared, after)
+        file.write(after, "resize", *change)
 
     file.change(work, declared, lock_timeout)
 
@@ -194,7 +201,7 @@ def resize(
 def close_everywhere(
     file: SemaphoreFile,
     reason: str | None,
-    declared: int | None,
+    declared: Any,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
     """Refuse waiters and newcomers of every process, until `reopen`."""
@@ -237,7 +244,9 @@ def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bo
 
 
 def _delete_if(
-    file: SemaphoreFile, is_unused: Callable[[State], bool], lock_timeout: float | None = 0.0
+    file: SemaphoreFile,
+    is_unused: Callable[[AnyState], bool],
+    lock_timeout: float | None = 0.0,
 ) -> bool:
     def work(after: AfterUnlock) -> bool:
         file.drop_dead(after)

@@ -20,14 +20,15 @@ from slotwise.errors import BackendError
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._filenames import (
-    PRIVATE_SUFFIX,
     SUFFIX,
     filename_of,
     key_from,
     key_of,
+    suffix_from,
     true_path,
 )
 from slotwise.processes._journal import read_name
+from slotwise.processes._kinds import kind_of
 from slotwise.processes._operations import delete_private
 from slotwise.processes._semaphore_file import SemaphoreFile
 from slotwise.processes._sweeping import Sweeper
@@ -45,8 +46,9 @@ class LocalProcess:
         self.boot = _boot_id()
         self.files: OrderedDict[str, SemaphoreFile] = OrderedDict()  # by key
         self._all_files: WeakSet[SemaphoreFile] = WeakSet()  # retired ones too
-        self.private: set[str] = set()  # names of the private semaphores that were made here
-        self._garbage: set[str] = set()  # of these, the ones that were garbage-collected
+        # The suffixes of the private limits that were made here, by name.
+        self.private: dict[str, str] = {}
+        self._garbage: dict[str, str] = {}  # of these, the ones that were garbage-collected
         self.ttl_cancels = TtlCancels()  # by acquisition id
         self.wakeups = Wakeups(self)
         self.sweeper = Sweeper(self)
@@ -65,7 +67,7 @@ class LocalProcess:
 
     def file(self, name: str, suffix: str = SUFFIX) -> SemaphoreFile:
         """Return the SemaphoreFile of a name; its file is opened by the first change."""
-        key = key_of(name)
+        key = key_of(name, suffix)
         with self._lock:
             file = self.files.get(key)
             if file is None or file.retired:
@@ -81,11 +83,11 @@ class LocalProcess:
             if file is not None:
                 return file.name
             # Only because it isn't open here: closing it drops this process's locks on it.
-            return read_name(self.directory, filename)
+            return read_name(self.directory, filename, kind_of(suffix_from(filename)))
 
-    def is_open(self, name: str) -> bool:
-        """Return whether this process has the file of a name open, or is about to open it."""
-        return key_of(name) in self.files
+    def is_open(self, filename: str) -> bool:
+        """Return whether this process has a file open, or is about to open it."""
+        return key_from(filename) in self.files
 
     def next_file(self) -> SemaphoreFile | None:
         """Return one of the open files, each in its turn."""
@@ -107,36 +109,36 @@ class LocalProcess:
 
     # --------------------------------------------------- private semaphores
 
-    def on_collected(self, name: str) -> None:
+    def on_collected(self, name: str, suffix: str) -> None:
         """Delete the file of a private semaphore that was garbage-collected, when it is idle."""
-        self._garbage.add(name)
-        if not self.delete_private(name):
-            self.sweeper.add(name, PRIVATE_SUFFIX)
+        self._garbage[name] = suffix
+        if not self.delete_private(name, suffix):
+            self.sweeper.add(name, suffix)
 
     def is_garbage(self, name: str) -> bool:
         """Return whether this was a private semaphore that has been garbage-collected."""
         return name in self._garbage
 
-    def delete_private(self, name: str, *, at_exit: bool = False) -> bool:
+    def delete_private(self, name: str, suffix: str, *, at_exit: bool = False) -> bool:
         """Delete the file of a private semaphore; return False if it is still in use."""
-        filename = filename_of(name, PRIVATE_SUFFIX)
+        filename = filename_of(name, suffix)
         try:
             if self.directory.has(filename):
-                file = self.file(name, PRIVATE_SUFFIX)
+                file = self.file(name, suffix)
                 delete_private(file, at_exit=at_exit)
                 self.retire(file)
         except (BackendError, Busy, Interrupted, Missing, Retired):
             pass
         if self.directory.has(filename):
             return False
-        self.private.discard(name)
-        self._garbage.discard(name)
+        self.private.pop(name, None)
+        self._garbage.pop(name, None)
         return True
 
     def on_exit(self) -> None:
         """Delete what nobody needs after this process has ended."""
-        for name in [*self.private]:
-            self.delete_private(name, at_exit=True)
+        for name, suffix in [*self.private.items()]:
+            self.delete_private(name, suffix, at_exit=True)
         self.wakeups.remove()
 
 
@@ -178,10 +180,10 @@ def process_for(directory: Path) -> LocalProcess:
         return process
 
 
-def open_file(directory: Path, name: str) -> SemaphoreFile | None:
+def open_file(directory: Path, name: str, suffix: str = SUFFIX) -> SemaphoreFile | None:
     """Return the SemaphoreFile of a name, if this process has one."""
     process = _processes.get(directory)
-    return None if process is None else process.files.get(key_of(name))
+    return None if process is None else process.files.get(key_of(name, suffix))
 
 
 def is_inherited(acquisition_id: str) -> bool:
@@ -190,11 +192,11 @@ def is_inherited(acquisition_id: str) -> bool:
     return owner in _inherited and number.isdecimal() and int(number) < _inherited[owner]
 
 
-def on_collected(directory: Path, name: str, made_in: object) -> None:
+def on_collected(directory: Path, name: str, suffix: str, made_in: object) -> None:
     """Delete the file of a private semaphore that was garbage-collected where it was made."""
     process = _processes.get(directory)
     if made_in is incarnation and process is not None:
-        process.on_collected(name)
+        process.on_collected(name, suffix)
 
 
 def _boot_id() -> str:

@@ -1,19 +1,16 @@
 """ProcessSemaphore: the public class of the driver for the processes of one machine.
 
-It checks arguments, and makes acquisitions. The ledger in the semaphore's file decides who
-gets a slot; `_operations` changes that file, and `_wait_for_grant` waits.
+It checks arguments. What it shares with tiers is in `_limit`. The ledger in the semaphore's
+file decides who gets a slot; `_operations` changes that file, and `_wait_for_grant` waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -21,21 +18,18 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_label,
-    check_reason,
     check_timeout,
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
-from slotwise._wait import clock
-from slotwise.processes import _inspect, _log
+from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
-from slotwise.processes import _process as processes
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._attachment import Attachment
-from slotwise.processes._filenames import locate, true_path
+from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
+from slotwise.processes._limit import ProcessLimit
 from slotwise.processes._state import State
 from slotwise.processes._wait_for_grant import (
     try_request,
@@ -47,7 +41,7 @@ from slotwise.processes._wait_for_grant import (
 T = TypeVar("T")
 
 
-class ProcessSemaphore(Semaphore):
+class ProcessSemaphore(ProcessLimit, Semaphore):
     """A semaphore for all processes of one user on one machine.
 
     Instances with the same name and directory are one semaphore, in whatever process.
@@ -80,17 +74,8 @@ class ProcessSemaphore(Semaphore):
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl)
         self._declared = check_count("value", value, most=MOST_SLOTS)
-        stored_name = self._name or f"private-{secrets.token_hex(8)}"
-        stored_name.encode()  # a ValueError here, and not in the middle of a change
         self._kick_grace = 0.0
-        path = locate(directory)
-        self._attachment = Attachment(path, stored_name, private=name is None)
-        self._generation_key = true_path(path), stored_name
-        self._generation = processes.generations.current(self._generation_key)
-        if name is None:  # its file is deleted by the process that made it
-            made_in = self._attachment.made_in
-            finalizer = weakref.finalize(self, processes.on_collected, path, stored_name, made_in)
-            finalizer.atexit = False  # LocalProcess.on_exit does that
+        self._attach(locate(directory), self._name, PRIVATE_SUFFIX if name is None else SUFFIX)
 
     @classmethod
     def existing(
@@ -144,14 +129,9 @@ class ProcessSemaphore(Semaphore):
         return recipe._replace(options=options, attributes={"_declared": None})
 
     @property
-    def directory(self) -> Path:
-        """The directory for the files."""
-        return self._attachment.directory
-
-    @property
     def value(self) -> int:
         """How many slots there are, as this process last saw it."""
-        state = self._attachment.state
+        state = self._state
         if state is not None and state.accepts(self._declared):
             return state.value
         return self._declared or 1
@@ -159,8 +139,12 @@ class ProcessSemaphore(Semaphore):
     @property
     def resized(self) -> bool:
         """Whether ``resize()`` has changed the value since it was created, as last seen here."""
-        state = self._attachment.state
+        state = self._state
         return state is not None and state.is_resized
+
+    @property
+    def _state(self) -> State | None:
+        return cast("State | None", self._attachment.state)
 
     # ------------------------------------------------------------- acquiring
 
@@ -208,51 +192,9 @@ class ProcessSemaphore(Semaphore):
         seconds = check_timeout(timeout, self._max_acquire_time)
         if label is not None:
             check_label(label)
-        file = self._attachment.file()
-        process = file.process
-        acquisition_id = f"{process.owner}-{process.next_number()}"
-        now = clock.now()
-        generation = self._generation
-        acquisition = ProcessAcquisition(
-            acquisition_id, file, slots, self._ttl, seconds, label, now, generation
-        )
+        acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
         acquisition.grace = self._kick_grace
         return acquisition
-
-    # ------------------------------------------------------------- releasing
-
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        acquisition_id = acquisition_id_of(acquisition_id)
-        if processes.is_inherited(acquisition_id):
-            return False  # the parent process holds it
-        holder = self._before_release(acquisition_id)
-        released = await self._attachment.call_async(operations.release, acquisition_id)
-        self._after_release(acquisition_id, holder, released=released)
-        return released
-
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
-        acquisition_id = acquisition_id_of(acquisition_id)
-        if processes.is_inherited(acquisition_id):
-            return False
-        holder = self._before_release(acquisition_id)
-        released = self._attachment.call(operations.release, acquisition_id)
-        self._after_release(acquisition_id, holder, released=released)
-        return released
-
-    def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
-        """Return the holder, if it is in this process; its task is not cancelled any more."""
-        file = self._attachment.file()
-        file.process.ttl_cancels.keep_task(acquisition_id)
-        return file.claims.by_id.get(acquisition_id)
-
-    def _after_release(
-        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
-    ) -> None:
-        if not released:
-            _log.released_nothing(self._attachment.file(), acquisition_id)
-        elif holder is not None:
-            _log.released(holder)
 
     # ------------------------------------------------------------ inspecting
 
@@ -289,14 +231,6 @@ class ProcessSemaphore(Semaphore):
         """Like `waiters`."""
         return self._inspect(_inspect.waiters_of)
 
-    async def _inspect_async(self, read: Callable[[State], T]) -> T:
-        found: T = await self._attachment.call_async(operations.inspect, read, self._declared)
-        return found
-
-    def _inspect(self, read: Callable[[State], T]) -> T:
-        found: T = self._attachment.call(operations.inspect, read, self._declared)
-        return found
-
     @classmethod
     async def get_acquired_stats(
         cls,
@@ -328,54 +262,18 @@ class ProcessSemaphore(Semaphore):
 
     # ----------------------------------------------------------- controlling
 
-    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """End a hold of any process; return False if it had ended before.
-
-        The holder's `lost` is set, and the next waiter gets the slots.
-        """
-        kicked_id = acquisition_id_of(acquisition_id)
-        return await self._attachment.call_async(operations.kick, kicked_id)
-
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`."""
-        return self._attachment.call(operations.kick, acquisition_id_of(acquisition_id))
-
     async def resize(self, value: int) -> None:
         check_count("value", value, most=MOST_SLOTS)
         await self._attachment.call_async(
-            operations.resize, value, self._declared, self._generation
+            operations.resize, (value, self._declared), self._declared, self._generation
         )
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value, most=MOST_SLOTS)
-        self._attachment.call(operations.resize, value, self._declared, self._generation)
+        self._attachment.call(
+            operations.resize, (value, self._declared), self._declared, self._generation
+        )
 
     def _forget_sync(self) -> bool:
         """Delete it if nobody uses it, with all that it remembers; return whether it was."""
         return self._attachment.call(operations.forget)
-
-    async def close(self) -> None:
-        self.close_sync()
-
-    def close_sync(self) -> None:
-        if self._generation.closed:
-            return
-        file = processes.open_file(self.directory, self._attachment.name)
-        ids = () if file is None else list(file.claims.by_id)
-        processes.generations.close(self._generation_key, ids)
-        if file is not None:
-            file.fail_closed()
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        reason = check_reason(reason)
-        await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
-
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        reason = check_reason(reason)
-        self._attachment.call(operations.close_everywhere, reason, self._declared)
-
-    async def reopen(self) -> None:
-        await self._attachment.call_async(operations.reopen)
-
-    def reopen_sync(self) -> None:
-        self._attachment.call(operations.reopen)

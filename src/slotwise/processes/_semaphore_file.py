@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from fcntl import LOCK_UN, lockf
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import fork
-from slotwise._core.messages import display
 from slotwise._ledger import NEVER
 from slotwise._wait import clock
 from slotwise._wait.section import lock
@@ -27,13 +26,14 @@ from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
 from slotwise.processes import _messages
 from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._base_state import AnyState, Record
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
-from slotwise.processes._filenames import PRIVATE_SUFFIX, filename_of
+from slotwise.processes._filenames import PRIVATE_SUFFIXES, filename_of, key_of
 from slotwise.processes._journal import Damaged, Journal
+from slotwise.processes._kinds import kind_of
 from slotwise.processes._local_claims import AfterUnlock, LocalClaims
 from slotwise.processes._lock_queue import LockQueue
 from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._state import Record, State
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
@@ -62,14 +62,18 @@ class SemaphoreFile:
         self.process = process
         self.name = name
         self.suffix = suffix
-        self.public_name = None if suffix == PRIVATE_SUFFIX else name
-        self.title = display(self.public_name)  # for messages
+        self.public_name = None if suffix in PRIVATE_SUFFIXES else name
+        self._kind = kind_of(suffix)
+        self.title = self._kind.title_of(self.public_name)  # for messages
+        self.subject = f"{self.title} {self._kind.IS}"
         self.retired = False
         filename = filename_of(name, suffix)
         self._file = LockedFile(process.directory, filename, process.liveness_byte)
         self._lock_queue = LockQueue(self._file)
-        self._journal = Journal(self._file)
-        self.claims = LocalClaims(process, name, self.title, self._file.path)
+        self._journal = Journal(self._file, self._kind)
+        self.claims = LocalClaims(
+            process, key_of(name, suffix), self.title, self.subject, self._file.path
+        )
         self._mutex = fork.new_lock()
         self._changing = False
         self._replaced = False  # whether our claims are in another file than the open one
@@ -83,7 +87,7 @@ class SemaphoreFile:
         return self._file.path
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> AnyState | None:
         """The state as this process last read it."""
         return self._journal.state
 
@@ -152,7 +156,7 @@ class SemaphoreFile:
     def change(
         self,
         work: Callable[..., T],
-        value: int | None = None,
+        declared: Any = None,
         lock_timeout: float | None = LOCK_TIMEOUT,
         *args: object,
     ) -> T:
@@ -160,7 +164,7 @@ class SemaphoreFile:
 
         Args:
             work: called with an AfterUnlock and ``args``; it changes the state with `write`.
-            value: create the semaphore with this value if it doesn't exist; None doesn't.
+            declared: create the semaphore with this value if it doesn't exist; None doesn't.
             lock_timeout: how long to wait for the file's lock.
             args: passed to ``work``.
 
@@ -183,7 +187,7 @@ class SemaphoreFile:
                     try:
                         if file.fd < 0:
                             after = AfterUnlock(clock.now())
-                            self._open(after, value)
+                            self._open(after, declared)
                         if since and not file.is_in_place():
                             self._close()  # so whoever has its lock doesn't matter
                         elif since and self._lock_queue.is_anothers_turn(since, time.monotonic()):
@@ -194,7 +198,7 @@ class SemaphoreFile:
                                 journal.is_current()  # and nothing is due: the usual case
                                 and not self._to_withdraw
                                 and not self.current_state().is_due(after.now)
-                            ) or self._refresh(after, value, since):
+                            ) or self._refresh(after, declared, since):
                                 if since:
                                     self._lock_queue.leave(since)
                                 result = work(after, *args)
@@ -244,11 +248,11 @@ class SemaphoreFile:
             self._lock_queue.leave(since)
             return self._file.lock_holder()
 
-    def _open(self, after: AfterUnlock, value: int | None) -> None:
+    def _open(self, after: AfterUnlock, declared: Any) -> None:
         """Open the file; create it if there is a value for it."""
         self._replaced = True
         directory = self.process.directory
-        create = value is not None
+        create = declared is not None
         if create or directory.path_exists():
             directory.reopen()
             if self._file.open(create=create):
@@ -256,7 +260,7 @@ class SemaphoreFile:
         self.claims.end_all(after)
         raise Missing
 
-    def _refresh(self, after: AfterUnlock, value: int | None, since: float) -> bool:
+    def _refresh(self, after: AfterUnlock, declared: Any, since: float) -> bool:
         """Bring the state up to date, under the lock; return False if the lock must be released."""
         journal = self._journal
         if self._lock_queue.is_anothers_turn(since, time.monotonic()):
@@ -269,11 +273,11 @@ class SemaphoreFile:
         except Damaged as damage:
             raise _messages.damaged(self.path, damage) from damage
         if journal.state is None:
-            if value is None:
+            if declared is None:
                 self.claims.end_all(after)
                 raise Missing
             self._replaced = self._created = True
-            journal.create(State(self.name, value, self.process.boot))
+            journal.create(self._kind.new(self.name, declared, self.process.boot))
             # If it replaces a file that was deleted, the holders of that have to notice.
             after.notify = self.process.wakeups.other_owners()
         state = self.current_state()
@@ -297,7 +301,7 @@ class SemaphoreFile:
             self._to_withdraw.popleft()
         return True
 
-    def current_state(self) -> State:
+    def current_state(self) -> AnyState:
         """Return the state; *in a change*, or after one."""
         state = self._journal.state
         assert state is not None, "only in a change"
@@ -425,8 +429,10 @@ class SemaphoreFile:
                 raise
         elif acquisition is not None:
             del by_id[acquisition_id]
-        if acquisition is not None and not acquisition.holds and acquisition.waker is not None:
-            self.claims.waiting -= 1
+        if acquisition is not None:
+            acquisition.end()
+            if not acquisition.holds and acquisition.waker is not None:
+                self.claims.waiting -= 1
 
     # -------------------------------------------------------------------- time
 

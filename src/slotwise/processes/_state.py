@@ -1,273 +1,125 @@
-"""State: apply the records of a journal to the ledger of one semaphore.
-
-A state is a ledger with a few more fields. Every process that uses the semaphore applies the
-same records in the same order and so reaches the same state: nothing here may depend on
-anything but the records. It reads no clock and no file, and doesn't know who is alive.
-
-Processes of different releases share files. So a change of these rules, or of the ledger's,
-that gives another result for the same records needs another `RULES`.
-"""
+"""State: the ledger of one semaphore, as its file has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
 
 from slotwise._core.closing import Closure
+from slotwise._core.messages import display, occupancy, too_many_slots, value_conflict
 from slotwise._ledger import Claim, Ledger
-
-RULES = 4
-
-# Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
-Record: TypeAlias = "list[Any]"
+from slotwise.errors import ValueConflict
+from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, Event, ProcessClaim
+from slotwise.processes._checks import check_record, check_snapshot
 
 
-class ProcessClaim(Claim):
-    """The claim of a holder or waiter in any process."""
+class SemaphoreClaim(ProcessClaim, Claim):
+    """The claim of a holder or waiter of slots."""
 
-    __slots__ = (
-        *("expires_at", "grace", "granted_us", "is_kicked", "label", "owner", "pid"),
-        *("requested_us", "token"),
-    )
+    __slots__ = CLAIM_SLOTS
 
-    owner: str  # the process: the prefix of its acquisition ids
-    pid: int
-    label: str | None
-    requested_us: int
-    grace: float  # for how long it keeps its slots after a kick, in seconds
-    is_kicked: bool
-    granted_us: int  # set when it is granted, like the next two
-    token: int
-    expires_at: float | None
+    @property
+    def wanted(self) -> int:
+        return self.slots
 
-    def __init__(
-        self,
-        acquisition_id: str,
-        slots: int,
-        ttl: float | None,
-        pid: int,
-        label: str | None,
-        requested_us: int,
-        grace: float = 0.0,
-        is_kicked: bool = False,
-    ) -> None:
-        self.key = acquisition_id
-        self.slots = slots
-        self.ttl = ttl
-        self.owner = owner_of(acquisition_id)
-        self.pid = pid
-        self.label = label
-        self.requested_us = requested_us
-        self.grace = grace
-        self.is_kicked = is_kicked
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what `__init__` takes, for a snapshot."""
-        return (
-            *(self.key, self.slots, self.ttl, self.pid, self.label),
-            *(self.requested_us, self.grace, self.is_kicked),
-        )
+    def _want(self, wanted: int) -> None:
+        self.slots = wanted
 
 
-# What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
-# "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
-Event: TypeAlias = "tuple[str, ProcessClaim]"
-
-
-def owner_of(acquisition_id: str) -> str:
-    return acquisition_id.partition("-")[0]
-
-
-class State(Ledger[ProcessClaim]):
-    """The ledger behind a name, and what else the file remembers of it."""
+class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
+    """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
 
     __slots__ = ("boot", "closure", "fence", "name", "owners")
 
-    # Between any two calls, beside the ledger's own invariants:
-    #   S1  owners counts the holders and waiters of each process
-    #   S2  it is closed if and only if it has a closure
-    #   S3  fence is the largest token that was ever issued
+    RULES = 4
+    CLAIM = SemaphoreClaim
+    IS = "is"
 
     def __init__(self, name: str, value: int, boot: str) -> None:
-        super().__init__(value)
-        self.name = name
-        self.boot = boot  # of the machine: its monotonic clock restarted then
-        self.closure: Closure | None = None
-        self.fence = 0
-        self.owners: dict[str, tuple[int, int]] = {}  # number of claims, and the pid
+        Ledger.__init__(self, value)
+        self._set_up(name, boot)
+
+    @classmethod
+    def new(cls, name: str, declared: int, boot: str) -> Self:
+        return cls(name, declared, boot)
+
+    title_of = staticmethod(display)
+
+    @property
+    def max_slots(self) -> int:
+        return self.value
 
     @property
     def remembers(self) -> bool:
-        """Whether its file has to be kept while nobody uses it."""
         return self.is_resized or self.closed
 
     @property
-    def idle(self) -> bool:
-        return not self.holders and not self.waiting
+    def size(self) -> int:
+        return 150 * (len(self.holders) + len(self.waiting))
 
-    def is_due(self, now: float) -> bool:
-        """Return whether a deadline has passed."""
-        return self.deadlines is not None and self.next_deadline() <= now
+    # ------------------------------------------------------------- requests
 
-    # ----------------------------------------------------------- records
+    def accepts(self, declared: int | None) -> bool:
+        return Ledger.accepts(self, declared)
 
-    def apply(self, record: Record) -> list[Event]:
-        """Apply a record, and return the events.
+    def declaration(self, declared: int | None) -> None:  # noqa: ARG002
+        return None  # every request has its value with it
 
-        Raises:
-            ValueError, SemaphoreClosed: the ledger refused, and nothing has changed.
-        """
-        verb, now, wall_us, *args = record
-        return self._VERBS[verb](self, now, wall_us, *args)
+    def value_to_record(self, declared: int | None) -> int | None:
+        return declared
 
-    def _request(
-        self,
-        now: float,
-        wall_us: int,
-        acquisition_id: str,
-        slots: int,
-        ttl: float | None,
-        wait_until: float | None,
-        value: int | None,
-        pid: int,
-        label: str | None,
-        grace: float = 0.0,
-    ) -> list[Event]:
+    def is_free(self, wanted: int, declared: int | None) -> bool:
+        if declared != self.value and not self.accepts(declared):
+            return self.idle
+        return not self.waiting and self.in_use + wanted <= self.value
+
+    def never_fits(self, wanted: int, declared: int | None, title: str) -> ValueError | None:
+        accepted = declared == self.value or self.accepts(declared)
+        value = self.value if accepted or declared is None else declared
+        return too_many_slots(title, wanted, value) if wanted > value else None
+
+    def conflict(self, declared: int | None) -> ValueConflict:
+        return value_conflict(
+            self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
+        )
+
+    def fullness(self, wanted: int) -> str:  # noqa: ARG002 - tiers need it
+        return occupancy(value=self.value, held=self.in_use, waiting=len(self.waiting))
+
+    def _enter(
+        self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None
+    ) -> list[SemaphoreClaim]:
         if value is not None and not self.accepts(value) and self.idle:
             self.start_anew(value, now)
-        claim = ProcessClaim(acquisition_id, slots, ttl, pid, label, wall_us, grace)
-        granted = self.request(claim, now, wait_until=wait_until)
-        self._count(claim)
-        return self._granted(granted, now, wall_us)
+        return self.request(claim, now, wait_until=wait_until)
 
-    def _release(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
-        return self._end_hold(now, wall_us, acquisition_id, "released")
+    def _cancel_all(self, waiters: Sequence[SemaphoreClaim], now: float) -> list[SemaphoreClaim]:
+        # In reverse order: then the head, whose end alone can let others in, is the last.
+        return [each for claim in reversed(waiters) for each in self.cancel(claim.key, now)]
 
-    def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
-        """End a hold; if it has a grace, its holder is told, and has that long to release it."""
-        claim = self.holders.get(acquisition_id)
-        if claim is None or not claim.grace:
-            return self._end_hold(now, wall_us, acquisition_id, "kicked")
-        ends_at = now + claim.grace
-        if claim.expires_at is None or ends_at < claim.expires_at:
-            claim.expires_at = ends_at
-            self.timed().set(acquisition_id, ends_at)
-        claim.is_kicked = True
-        return [("kicked", claim)]
-
-    def _end_hold(self, now: float, wall_us: int, acquisition_id: str, event: str) -> list[Event]:
-        claim = self.holders.get(acquisition_id)
-        if claim is None:
-            return []
-        granted = self.release(acquisition_id, now)
-        self._uncount(claim)
-        return [(event, claim), *self._granted(granted, now, wall_us)]
-
-    def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
-        """End a wait, or a hold if it was granted meanwhile."""
-        claim = self.waiting.get(acquisition_id)
-        if claim is None:
-            return self._end_hold(now, wall_us, acquisition_id, "released")
-        granted = self.cancel(acquisition_id, now)
-        self._uncount(claim)
-        return [("cancelled", claim), *self._granted(granted, now, wall_us)]
-
-    def _expire(self, now: float, wall_us: int) -> list[Event]:
-        """End the holds and waits whose deadline has passed."""
-        holders, waiters, granted = self.expire(now)
-        for claim in (*holders, *waiters):
-            self._uncount(claim)
-        return [
-            *(("expired", claim) for claim in holders),
-            *(("timed out", claim) for claim in waiters),
-            *self._granted(granted, now, wall_us),
-        ]
-
-    def _drop_dead(self, now: float, wall_us: int, owners: list[str]) -> list[Event]:
-        """End the holds and waits of dead processes."""
-        dead = frozenset(owners)
-        waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
-        holders = [claim for claim in self.holders.values() if claim.owner in dead]
-        granted: list[ProcessClaim] = []
-        # Waiters first, in reverse order, so that none of them is granted anything.
-        for claim in (*reversed(waiters), *holders):
-            self._uncount(claim)
-            end = self.cancel if claim.key in self.waiting else self.release
-            granted += end(claim.key, now)
-        return [
-            *(("owner died", claim) for claim in (*waiters, *holders)),
-            *self._granted(granted, now, wall_us),
-        ]
+    # ---------------------------------------------------------- controlling
 
     def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
         refused, granted = self.resize(value, now, declared=declared)
-        for claim in refused:
-            self._uncount(claim)
-        return [
-            *(("too many", claim) for claim in refused),
-            *self._granted(granted, now, wall_us),
-        ]
+        return self._refused(refused, granted, now, wall_us)
 
-    def _close(self, _now: float, _wall_us: int, reason: str | None) -> list[Event]:
-        self.closure = Closure(reason)
-        waiters = self.close()
-        for claim in waiters:
-            self._uncount(claim)
-        return [("closed", claim) for claim in waiters]
+    def _shut(self, now: float) -> list[SemaphoreClaim]:  # noqa: ARG002 - tiers need it
+        return self.close()
 
-    def _reopen(self, now: float, wall_us: int) -> list[Event]:
-        self.closure = None
-        return self._granted(self.reopen(now), now, wall_us)
+    def _open(self, now: float) -> list[SemaphoreClaim]:
+        return self.reopen(now)
 
-    def _reboot(self, _now: float, _wall_us: int, boot: str) -> list[Event]:
-        """End everything: no process survived, and the clock of the deadlines restarted."""
-        ended = [*self.holders.values(), *self.waiting.values()]
+    def _forget_all(self) -> None:
         self.reset()
-        # A resize and a close outlive a reboot.
-        if self.closure is not None:
-            self.close()
-        self.owners = {}
-        self.boot = boot
-        return [("owner died", claim) for claim in ended]
 
-    _VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
-        "request": _request,
-        "release": _release,
-        "kick": _kick,
-        "withdraw": _withdraw,
-        "expire": _expire,
-        "drop dead": _drop_dead,
+    VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
+        **BaseState.VERBS,
         "resize": _resize,
-        "close everywhere": _close,
-        "reopen": _reopen,
-        "reboot": _reboot,
     }
-
-    # ------------------------------------------------------------ bookkeeping
-
-    def _granted(self, claims: Iterable[ProcessClaim], now: float, wall_us: int) -> list[Event]:
-        """Issue the fencing tokens, in the order of the grants."""
-        for claim in claims:
-            self.fence = claim.token = max(self.fence + 1, wall_us)
-            claim.granted_us = wall_us
-            claim.expires_at = None if claim.ttl is None else now + claim.ttl
-        return [("granted", claim) for claim in claims]
-
-    def _count(self, claim: ProcessClaim) -> None:
-        count, _ = self.owners.get(claim.owner, (0, 0))
-        self.owners[claim.owner] = count + 1, claim.pid
-
-    def _uncount(self, claim: ProcessClaim) -> None:
-        count, pid = self.owners[claim.owner]
-        if count == 1:
-            del self.owners[claim.owner]
-        else:
-            self.owners[claim.owner] = count - 1, pid
 
     # -------------------------------------------------------------- snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
         return {
             "name": self.name,
             "value": self.value,
@@ -292,14 +144,14 @@ class State(Ledger[ProcessClaim]):
         }
 
     @classmethod
-    def restore(cls, snapshot: dict[str, Any]) -> State:
-        """Return the state that a snapshot was taken of."""
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        check_snapshot(snapshot)
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
         state.fence = snapshot["fence"]
         held = []
         for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
-            claim = ProcessClaim(*fields)
+            claim = SemaphoreClaim(*fields)
             claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
             held.append((claim, numbers, expires_at))
             state._count(claim)
@@ -308,9 +160,11 @@ class State(Ledger[ProcessClaim]):
             state.closure = Closure(*snapshot["closure"])
             state.close()
         for *fields, wait_until in snapshot["waiting"]:
-            claim = ProcessClaim(*fields)
+            claim = SemaphoreClaim(*fields)
             # Nobody who was waiting fits, so this grants nothing.
             if state.request(claim, wait_until=wait_until):
                 raise ValueError("a waiter could have been granted its slots")
             state._count(claim)
         return state
+
+    check_record = staticmethod(check_record)

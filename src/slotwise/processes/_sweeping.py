@@ -18,7 +18,13 @@ from slotwise._core import fork
 from slotwise.errors import BackendError
 from slotwise.processes._directory import age_of
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
-from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, filename_of, name_from
+from slotwise.processes._filenames import (
+    ALL_SUFFIXES,
+    PRIVATE_SUFFIXES,
+    filename_of,
+    name_from,
+    suffix_from,
+)
 from slotwise.processes._operations import delete_if_idle
 
 if TYPE_CHECKING:
@@ -103,9 +109,9 @@ class Sweeper:
         for _ in range(min(count, len(self._pending))):
             filename, name = self._pending.popitem(last=False)
             if self._process.is_garbage(name):
-                stays = not self._process.delete_private(name)
+                stays = not self._process.delete_private(name, suffix_from(filename))
             else:  # one that is open is in use again, and will be added again
-                stays = not self._process.is_open(name) and self._check(filename)
+                stays = not self._process.is_open(filename) and self._check(filename)
             if stays:
                 self._pending[filename] = name  # at the end, so that each has its turn
 
@@ -122,7 +128,7 @@ class Sweeper:
             self._scan = self._process.directory.entries()
         try:
             for entry in itertools.islice(self._scan, entries):
-                if entry.name.endswith((SUFFIX, PRIVATE_SUFFIX)) and age_of(entry) > IDLE_TIME:
+                if entry.name.endswith(ALL_SUFFIXES) and age_of(entry) > IDLE_TIME:
                     self._check(entry.name)
                     batch -= 1
                     if not batch:
@@ -143,14 +149,14 @@ class Sweeper:
         if age <= IDLE_TIME:
             return True
         name = name_from(filename) or process.name_of(filename)
-        if name is None or process.is_open(name):
+        if name is None or process.is_open(filename):
             return True
-        self._delete(process.file(name, filename[filename.rindex(".") :]), age)
+        self._delete(process.file(name, suffix_from(filename)), age)
         return process.directory.has(filename)
 
     def _delete(self, file: SemaphoreFile, age: float) -> None:
         try:
-            delete_if_idle(file, forget=file.suffix == PRIVATE_SUFFIX and age > FORGET_TIME)
+            delete_if_idle(file, forget=file.suffix in PRIVATE_SUFFIXES and age > FORGET_TIME)
         except (BackendError, Busy, Interrupted, Missing, Retired):
             pass  # another process may delete it, or the next sweep
         self._process.retire(file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _log, _messages, _operations
@@ -24,9 +24,9 @@ _NO_WAIT_LOCK_TIMEOUT = 1.0
 
 
 async def wait_for_grant(
-    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
 ) -> ProcessAcquisition:
-    """Request slots of a semaphore with that value, and wait; return the acquisition.
+    """Request slots of a semaphore of that value, and wait; return the acquisition.
 
     Raises:
         AcquireTimeout: its timeout passed first.
@@ -35,7 +35,7 @@ async def wait_for_grant(
     make_waker = asyncio.get_running_loop().create_future
     lock_timeout = _lock_timeout(acquisition.timeout)
     try:
-        if not await _request_in_loop(attachment, value, acquisition, make_waker, lock_timeout):
+        if not await _request_in_loop(attachment, declared, acquisition, make_waker, lock_timeout):
             await _wait(acquisition)
         elif acquisition.file.woken:
             await acquisition.file.woken.let_pass()
@@ -49,12 +49,12 @@ async def wait_for_grant(
 
 
 def wait_for_grant_sync(
-    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
 ) -> ProcessAcquisition:
     """Like `wait_for_grant`, blocking this thread."""
     lock_timeout = _lock_timeout(acquisition.timeout)
     try:
-        if not _request(attachment, value, acquisition, thread_waker, lock_timeout):
+        if not _request(attachment, declared, acquisition, thread_waker, lock_timeout):
             _wait_sync(acquisition)
         _log.acquired(acquisition)
     except Busy as error:
@@ -66,11 +66,11 @@ def wait_for_grant_sync(
 
 
 async def try_request(
-    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
 ) -> bool:
     """Request slots without waiting for them; return whether they were granted."""
     try:
-        granted = await _request_in_loop(attachment, value, acquisition, None, LOCK_TIMEOUT)
+        granted = await _request_in_loop(attachment, declared, acquisition, None, LOCK_TIMEOUT)
         if granted and acquisition.file.woken:
             await acquisition.file.woken.let_pass()
     except Busy as error:
@@ -82,11 +82,11 @@ async def try_request(
 
 
 def try_request_sync(
-    attachment: Attachment, value: int | None, acquisition: ProcessAcquisition
+    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
 ) -> bool:
     """Like `try_request`."""
     try:
-        return _request(attachment, value, acquisition, None, LOCK_TIMEOUT)
+        return _request(attachment, declared, acquisition, None, LOCK_TIMEOUT)
     except Busy as error:
         raise _messages.busy(acquisition.file.path, error) from None
     except BaseException:
@@ -96,7 +96,7 @@ def try_request_sync(
 
 def _request(
     attachment: Attachment,
-    value: int | None,
+    declared: Any,
     acquisition: ProcessAcquisition,
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
@@ -109,7 +109,7 @@ def _request(
     file.process.wakeups.start()
     while True:
         try:
-            granted = _operations.request(file, acquisition, value, make_waker, lock_timeout)
+            granted = _operations.request(file, acquisition, declared, make_waker, lock_timeout)
         except Retired:
             acquisition.file = file = attachment.file()
         except Missing:
@@ -117,23 +117,23 @@ def _request(
         else:
             break
     if timeout == 0 and not granted:
-        raise _messages.timed_out(file.title, 0.0, file.current_state())
+        raise _messages.timed_out(file.title, acquisition, file.current_state())
     return granted
 
 
 async def _request_in_loop(
     attachment: Attachment,
-    value: int | None,
+    declared: Any,
     acquisition: ProcessAcquisition,
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
     """Like `_request`; in a thread if the file's lock is taken for long."""
     try:
-        return _request(attachment, value, acquisition, make_waker, INLINE_LOCK_TIMEOUT)
+        return _request(attachment, declared, acquisition, make_waker, INLINE_LOCK_TIMEOUT)
     except Busy:
         return await in_thread(
-            partial(_request, attachment, value, acquisition, make_waker, lock_timeout),
+            partial(_request, attachment, declared, acquisition, make_waker, lock_timeout),
             partial(_clean_up, acquisition),
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
-from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._path_keys import read_node, write_node, write_value
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
 from slotwise._core.closing import Closure
+from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
@@ -24,7 +25,6 @@ from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS
-from slotwise.redis._path_idle import IdleKeys
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import write_node, write_path, write_value
 from slotwise.redis._scripts import load

@@ -54,7 +54,15 @@ def choose_backend(
         return StagedPaths(specs, Scope(None, in_memory, MemorySemaphore, {}), name=name)
     if isinstance(url, str):
         if atomic:
-            raise ValueError("tiers in process:// need atomic=False; memory:// and redis:// don't")
+            from slotwise.processes._paths import ProcessPaths
+
+            return ProcessPaths(
+                specs,
+                name=name,
+                ttl=ttl,
+                cancel_task_after_ttl=cancel_task_after_ttl,
+                directory=directory_of(url),
+            )
         return _in_directory(specs, url, name, ttl)
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths

@@ -72,7 +72,7 @@ class Tiers(SameWhenCopied):
         atomic: take all tiers at one instant, holding nothing while waiting; False
             takes them one after the other, narrow to wide, holding what it has.
         url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
-            or a RedisConfig for a fleet; ``process://`` for this machine, not atomic.
+            or a RedisConfig for a fleet, ``process://`` for this machine.
         name: what Tiers objects share their slots by; None makes private ones, and
             on Redis stands for ``tiers``.
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits

@@ -1,7 +1,7 @@
 """IdleKeys: which keys of keyed tiers a Tiers object has used, and nobody uses here now.
 
-The server forgets a key as soon as nobody holds or waits for it, so this is all that is
-remembered of idle ones; it is only counted and shown.
+A server, or the file that processes share, forgets a key as soon as nobody holds or waits for
+it, so this is all that is remembered of idle ones; it is only counted and shown.
 """
 
 from __future__ import annotations

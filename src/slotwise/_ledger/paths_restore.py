@@ -1,0 +1,90 @@
+"""Save where the waiters of a PathLedger are parked, and fill a new ledger as another one was.
+
+A restored ledger decides everything as the saved one does. What is left out makes no
+difference to that: which slot numbers circulate, and nodes that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from slotwise._ledger.path_nodes import Group, NumberedNode, Path, PathClaim
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.ranges import Ranges
+
+C = TypeVar("C", bound=PathClaim)
+
+# For each group: the key of its head, the tier where it is parked, and those that keep for it.
+Parked = list[tuple[Hashable, int, list[int]]]
+
+
+def parked_groups(ledger: PathLedger[C]) -> Parked:
+    """Where those who wait are parked, the oldest head first; nothing may be unfinished."""
+    assert not ledger.work
+    found: Parked = []
+    for group in sorted(ledger.groups.values(), key=lambda group: group.ticket):
+        assert group.parked_at is not None
+        head = next(iter(group.waiters))
+        found.append((head, group.parked_at.tier, [node.tier for node in group.keeps]))
+    return found
+
+
+def restore_holders(
+    ledger: PathLedger[C], held: Iterable[tuple[C, Path, Sequence[range], float | None]]
+) -> None:
+    """Fill a new ledger: claims, their paths, the ranges of their numbers, and their deadlines."""
+    numbers: dict[NumberedNode, Ranges] = {}
+    for claim, path, ranges, deadline in held:
+        claim.nodes = ledger._nodes(path, 0.0)
+        claim._slot_number = ranges[0].start
+        if claim.needs is not None:
+            claim.ranges = ranges
+        ledger.holders[claim.key] = claim
+        if deadline is not None:
+            ledger.timed().set(claim.key, deadline)
+        for node in claim.nodes:
+            if isinstance(node, NumberedNode):
+                taken = numbers.setdefault(node, Ranges())
+                for each in ranges:
+                    taken.add(each)
+            else:
+                node.circulating += 1 if claim.needs is None else claim.needs[node.tier]
+    for node, taken in numbers.items():
+        node.restore_numbers(taken)
+    for tier in ledger.tiers:
+        for node in tier.nodes.values():
+            if not node.is_balanced:
+                ledger.unbalanced.add(node)
+                ledger.attention = True
+
+
+def restore_waiters(
+    ledger: PathLedger[C],
+    waiters: Iterable[tuple[C, Path, int, float | None]],
+    parked: Iterable[tuple[Hashable, int, Sequence[int]]],
+) -> None:
+    """Add those who wait: claims, their paths, tickets and deadlines, in the order of arrival."""
+    for claim, path, ticket, deadline in waiters:
+        group = ledger.groups.get(path)
+        if group is None:
+            ledger.groups[path] = group = Group(path, tuple(ledger._nodes(path, 0.0)))
+            group.ticket = ticket
+            group.needs = claim.needs
+        claim.ticket = ticket
+        claim.nodes = group.nodes
+        claim.group = group
+        for node in group.nodes:
+            node.waiting += 1
+        group.waiters[claim.key] = claim
+        ledger.waiting[claim.key] = claim
+        if deadline is not None:
+            ledger.timed().set(claim.key, deadline)
+        ledger.attention = True
+    for head, tier, keeps in parked:
+        group = ledger.waiting[head].group
+        ledger._park(group, group.nodes[tier])
+        for index in keeps:
+            node = group.nodes[index]
+            node.kept_for, node.kept = group, group.need(node)
+            group.keeps.append(node)

@@ -1,0 +1,387 @@
+"""BaseState: apply the records of a journal to a ledger.
+
+A state is a ledger with a few more fields: `_state` has that of a semaphore, `_path_state`
+that of tiers. Every process that uses the limit applies the same records in the same order
+and so reaches the same state: nothing here may depend on anything but the records. It reads
+no clock and no file, and doesn't know who is alive.
+
+Processes of different releases share files. So a change of these rules, or of a ledger's,
+that gives another result for the same records needs another `RULES`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+
+from slotwise._core.closing import Closure
+from slotwise._ledger.base import BaseLedger
+from slotwise._ledger.claims import BaseClaim
+from slotwise.errors import ValueConflict
+
+# Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
+Record: TypeAlias = "list[Any]"
+
+# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
+# that may be assigned to.
+_SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
+
+
+class ProcessClaim(BaseClaim):
+    """The claim of a holder or waiter in any process."""
+
+    __slots__ = _SLOTS_OF_SUBCLASSES
+
+    owner: str  # the process: the prefix of its acquisition ids
+    pid: int
+    label: str | None
+    requested_us: int
+    grace: float  # for how long it keeps its slots after a kick, in seconds
+    is_kicked: bool
+    granted_us: int  # set when it is granted, like the next two
+    token: int
+    expires_at: float | None
+
+    def __init__(
+        self,
+        acquisition_id: str,
+        wanted: Any,
+        ttl: float | None,
+        pid: int,
+        label: str | None,
+        requested_us: int,
+        grace: float = 0.0,
+        is_kicked: bool = False,
+    ) -> None:
+        self.key = acquisition_id
+        self._want(wanted)
+        self.ttl = ttl
+        self.owner = owner_of(acquisition_id)
+        self.pid = pid
+        self.label = label
+        self.requested_us = requested_us
+        self.grace = grace
+        self.is_kicked = is_kicked
+
+    @property
+    @abstractmethod
+    def wanted(self) -> Any:
+        """What it asks for, as snapshots have it."""
+
+    @abstractmethod
+    def _want(self, wanted: Any) -> None:
+        """Set what it asks for, as it is in a record or a snapshot."""
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what `__init__` takes, for a snapshot."""
+        return (
+            *(self.key, self.wanted, self.ttl, self.pid, self.label),
+            *(self.requested_us, self.grace, self.is_kicked),
+        )
+
+
+CLAIM_SLOTS = (
+    *("expires_at", "grace", "granted_us", "is_kicked", "label", "owner", "pid"),
+    *("requested_us", "token"),
+)
+
+C = TypeVar("C", bound=ProcessClaim)
+
+# What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
+# "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
+Event: TypeAlias = "tuple[str, ProcessClaim]"
+
+
+def owner_of(acquisition_id: str) -> str:
+    return acquisition_id.partition("-")[0]
+
+
+class BaseState(BaseLedger[C]):
+    """The ledger behind a name, and what else the file remembers of it.
+
+    What is asked for (``wanted``), and what a caller thinks the values are (``declared``), is
+    the subclasses' business.
+    """
+
+    __slots__ = _SLOTS_OF_SUBCLASSES
+
+    # Between any two calls, beside the ledger's own invariants:
+    #   S1  owners counts the holders and waiters of each process
+    #   S2  it is closed if and only if it has a closure
+    #   S3  fence is the largest token that was ever issued
+
+    RULES: ClassVar[int]
+    CLAIM: ClassVar[type[Any]]
+    IS: ClassVar[str]  # what follows its title in messages: "is" or "are"
+
+    name: str
+    boot: str  # of the machine: its monotonic clock restarted then
+    closure: Closure | None
+    fence: int
+    owners: dict[str, tuple[int, int]]  # number of claims, and the pid
+
+    def _set_up(self, name: str, boot: str) -> None:
+        self.name = name
+        self.boot = boot
+        self.closure = None
+        self.fence = 0
+        self.owners = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self.holders and not self.waiting
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a deadline has passed."""
+        return self.deadlines is not None and self.next_deadline() <= now
+
+    # ----------------------------------------------- what the two ledgers differ in
+
+    @classmethod
+    @abstractmethod
+    def new(cls, name: str, declared: Any, boot: str) -> Self:
+        """Return the state of a limit that nobody has used yet."""
+
+    @staticmethod
+    @abstractmethod
+    def title_of(name: str | None) -> str:
+        """Return how messages call it; without a name, it is a private one."""
+
+    @property
+    @abstractmethod
+    def max_slots(self) -> int:
+        """How many slots there are, for logs; 0 if there is no limit."""
+
+    @property
+    @abstractmethod
+    def remembers(self) -> bool:
+        """Whether its file has to be kept while nobody uses it."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """About how long a snapshot is, in bytes."""
+
+    @abstractmethod
+    def accepts(self, declared: Any) -> bool:
+        """Return whether somebody who was told ``declared`` may use it; None is anything."""
+
+    @abstractmethod
+    def declaration(self, declared: Any) -> Any:
+        """Return what "declare" has to tell an idle limit before a request; None for nothing."""
+
+    @abstractmethod
+    def value_to_record(self, declared: Any) -> Any:
+        """Return what the record of a request says of the values."""
+
+    @abstractmethod
+    def is_free(self, wanted: Any, declared: Any) -> bool:
+        """Return whether a newcomer would be granted what it wants at once."""
+
+    @abstractmethod
+    def never_fits(self, wanted: Any, declared: Any, title: str) -> ValueError | None:
+        """Return the error of a request that can never be granted, if that is so."""
+
+    @abstractmethod
+    def conflict(self, declared: Any) -> ValueConflict:
+        """Return the error of somebody who declares other values than those in use."""
+
+    @abstractmethod
+    def fullness(self, wanted: Any) -> str:
+        """Say to a caller that got no slot how full it is."""
+
+    @abstractmethod
+    def _enter(self, claim: C, value: Any, now: float, wait_until: float | None) -> list[C]:
+        """Grant a newcomer what it wants, or queue it; ``value`` comes with the request."""
+
+    @abstractmethod
+    def _cancel_all(self, waiters: Sequence[C], now: float) -> list[C]:
+        """Take waiters out of the queue; return who is granted now, none of them."""
+
+    @abstractmethod
+    def _shut(self, now: float) -> list[C]:
+        """Refuse newcomers, and return those who waited."""
+
+    @abstractmethod
+    def _open(self, now: float) -> list[C]:
+        """Undo `_shut`; return who is granted now."""
+
+    @abstractmethod
+    def _forget_all(self) -> None:
+        """Forget all claims, and open it; values that were changed by a resize stay."""
+
+    @abstractmethod
+    def snapshot(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Self:
+        """Return the state that a snapshot was taken of.
+
+        Raises:
+            ValueError: this is no snapshot; or another exception.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def check_record(record: Any) -> None:
+        """Raise ValueError if this is not a record."""
+
+    # ----------------------------------------------------------- records
+
+    def apply(self, record: Record) -> list[Event]:
+        """Apply a record, and return the events.
+
+        Raises:
+            ValueError, SemaphoreClosed: the ledger refused, and nothing has changed.
+        """
+        verb, now, wall_us, *args = record
+        return self.VERBS[verb](self, now, wall_us, *args)
+
+    def _request(
+        self,
+        now: float,
+        wall_us: int,
+        acquisition_id: str,
+        wanted: Any,
+        ttl: float | None,
+        wait_until: float | None,
+        value: Any,
+        pid: int,
+        label: str | None,
+        grace: float = 0.0,
+    ) -> list[Event]:
+        claim = self.CLAIM(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        granted = self._enter(claim, value, now, wait_until)
+        self._count(claim)
+        return self._granted(granted, now, wall_us)
+
+    def _release(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
+        return self._end_hold(now, wall_us, acquisition_id, "released")
+
+    def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
+        """End a hold; if it has a grace, its holder is told, and has that long to release it."""
+        claim = self.holders.get(acquisition_id)
+        if claim is None or not claim.grace:
+            return self._end_hold(now, wall_us, acquisition_id, "kicked")
+        ends_at = now + claim.grace
+        if claim.expires_at is None or ends_at < claim.expires_at:
+            claim.expires_at = ends_at
+            self.timed().set(acquisition_id, ends_at)
+        claim.is_kicked = True
+        return [("kicked", claim)]
+
+    def _end_hold(self, now: float, wall_us: int, acquisition_id: str, event: str) -> list[Event]:
+        claim = self.holders.get(acquisition_id)
+        if claim is None:
+            return []
+        granted = self.release(acquisition_id, now)
+        self._uncount(claim)
+        return [(event, claim), *self._granted(granted, now, wall_us)]
+
+    def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
+        """End a wait, or a hold if it was granted meanwhile."""
+        claim = self.waiting.get(acquisition_id)
+        if claim is None:
+            return self._end_hold(now, wall_us, acquisition_id, "released")
+        granted = self.cancel(acquisition_id, now)
+        self._uncount(claim)
+        return [("cancelled", claim), *self._granted(granted, now, wall_us)]
+
+    def _expire(self, now: float, wall_us: int) -> list[Event]:
+        """End the holds and waits whose deadline has passed."""
+        holders, waiters, granted = self.expire(now)
+        for claim in (*holders, *waiters):
+            self._uncount(claim)
+        return [
+            *(("expired", claim) for claim in holders),
+            *(("timed out", claim) for claim in waiters),
+            *self._granted(granted, now, wall_us),
+        ]
+
+    def _drop_dead(self, now: float, wall_us: int, owners: list[str]) -> list[Event]:
+        """End the holds and waits of dead processes."""
+        dead = frozenset(owners)
+        waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
+        holders = [claim for claim in self.holders.values() if claim.owner in dead]
+        # Waiters first, so that none of them is granted anything.
+        granted = self._cancel_all(waiters, now)
+        for claim in holders:
+            granted += self.release(claim.key, now)
+        for claim in (*waiters, *holders):
+            self._uncount(claim)
+        return [
+            *(("owner died", claim) for claim in (*waiters, *holders)),
+            *self._granted(granted, now, wall_us),
+        ]
+
+    def _refused(
+        self, refused: Iterable[C], granted: Iterable[C], now: float, wall_us: int
+    ) -> list[Event]:
+        """Return the events of a resize."""
+        for claim in refused:
+            self._uncount(claim)
+        return [
+            *(("too many", claim) for claim in refused),
+            *self._granted(granted, now, wall_us),
+        ]
+
+    def _close(self, now: float, _wall_us: int, reason: str | None) -> list[Event]:
+        self.closure = Closure(reason)
+        waiters = self._shut(now)
+        for claim in waiters:
+            self._uncount(claim)
+        return [("closed", claim) for claim in waiters]
+
+    def _reopen(self, now: float, wall_us: int) -> list[Event]:
+        self.closure = None
+        return self._granted(self._open(now), now, wall_us)
+
+    def _reboot(self, now: float, _wall_us: int, boot: str) -> list[Event]:
+        """End everything: no process survived, and the clock of the deadlines restarted."""
+        ended = [*self.holders.values(), *self.waiting.values()]
+        self._forget_all()
+        # A resize and a close outlive a reboot.
+        if self.closure is not None:
+            self._shut(now)
+        self.owners = {}
+        self.boot = boot
+        return [("owner died", claim) for claim in ended]
+
+    VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
+        "request": _request,
+        "release": _release,
+        "kick": _kick,
+        "withdraw": _withdraw,
+        "expire": _expire,
+        "drop dead": _drop_dead,
+        "close everywhere": _close,
+        "reopen": _reopen,
+        "reboot": _reboot,
+    }
+
+    # ------------------------------------------------------------ bookkeeping
+
+    def _granted(self, claims: Iterable[C], now: float, wall_us: int) -> list[Event]:
+        """Issue the fencing tokens, in the order of the grants."""
+        for claim in claims:
+            self.fence = claim.token = max(self.fence + 1, wall_us)
+            claim.granted_us = wall_us
+            claim.expires_at = None if claim.ttl is None else now + claim.ttl
+        return [("granted", claim) for claim in claims]
+
+    def _count(self, claim: C) -> None:
+        count, _ = self.owners.get(claim.owner, (0, 0))
+        self.owners[claim.owner] = count + 1, claim.pid
+
+    def _uncount(self, claim: C) -> None:
+        count, pid = self.owners[claim.owner]
+        if count == 1:
+            del self.owners[claim.owner]
+        else:
+            self.owners[claim.owner] = count - 1, pid
+
+
+AnyState: TypeAlias = BaseState[Any]

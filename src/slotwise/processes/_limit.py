@@ -1,0 +1,160 @@
+"""ProcessLimit: what semaphores and tiers of the processes of one machine share.
+
+Which file is behind an instance, new acquisitions, and all that doesn't depend on what is
+asked for: releasing, kicking, closing. `_operations` changes the file.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slotwise._core.arguments import check_reason
+from slotwise._core.closing import Generation
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._wait import clock
+from slotwise.processes import _log
+from slotwise.processes import _operations as operations
+from slotwise.processes import _process as processes
+from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._attachment import Attachment
+from slotwise.processes._filenames import true_path
+
+A = TypeVar("A", bound=ProcessAcquisition)
+T = TypeVar("T")
+
+# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
+# that may be assigned to.
+_SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
+
+
+class ProcessLimit:
+    """A limit in a file."""
+
+    __slots__ = _SLOTS_OF_SUBCLASSES
+
+    _attachment: Attachment
+    _declared: Any  # the value or the tiers it was made with; None accepts any
+    _generation: Generation
+    _generation_key: tuple[Path, str, str]
+    _ttl: float | None
+
+    def _attach(self, path: Path, name: str | None, suffix: str) -> None:
+        """Find its file; without a name, it is a private one."""
+        stored_name = name or f"private-{secrets.token_hex(8)}"
+        stored_name.encode()  # a ValueError here, and not in the middle of a change
+        self._attachment = Attachment(path, stored_name, suffix)
+        self._generation_key = true_path(path), stored_name, suffix
+        self._generation = processes.generations.current(self._generation_key)
+        if name is None:  # its file is deleted by the process that made it
+            made_in = self._attachment.made_in
+            collected = processes.on_collected
+            finalizer = weakref.finalize(self, collected, path, stored_name, suffix, made_in)
+            finalizer.atexit = False  # LocalProcess.on_exit does that
+
+    @property
+    def directory(self) -> Path:
+        """The directory for the files."""
+        return self._attachment.directory
+
+    def _new_acquisition(
+        self,
+        wanted: Any,
+        timeout: float | None,
+        label: str | None,
+        made: type[A],
+    ) -> A:
+        file = self._attachment.file()
+        process = file.process
+        acquisition_id = f"{process.owner}-{process.next_number()}"
+        return made(
+            *(acquisition_id, file, wanted, self._ttl, timeout, label),
+            *(clock.now(), self._generation),
+        )
+
+    # ------------------------------------------------------------- releasing
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
+        if processes.is_inherited(acquisition_id):
+            return False  # the parent process holds it
+        holder = self._before_release(acquisition_id)
+        released = await self._attachment.call_async(operations.release, acquisition_id)
+        self._after_release(acquisition_id, holder, released=released)
+        return released
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
+        acquisition_id = acquisition_id_of(acquisition_id)
+        if processes.is_inherited(acquisition_id):
+            return False
+        holder = self._before_release(acquisition_id)
+        released = self._attachment.call(operations.release, acquisition_id)
+        self._after_release(acquisition_id, holder, released=released)
+        return released
+
+    def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
+        """Return the holder, if it is in this process; its task is not cancelled any more."""
+        file = self._attachment.file()
+        file.process.ttl_cancels.keep_task(acquisition_id)
+        return file.claims.by_id.get(acquisition_id)
+
+    def _after_release(
+        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
+    ) -> None:
+        if not released:
+            _log.released_nothing(self._attachment.file(), acquisition_id)
+        elif holder is not None:
+            _log.released(holder)
+
+    # --------------------------------------------------------- inspecting, controlling
+
+    async def _inspect_async(self, read: Callable[[Any], T]) -> T:
+        found: T = await self._attachment.call_async(operations.inspect, read, self._declared)
+        return found
+
+    def _inspect(self, read: Callable[[Any], T]) -> T:
+        found: T = self._attachment.call(operations.inspect, read, self._declared)
+        return found
+
+    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """End a hold of any process; return False if it had ended before.
+
+        The holder's `lost` is set, and the next waiter gets the slots.
+        """
+        kicked_id = acquisition_id_of(acquisition_id)
+        return await self._attachment.call_async(operations.kick, kicked_id)
+
+    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        """Like `kick`."""
+        return self._attachment.call(operations.kick, acquisition_id_of(acquisition_id))
+
+    async def close(self) -> None:
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        if self._generation.closed:
+            return
+        attachment = self._attachment
+        file = processes.open_file(self.directory, attachment.name, attachment.suffix)
+        ids = () if file is None else list(file.claims.by_id)
+        processes.generations.close(self._generation_key, ids)
+        if file is not None:
+            file.fail_closed()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        reason = check_reason(reason)
+        await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        reason = check_reason(reason)
+        self._attachment.call(operations.close_everywhere, reason, self._declared)
+
+    async def reopen(self) -> None:
+        await self._attachment.call_async(operations.reopen)
+
+    def reopen_sync(self) -> None:
+        self._attachment.call(operations.reopen)

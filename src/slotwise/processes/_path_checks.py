@@ -1,0 +1,134 @@
+"""Validate what was read from the file of tiers; `_checks` says why, and how far that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from slotwise.processes._checks import (
+    is_claim,
+    is_count,
+    is_drop_dead,
+    is_natural,
+    is_reason,
+    is_time,
+    is_time_or_none,
+    short,
+)
+
+
+def check_path_record(record: Any) -> None:
+    """Raise ValueError if this is not a record."""
+    verb, now, wall_us, *args = record
+    check = _ARGUMENTS.get(verb)
+    if not (is_time(now) and is_natural(wall_us) and (check is None or check(*args))):
+        raise ValueError(f"not a record: {short(record)}")
+
+
+def check_path_snapshot(snapshot: Any) -> None:
+    """Raise ValueError if this is not a snapshot."""
+    tiers = snapshot["tiers"]
+    keyed = [tier[2] for tier in tiers]
+    valid = (
+        isinstance(snapshot["name"], str)
+        and isinstance(snapshot["boot"], str)
+        and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
+        and is_natural(snapshot["fence"])
+        and is_natural(snapshot["ticket"])
+        and _are_specs(tiers)
+        and len(snapshot["values"]) == len(tiers)
+    )
+    for (_, _, _, by_key, _), (value, former, own) in zip(tiers, snapshot["values"], strict=True):
+        valid = valid and (value is None if by_key else is_natural(value))
+        valid = valid and isinstance(own, dict) and all(map(is_natural, own.values()))
+        valid = valid and isinstance(former, list) and all(map(is_natural, former))
+    for index, key, value in snapshot["learnt"]:
+        valid = valid and is_natural(index) and tiers[index][3] and isinstance(key, str)
+        valid = valid and is_natural(value)
+    ids: list[str] = []
+    numbers: dict[Any, list[tuple[int, int]]] = {}
+    for *fields, granted_us, token, expires_at, ranges in snapshot["holders"]:
+        valid = valid and _is_path_claim(keyed, *fields) and is_natural(granted_us)
+        valid = valid and is_natural(token) and is_time_or_none(expires_at)
+        path, needs = fields[1]
+        for start, stop in ranges:
+            valid = valid and is_count(start) and is_count(stop) and start < stop
+            numbers.setdefault(path[-1], []).append((start, stop))
+        needed = 1 if needs is None else needs[-1]
+        valid = valid and sum(stop - start for start, stop in ranges) == needed
+        ids.append(fields[0])
+    for ranges in numbers.values():
+        ranges.sort()
+        following = pairwise(ranges)
+        valid = valid and all(one[1] <= other[0] for one, other in following)
+    heads: dict[Any, str] = {}
+    before = 0
+    for *fields, ticket, wait_until in snapshot["waiting"]:
+        valid = valid and _is_path_claim(keyed, *fields) and is_time_or_none(wait_until)
+        valid = valid and is_count(ticket) and before < ticket <= snapshot["ticket"]
+        before = ticket
+        ids.append(fields[0])
+        heads.setdefault(tuple(fields[1][0]), fields[0])
+    parked = [head for head, *_ in snapshot["parked"]]
+    valid = valid and sorted(parked) == sorted(heads.values())
+    for _, tier, keeps in snapshot["parked"]:
+        valid = valid and all(is_natural(each) and each < len(tiers) for each in (tier, *keeps))
+    if not valid or len({*ids}) != len(ids):
+        raise ValueError(f"not a snapshot: {short(snapshot)}")
+
+
+def _are_specs(specs: Any) -> bool:
+    return (
+        isinstance(specs, list)
+        and bool(specs)
+        and all(
+            isinstance(name, str)
+            and is_natural(value)
+            and isinstance(keyed, bool)
+            and isinstance(by_key, bool)
+            and (key_of is None or isinstance(key_of, str))
+            for name, value, keyed, by_key, key_of in specs
+        )
+    )
+
+
+def _is_path_claim(
+    keyed: list[bool] | None, acquisition_id: Any, wanted: Any, *fields: Any
+) -> bool:
+    path, needs, *values = wanted
+    return (
+        is_claim(acquisition_id, 1, *fields)
+        and isinstance(path, list)
+        and all(key is None or isinstance(key, str) for key in path)
+        and (keyed is None or [key is not None for key in path] == keyed)
+        and (needs is None or (len(needs) == len(path) and all(map(is_count, needs))))
+        and all(is_natural(tier) and is_natural(value) for tier, value in (values or ((),))[0])
+    )
+
+
+def _request(
+    acquisition_id: Any,
+    wanted: Any,
+    ttl: Any,
+    wait_until: Any,
+    value: Any,
+    pid: Any,
+    label: Any,
+    grace: Any = 0.0,
+) -> bool:
+    claim = (acquisition_id, wanted, ttl, pid, label, 0, grace)
+    return _is_path_claim(None, *claim) and is_time_or_none(wait_until) and value is None
+
+
+def _resize(tier: Any, value: Any, key: Any) -> bool:
+    return is_natural(tier) and is_natural(value) and (key is None or isinstance(key, str))
+
+
+_ARGUMENTS: dict[str, Callable[..., bool]] = {
+    "request": _request,
+    "drop dead": is_drop_dead,
+    "declare": _are_specs,
+    "resize": _resize,
+    "close everywhere": is_reason,
+}

@@ -1,0 +1,252 @@
+"""ProcessPaths: paths through tiers for the processes of one machine.
+
+What it shares with semaphores is in `_limit`. The ledger in the file (`_path_state`) decides
+who gets a path, by the rules of `slotwise._ledger.paths`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from slotwise._core.arguments import MOST_SLOTS, check_count
+from slotwise._core.idle_keys import IdleKeys
+from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.rates import Rate
+from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise.processes import _operations as operations
+from slotwise.processes import _path_inspect
+from slotwise.processes import _process as processes
+from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._filenames import PRIVATE_TIERS_SUFFIX, TIERS_SUFFIX, locate
+from slotwise.processes._limit import ProcessLimit
+from slotwise.processes._path_state import PathRequest
+from slotwise.processes._wait_for_grant import (
+    try_request,
+    try_request_sync,
+    wait_for_grant,
+    wait_for_grant_sync,
+)
+
+
+class ProcessPathAcquisition(ProcessAcquisition):
+    """A request for a path, then a hold on it."""
+
+    __slots__ = ("idle", "is_counted")
+
+    wanted: PathRequest
+    idle: IdleKeys  # of the object that was asked
+    is_counted: bool
+
+    def begin(self) -> None:
+        super().begin()
+        if not self.is_counted:
+            self.is_counted = True
+            path, _, values = self.wanted
+            self.idle.enter(path)
+            if values:
+                self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
+
+    def end(self) -> None:
+        if self.is_counted:
+            self.is_counted = False
+            self.idle.leave(self.wanted.path)
+
+
+class ProcessPaths(ProcessLimit, PathBackend):
+    """A `PathBackend` for all processes of one user on one machine.
+
+    Objects of one name and directory share their tiers, in any process, and must agree about
+    them. ``name=None`` makes private ones, for this process and those that it forks.
+
+    Args:
+        tiers: narrow to wide.
+        name: what objects share them by.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        cancel_task_after_ttl: also cancel the task that took the slots.
+        directory: the directory for the files.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
+        *("_generation", "_generation_key", "_idle", "_idle_in", "_indexes", "_ttl"),
+    )
+
+    _declared: tuple[TierSpec, ...]
+
+    def __init__(
+        self,
+        tiers: Sequence[TierSpec],
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._declared = tuple(tiers)
+        for tier in tiers:
+            _check_value(tier.value)
+        self._indexes = {tier.name: index for index, tier in enumerate(tiers)}
+        self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
+        self._ttl = ttl
+        self._cancel_task_after_ttl = cancel_task_after_ttl
+        self._idle = IdleKeys(self._declared)
+        self._idle_in = processes.incarnation
+        suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
+        self._attach(locate(directory), name, suffix)
+
+    def __repr__(self) -> str:
+        words = ", ".join(tier.words for tier in self._declared)
+        return f"<ProcessPaths {self._attachment.name!r} of {words}, {self.directory}>"
+
+    # ------------------------------------------------------------- acquiring
+
+    async def acquire(
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
+    ) -> AcquisitionResult:
+        acquisition = self._request(path, timeout, label, needs)
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        return await wait_for_grant(self._attachment, self._declared, acquisition)
+
+    def acquire_sync(
+        self,
+        path: Path,
+        *,
+        timeout: float | None,
+        label: str | None = None,
+        needs: Needs | None = None,
+    ) -> AcquisitionResult:
+        acquisition = self._request(path, timeout, label, needs)
+        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
+
+    async def try_acquire(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
+        acquisition = self._request(path, None, label, needs)
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        granted = await try_request(self._attachment, self._declared, acquisition)
+        return acquisition if granted else None
+
+    def try_acquire_sync(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
+        acquisition = self._request(path, None, label, needs)
+        granted = try_request_sync(self._attachment, self._declared, acquisition)
+        return acquisition if granted else None
+
+    def _request(
+        self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
+    ) -> ProcessPathAcquisition:
+        idle = self._idle_keys()
+        values = self._values_of(path, idle) if self._by_key else ()
+        wanted = PathRequest(path, needs, values)
+        acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
+        acquisition.idle = idle
+        acquisition.is_counted = False
+        return acquisition
+
+    def _values_of(self, path: Path, idle: IdleKeys) -> tuple[tuple[int, int], ...]:
+        """Ask for the values of keys, where each has its own and it is not remembered.
+
+        Before anything is locked: the user's function may do anything. The file has the values
+        of keys that are in use, which stay.
+        """
+        values = []
+        for tier in self._by_key:
+            key = path[tier]
+            assert key is not None
+            value = idle.value_of(tier, key)
+            if value is None:
+                value = _check_value(self._declared[tier].ask(key))
+            values.append((tier, value))
+        return tuple(values)
+
+    def _idle_keys(self) -> IdleKeys:
+        """The keys that this object has used, in this process."""
+        if self._idle_in is not processes.incarnation:
+            self._idle = IdleKeys(self._declared)
+            self._idle_in = processes.incarnation
+        return self._idle
+
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        await self.release(acquisition_id)
+
+    def release_on_exit_sync(self, acquisition_id: str) -> None:
+        self.release_sync(acquisition_id)
+
+    # ------------------------------------------------------------ inspecting
+
+    async def stats(self) -> dict[str, TierStats]:
+        declared, idle = self._declared, self._idle_keys()
+        return await self._inspect_async(
+            lambda state: _path_inspect.stats_of(state, declared, idle)
+        )
+
+    def stats_sync(self) -> dict[str, TierStats]:
+        declared, idle = self._declared, self._idle_keys()
+        return self._inspect(lambda state: _path_inspect.stats_of(state, declared, idle))
+
+    async def stats_of(self, path: Path) -> PathStats:
+        return await self._inspect_async(self._read_path(path))
+
+    def stats_of_sync(self, path: Path) -> PathStats:
+        return self._inspect(self._read_path(path))
+
+    def _read_path(self, path: Path) -> partial[PathStats]:
+        closed_here = self._generation.closed
+        return partial(
+            _path_inspect.path_stats_of,
+            declared=self._declared,
+            path=path,
+            closed_here=closed_here,
+        )
+
+    async def holders(self) -> list[Claimant]:
+        return await self._inspect_async(_path_inspect.holders_of)
+
+    def holders_sync(self) -> list[Claimant]:
+        return self._inspect(_path_inspect.holders_of)
+
+    async def waiters(self) -> list[Claimant]:
+        return await self._inspect_async(_path_inspect.waiters_of)
+
+    def waiters_sync(self) -> list[Claimant]:
+        return self._inspect(_path_inspect.waiters_of)
+
+    # ----------------------------------------------------------- controlling
+
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        change = self._indexes[tier], _check_value(value), key
+        await self._attachment.call_async(
+            operations.resize, change, self._declared, self._generation
+        )
+
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        change = self._indexes[tier], _check_value(value), key
+        self._attachment.call(operations.resize, change, self._declared, self._generation)
+
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        """Forget idle keys that this object remembers; the file has none."""
+        return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
+
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
+
+
+def _check_value(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError("tiers of process:// have no rates; those of memory:// and redis:// have")
+    return value if value == 0 else check_count("value", value, most=MOST_SLOTS)

@@ -1,0 +1,249 @@
+"""Several readers and writers of one file of tiers, and a naive model, driven by the same verbs.
+
+The "processes" here are journals of one test, as in `test_state`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.ledger.path_model import PathModel, Request
+
+from slotwise._core.paths import TierSpec
+from slotwise._ledger import paths
+from slotwise._ledger.paths_invariants import check
+from slotwise.processes import _journal as journals
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._journal import Journal
+from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._path_state import PathRequest, PathState
+
+tenants = st.sampled_from(["a", "b", "ü"])
+models = st.sampled_from(["x", "y"])
+values = st.sampled_from([0, 1, 1, 2, 2, 3])
+perhaps_several = st.none() | st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 3)
+perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
+which = st.integers(0, 30)
+actors = st.integers(0, 2)
+
+PATIENCE = 1  # so little that slots are kept all the time
+SNAPSHOT_AFTER = 600  # bytes of records: few, so that each run has several snapshots
+
+
+class Process(Journal):
+    """What one process knows of the file."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
+        self.file = LockedFile(directory, "t.tiers", liveness_byte)
+        self.file.open(create=True)
+        super().__init__(self.file, PathState)
+
+
+class TiersFileAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self._usual = journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS
+        journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS = SNAPSHOT_AFTER, PATIENCE, 2
+        directory = OpenDirectory(Path(self._directory.name))
+        self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
+        self.now = 100.0
+        self.wall_us = 1_000_000
+        self.fence = 0
+        self.ids: list[str] = []
+        self.resized = self.closed = False
+
+    def teardown(self) -> None:
+        journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS = self._usual
+        for process in self.processes:
+            process.file.close()
+        self._directory.cleanup()
+
+    @initialize(limits=st.tuples(values, values, values), by_key=st.booleans())
+    def begin(self, limits: tuple[int, int, int], by_key: bool) -> None:
+        """With ``by_key`` the value of a tenant comes with every request."""
+        self.by_key = limits[0] if by_key else None
+        specs = [
+            TierSpec("tenant", 0 if by_key else limits[0], keyed=True, by_key=by_key),
+            TierSpec("model", limits[1], keyed=True),
+            TierSpec("all", limits[2], keyed=False),
+        ]
+        self.processes[0].create(PathState("t", specs, "boot"))
+        self.model = PathModel(limits, PATIENCE)
+
+    # ----------------------------------------------------------- helpers
+
+    def some_id(self, number: int) -> str:
+        return self.ids[-1 - number % len(self.ids)] if self.ids else "p1-0"
+
+    def do(self, actor: int, verb: str, *args: Any) -> list[tuple[str, str]]:
+        """Let one process make a change; return the events, with the ids."""
+        process = self.processes[actor]
+        process.catch_up()
+        events = process.write([verb, self.now, self.wall_us, *args])
+        for word, claim in events:
+            if word == "granted":
+                assert claim.token > self.fence, "tokens grow with every grant"
+                self.fence = claim.token
+        return [(word, str(claim.key)) for word, claim in events]
+
+    # -------------------------------------------------------------- rules
+
+    @rule(
+        actor=actors,
+        crowd=st.lists(st.tuples(tenants, models, perhaps_several), min_size=1, max_size=4),
+        ttl=perhaps_seconds,
+        wait=perhaps_seconds,
+    )
+    def request(self, actor: int, crowd: list[Any], ttl: float | None, wait: float | None) -> None:
+        if self.closed:
+            return  # refused before anything is written
+        for tenant, model, needs in crowd:
+            key = f"p{actor + 1:x}-{len(self.ids)}"
+            path = (tenant, model, None)
+            request = Request(key, path, ttl, needs)
+            if self.model.can_never_fit(request):
+                continue  # refused as well
+            until = None if wait is None else self.now + wait
+            told = () if self.by_key is None else ((0, self.by_key),)
+            self.ids.append(key)
+            granted = self.model.request(request, self.now, until)
+            args = (key, PathRequest(path, needs, told), ttl, until, None, 1000 + actor, None)
+            assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
+
+    @rule(actor=actors, number=which, verb=st.sampled_from(["release", "kick"]))
+    def release(self, actor: int, number: int, verb: str) -> None:
+        holding = self.model.holding
+        key = str(holding[number % len(holding)].key) if holding else self.some_id(number)
+        ended = [(verb.removesuffix("e") + "ed", key)] if holding else []
+        granted = self.model.release(key, self.now)
+        assert self.do(actor, verb, key) == ended + [("granted", each) for each in granted]
+
+    @rule(actor=actors, number=which)
+    def withdraw(self, actor: int, number: int) -> None:
+        key = self.some_id(number)
+        held = key in [request.key for request in self.model.holding]
+        waits = key in [request.key for request in self.model.waiting]
+        granted = [*self.model.cancel(key, self.now), *self.model.release(key, self.now)]
+        ended = [("cancelled", key)] if waits else [("released", key)] if held else []
+        assert self.do(actor, "withdraw", key) == ended + [("granted", each) for each in granted]
+
+    @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def advance_time(self, actor: int, seconds: float) -> None:
+        self.now += seconds
+        self.wall_us += int(seconds * 1e6)
+        holders, waiters, granted = self.model.expire(self.now)
+        happened = self.do(actor, "expire")
+        ended = [("expired", key) for key in holders] + [("timed out", key) for key in waiters]
+        assert sorted(happened[: len(ended)]) == sorted(ended)
+        assert happened[len(ended) :] == [("granted", each) for each in granted]
+
+    @rule(actor=actors, dead=actors)
+    def drop_dead(self, actor: int, dead: int) -> None:
+        owner = f"p{dead + 1:x}-"
+        waiters = [r.key for r in self.model.waiting if str(r.key).startswith(owner)]
+        holders = [r.key for r in self.model.holding if str(r.key).startswith(owner)]
+        granted = self.model.cancel_all(waiters, self.now)
+        for key in holders:
+            granted += self.model.release(key, self.now)
+        died = [("owner died", key) for key in (*waiters, *holders)]
+        happened = self.do(actor, "drop dead", [f"p{dead + 1:x}"])
+        assert happened[: len(died)] == died
+        assert sorted(happened[len(died) :]) == sorted(("granted", each) for each in granted)
+
+    @rule(actor=actors, tier=st.integers(0, 2), value=values, key=st.none() | tenants | models)
+    def resize(self, actor: int, tier: int, value: int, key: str | None) -> None:
+        if tier == 2:
+            key = None
+        if self.closed or (tier == 0 and key is None and self.by_key is not None):
+            return  # refused before anything is written
+        self.resized = True
+        refused, granted = self.model.resize(tier, value, key, key is not None, self.now)
+        happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
+        assert self.do(actor, "resize", tier, value, key) == happened
+
+    @precondition(lambda self: not self.closed)
+    @rule(actor=actors, likely=st.integers(0, 3))
+    def close(self, actor: int, likely: int) -> None:
+        if likely:
+            return
+        waiters = [request.key for request in self.model.waiting]
+        self.model.cancel_all(waiters, self.now)
+        self.closed = True
+        assert self.do(actor, "close everywhere", "why") == [("closed", key) for key in waiters]
+
+    @precondition(lambda self: self.closed)
+    @rule(actor=actors)
+    def reopen(self, actor: int) -> None:
+        self.closed = False
+        assert self.do(actor, "reopen") == []
+
+    @rule(actor=actors)
+    def restart(self, actor: int) -> None:
+        old = self.processes[actor]
+        self.processes[actor] = Process(old.file.directory, actor + 1)
+        old.file.close()
+
+    # ---------------------------------------------------------- invariants
+
+    @invariant()
+    def all_who_look_see_the_same_and_the_model_too(self) -> None:
+        seen = []
+        for process in [*self.processes, Process(self.processes[0].file.directory, 4)]:
+            process.catch_up()
+            state = process.state
+            assert isinstance(state, PathState)
+            check(state, resized=self.resized)
+            seen.append(json.dumps(state.snapshot()))
+        process.file.close()
+        assert seen[0] == seen[1] == seen[2] == seen[3]
+        assert json.dumps(PathState.restore(json.loads(seen[0])).snapshot()) == seen[0]
+        assert state.closed == self.closed
+        model = self.model
+        numbers = {key: [*claim.numbers] for key, claim in state.holders.items()}
+        assert numbers == {request.key: request.numbers for request in model.holding}
+        assert list(state.waiting) == [request.key for request in model.waiting]
+        assert state.next_deadline() == model.next_deadline()
+        for tier in state.tiers:
+            nodes = [node for key, node in tier.nodes.items() if key is not None]
+            assert all(node.in_use or node.waiting for node in nodes), "idle keys are forgotten"
+        claims = (*state.holders.values(), *state.waiting.values())
+        owners: dict[str, int] = {}
+        for claim in claims:
+            owners[claim.owner] = owners.get(claim.owner, 0) + 1
+        assert {owner: count for owner, (count, _) in state.owners.items()} == owners
+        assert state._characters == sum(len(key or "") for each in claims for key in each.path)
+
+
+TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase
+TestTiersFileAgainstModel.settings = settings(max_examples=25, stateful_step_count=40)
+
+
+def test_a_snapshot_that_makes_no_sense_is_refused() -> None:
+    state = PathState("t", [TierSpec("tenant", 2, keyed=True), TierSpec("all", 3, False)], "boot")
+    for number, tenant in enumerate("aab"):
+        wanted = PathRequest((tenant, None))
+        state.apply(["request", 1.0, 5, f"p1-{number}", wanted, None, None, None, 7, None])
+    state.apply(["request", 1.0, 5, "p1-9", PathRequest(("b", None)), None, None, None, 7, None])
+    valid = json.dumps(state.snapshot())
+    assert json.dumps(PathState.restore(json.loads(valid)).snapshot()) == valid
+    for wrong in (
+        {"ticket": 0},
+        {"tiers": []},
+        {"parked": []},
+        {"parked": [["p1-9", 2, []]]},
+        {"values": [[-1, [], {}], [3, [], {}]]},
+        {"learnt": [[0, "a", 2]]},
+        {"holders": json.loads(valid)["holders"][:1] * 2},
+    ):
+        with pytest.raises((ValueError, LookupError, TypeError)):
+            PathState.restore(json.loads(valid) | wrong)
