@@ -44,6 +44,7 @@ _STEPPED = tuple(
         "_ledger/slots",
         "_wait/wakers",
         "memory/_acquisition",
+        "memory/_attachment",
         "memory/_base_acquisition",
         "memory/_base_tracker",
         "memory/_path_acquisition",
