@@ -13,7 +13,7 @@ from tests.cli._shell import Shell, command, ended
 from tests.redis._server import Server
 
 from slotwise import Claimant
-from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, percentile
+from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ def sample(holders: dict[str, float], waiters: dict[str, float], value: int = 4)
 
 
 def look(watch: Sampler, now: float, seen: Sample) -> Row:
-    [row] = watch.add({"api": seen}, at(now))
+    [row] = watch.add({Subject("api"): seen}, at(now))
     return row
 
 

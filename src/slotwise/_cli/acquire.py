@@ -227,8 +227,8 @@ def release(given: argparse.Namespace) -> int:
     """
     from slotwise._cli.backends import NotFound, find_holder, open_backend
 
-    semaphore, _ = find_holder(open_backend(given.url), given.id)
-    if not semaphore.release_sync(given.id):
+    _, limit, _ = find_holder(open_backend(given.url), given.id)
+    if not limit.release_sync(given.id):
         raise NotFound(f"{given.id!r} has ended already")
     return 0
 

@@ -1,7 +1,7 @@
-"""Open the directory or the server that ``--url`` names, to inspect and control its semaphores.
+"""Open the directory or the server that ``--url`` names, to inspect and control what is there.
 
-A backend finds semaphores by name and creates none. A name that is not found is an
-error, which suggests similar names.
+A backend finds semaphores and tiers by name and creates none. A name that is not found is an
+error, which suggests similar names. A semaphore and tiers may have the same name.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, Protocol
 
 from slotwise import _urls
+from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
@@ -23,7 +25,7 @@ Found = tuple[dict[str, SemaphoreStats], list[SlotwiseError]]
 
 
 class NotFound(SlotwiseError, LookupError):
-    """There is no semaphore of that name, or no acquisition of that id."""
+    """There is no semaphore or tier of that name, or no acquisition of that id."""
 
 
 class Backend(ABC):
@@ -41,12 +43,47 @@ class Backend(ABC):
         """Return the statistics of these semaphores, or of all; unknown names are left out."""
 
     @abstractmethod
+    def tiers(
+        self, names: Collection[str] | None = None
+    ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
+        """Return the tiers of these names, or all that are in use, and what can't be read."""
+
+    @abstractmethod
+    def _lookup(self, name: str) -> Semaphore | None:
+        """Return the semaphore ``name``, if there is one."""
+
     def find(self, name: str) -> Semaphore:
         """Return the semaphore ``name``.
 
         Raises:
             NotFound: there is none.
         """
+        found = self._lookup(name)
+        if found is None:
+            raise self._not_found(name)
+        return found
+
+    def find_either(self, name: str, *, only_tiers: bool = False) -> Semaphore | FoundTiers:
+        """Return the semaphore ``name``, or if there is none the tiers of that name.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        semaphore = None if only_tiers else self._lookup(name)
+        if semaphore is not None:
+            return semaphore
+        found, errors = self.tiers([name])
+        if errors:
+            raise errors[0]
+        if name in found:
+            return found[name]
+        if only_tiers and self._lookup(name) is not None:
+            raise NotFound(f"{name!r} is a semaphore; it has no tiers")
+        raise self._not_found(name, tiers=only_tiers)
+
+    def all_names(self) -> list[str]:
+        """Return the names of the semaphores and tiers, sorted."""
+        return sorted({*self.names(), *self.tiers()[0]})
 
     @abstractmethod
     def forget(self, name: str) -> bool:
@@ -56,9 +93,10 @@ class Backend(ABC):
             NotFound: there is none.
         """
 
-    def _not_found(self, name: str) -> NotFound:
-        near = similar(name, self.names())
-        return NotFound(f"there is no semaphore {name!r} {self.location}{near}")
+    def _not_found(self, name: str, *, tiers: bool = False) -> NotFound:
+        what = "are no tiers" if tiers else "is no semaphore"
+        others = [each for each in self.all_names() if each != name]
+        return NotFound(f"there {what} {name!r} {self.location}{similar(name, others)}")
 
 
 class _DirectoryBackend(Backend):
@@ -106,27 +144,30 @@ class _DirectoryBackend(Backend):
             try:
                 if name in stuck:
                     raise stuck_error(name, stuck[name])
-                found[name] = self._existing(name).stats_sync()
-            except NotFound:
+                found[name] = self._driver.existing(name, directory=self.directory).stats_sync()
+            except LookupError:
                 pass
             except SlotwiseError as error:  # one bad file must not hide the others
                 errors.append(error)
         return found, errors
 
-    def find(self, name: str) -> Semaphore:
+    def tiers(
+        self,
+        names: Collection[str] | None = None,  # noqa: ARG002
+    ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
+        return {}, []  # those of process:// are semaphores, one for each tier and key
+
+    def _lookup(self, name: str) -> Semaphore | None:
         from slotwise.processes._filenames import locate
         from slotwise.processes._inspect import stuck_locks
         from slotwise.processes._messages import stuck_error
 
         for pid in stuck_locks(locate(self.directory), [name]).values():
             raise stuck_error(name, pid)
-        return self._existing(name)
-
-    def _existing(self, name: str) -> Semaphore:
         try:
             return self._driver.existing(name, directory=self.directory)
         except LookupError:
-            raise self._not_found(name) from None
+            return None
 
     def forget(self, name: str) -> bool:
         try:
@@ -151,13 +192,21 @@ class _RedisBackend(Backend):
         found, errors = self._driver._survey_sync(names, _ALL, self.config)
         return found, [*errors]
 
-    def find(self, name: str) -> Semaphore:
+    def tiers(
+        self, names: Collection[str] | None = None
+    ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
+        from slotwise.redis._path_survey import survey_tiers_sync
+
+        found, errors = survey_tiers_sync(names, self.config)
+        return found, [*errors]
+
+    def _lookup(self, name: str) -> Semaphore | None:
         found, errors = self.stats([name])
         if errors:
             raise errors[0]
         stats = found.get(name)
         if stats is None:
-            raise self._not_found(name)
+            return None
         return self._driver(name=name, value=stats.max_slots, config=self.config)
 
     def forget(self, name: str) -> bool:
@@ -181,29 +230,52 @@ def open_backend(url: str | None) -> Backend:
     return _RedisBackend(where)
 
 
-def find_holder(backend: Backend, acquisition_id: str) -> tuple[Semaphore, Claimant]:
+class Claimed(Protocol):
+    """A semaphore, or tiers: what a holder holds slots of."""
+
+    def holders_sync(self) -> list[Claimant]: ...
+    def waiters_sync(self) -> list[Claimant]: ...
+    def kick_sync(self, acquisition_id: str) -> bool: ...
+    def release_sync(self, acquisition_id: str) -> bool: ...
+
+
+class Holding(NamedTuple):
+    """Who holds what."""
+
+    name: str
+    limit: Claimed
+    holder: Claimant
+
+
+def find_holder(backend: Backend, acquisition_id: str) -> Holding:
     """Return who holds slots by that id, and of what.
 
     Raises:
         NotFound: nobody does.
     """
     known = []
-    for name in backend.names():
-        try:
-            semaphore = backend.find(name)
-        except NotFound:  # since a moment ago
-            continue
-        for holder in semaphore.holders_sync():
+    for name, limit in _limits(backend):
+        for holder in limit.holders_sync():
             if holder.acquisition_id == acquisition_id:
-                return semaphore, holder
+                return Holding(name, limit, holder)
             known.append(holder.acquisition_id)
-        if any(each.acquisition_id == acquisition_id for each in semaphore.waiters_sync()):
+        if any(each.acquisition_id == acquisition_id for each in limit.waiters_sync()):
             raise NotFound(f"{acquisition_id!r} is a waiter of {name!r}; it holds nothing yet")
     near = similar(acquisition_id, known)
     raise NotFound(
-        f"no semaphore {backend.location} has a holder with the id {acquisition_id!r}{near};"
+        f"nothing {backend.location} has a holder with the id {acquisition_id!r}{near};"
         f" 'slotwise show NAME' lists the ids"
     )
+
+
+def _limits(backend: Backend) -> Iterator[tuple[str, Claimed]]:
+    for name in backend.names():
+        try:
+            yield name, backend.find(name)
+        except NotFound:  # since a moment ago
+            continue
+    for name, tiers in backend.tiers()[0].items():
+        yield name, tiers.paths
 
 
 def similar(wanted: str, known: Collection[str]) -> str:

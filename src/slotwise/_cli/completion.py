@@ -1,4 +1,4 @@
-"""Complete commands, flags and names of semaphores in bash, zsh and fish.
+"""Complete commands, flags, names of semaphores and tiers, and keys in bash, zsh and fish.
 
 `completion` prints a script for a shell, which calls ``slotwise __complete`` with the line
 as it was typed. Anybody may have named a semaphore: what is offered is data to the scripts,
@@ -11,11 +11,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from slotwise._cli.commands import SUMMARIES, Command, load
 from slotwise._cli.flags import Parser
+
+if TYPE_CHECKING:
+    from slotwise._core.found_tiers import FoundTiers
+
+_MOST_KEYS = 200  # more than anybody would choose from
 
 _BASH = r"""
 _slotwise_completion() {
@@ -175,18 +180,49 @@ def _arguments(
     if wanted is not None and wanted.choices is not None:
         yield from (Offer(str(choice)) for choice in wanted.choices)
     elif wanted is not None and wanted.dest in parser.semaphore_arguments:
-        yield from map(Offer, _names(given.get("url")))
+        yield from map(Offer, _offered(_names, given))
+    elif wanted is not None and wanted.dest == "tier":
+        yield from map(Offer, _offered(_tiers, given))
+    elif wanted is not None and wanted.dest == "key":
+        yield from map(Offer, _offered(_keys, given))
 
 
-def _names(url: str | None) -> list[str]:
-    """The names of semaphores that can be offered: printable, and not like a flag."""
-    from slotwise._cli.backends import open_backend
-
+def _offered(find: Callable[[dict[str, str]], list[str]], given: dict[str, str]) -> list[str]:
+    """What can be offered of what is found: printable, and not like a flag."""
     try:
-        names = open_backend(url).names()
+        names = find(given)
     except Exception:  # a shell that completes a word can't show it
         return []
     return [name for name in names if name.isprintable() and not name.startswith("-")]
+
+
+def _names(given: dict[str, str]) -> list[str]:
+    from slotwise._cli.backends import open_backend
+
+    return open_backend(given.get("url")).all_names()
+
+
+def _tiers(given: dict[str, str]) -> list[str]:
+    return [spec.name for spec in _found(given).specs]
+
+
+def _keys(given: dict[str, str]) -> list[str]:
+    """The busiest keys of a tier, or of all."""
+    from slotwise._cli.tier_view import view
+
+    tiers = [
+        each
+        for each in view(_found(given)).tiers
+        if given.get("tier", each.spec.name) == each.spec.name
+    ]
+    return [key.key or "" for tier in tiers for key in tier.keys[:_MOST_KEYS]]
+
+
+def _found(given: dict[str, str]) -> FoundTiers:
+    """The tiers that were named; a KeyError if there are none."""
+    from slotwise._cli.backends import open_backend
+
+    return open_backend(given.get("url")).tiers([given["name"]])[0][given["name"]]
 
 
 def _for_bash(found: Sequence[Offer], incomplete: str, bash_word: str, opened: str) -> list[str]:

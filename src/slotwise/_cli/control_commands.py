@@ -1,38 +1,85 @@
-"""``slotwise resize``, ``kick``, ``close``, ``open`` and ``forget``: change a semaphore."""
+"""``slotwise resize``, ``kick``, ``close``, ``open`` and ``forget``: change semaphores, tiers."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 
+from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, count
+from slotwise._cli.flags import Parser, UsageError, count
 from slotwise._cli.output import Declined, age, duration, printable
 from slotwise._cli.status import who
+from slotwise._core.arguments import check_reason
+from slotwise._core.found_tiers import FoundTiers
 from slotwise.errors import SlotwiseError
 
 
+class _ResizeParser(Parser):
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """A tier may have 0 slots, which is no limit."""
+        given = super().parse(words)
+        if given.value == "0" and given.tier is not None:
+            given.value = 0
+            return given
+        try:
+            given.value = count(given.value)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"N {error}")
+        return given
+
+
 def _resize_parser() -> Parser:
-    parser = Parser(
+    parser = _ResizeParser(
         "resize",
-        details="Programs that were started with another limit go on, with this one.",
+        details="Programs that were started with another limit go on, with this one. Of tiers,\n"
+        "--tier says which; of a keyed one, --key changes the value of that key, and else that\n"
+        "of every key that has no value of its own. 0 is no limit, for tiers only.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
-        "  slotwise resize api 2       fewer: no holder is ended, nothing is granted until it fits",
+        "  slotwise resize api 2       fewer: no holder is ended, nothing granted until it fits\n"
+        "  slotwise resize model-api 50 --tier all\n"
+        "  slotwise resize model-api 2 --tier tenant --key acme",
     )
-    parser.add_name()
-    parser.add_argument("value", metavar="N", type=count, help="how many slots from now on")
+    parser.add_name("the semaphore, or the tiers")
+    parser.add_argument("value", metavar="N", help="how many slots from now on")
+    tier_view.add_tier_flags(parser)
     parser.add_url()
     return parser
 
 
 def resize(given: argparse.Namespace) -> int:
-    """Give a semaphore another value; waiters are served at once if it grows."""
-    semaphore = open_backend(given.url).find(given.name)
-    before = semaphore.stats_sync().max_slots
-    semaphore.resize_sync(given.value)
+    """Give a semaphore or a tier another value; waiters are served at once if it grows."""
+    found = tier_view.find(given)
+    if isinstance(found, FoundTiers):
+        return _resize_tier(found, given)
+    before = found.stats_sync().max_slots
+    found.resize_sync(given.value)
     _print(f"{given.name!r} has {_count(given.value, 'slot')} now, {before} before")
+    return 0
+
+
+def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
+    tier, key = tier_view.chosen_tier(found, given), given.key
+    if tier is None:
+        names = ", ".join(spec.name for spec in found.specs)
+        raise UsageError(f"{given.name!r} has the tiers {names}: --tier says which")
+    if not isinstance(tier.value, int):
+        raise UsageError(f"tier {tier.name!r} is a rate ({tier.value}), and has no slots")
+    if tier.by_key and key is None:
+        raise UsageError(f"each key of {tier.name!r} has its own value: --key says which")
+    [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
+    before = next((each.value for each in view.keys if each.key == key), view.total.value)
+    found.paths.resize_sync(tier.name, given.value, key)
+    if key is not None:
+        subject = f"{tier.name} {key!r}"
+    else:
+        subject = f"each {tier.name}" if tier.keyed else tier.name
+    now = _count(given.value, "slot") if given.value else "no limit"
+    known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
+    _print(f"{subject} of {given.name!r} has {now} now{known}")
     return 0
 
 
@@ -40,14 +87,16 @@ def _close_parser() -> Parser:
     parser = Parser(
         "close",
         details="Waiters and newcomers are rejected: 'slotwise run' exits with 75 and tells the\n"
-        "reason. Holders keep their slots. It stays closed when the last of them has left.",
+        "reason. Holders keep their slots. It stays closed when the last of them has left.\n"
+        "Tiers are closed all together.",
         examples="  slotwise close deploy --reason 'freeze until Monday'\n"
         "  slotwise show deploy        who still holds\n"
         "  slotwise open deploy        lets everybody in again\n"
         "  slotwise close deploy --yes       in scripts",
     )
-    parser.add_name()
+    parser.add_name("the semaphore, or the tiers")
     parser.add_argument("--reason", metavar="TEXT", help="what those who are rejected are told")
+    tier_view.add_tiers_flag(parser)
     parser.add_yes()
     parser.add_url()
     return parser
@@ -60,31 +109,43 @@ def close(given: argparse.Namespace) -> int:
         Declined: it was not agreed to; nothing has changed.
     """
     name = given.name
-    semaphore = open_backend(given.url).find(name)
-    stats = semaphore.stats_sync()
-    undo = f"'slotwise open {shlex.quote(name)}'"
+    found = tier_view.find(given)
+    flag = " --tiers" if given.tiers else ""
+    undo = f"'slotwise open {shlex.quote(name)}{flag}'"
+    if isinstance(found, FoundTiers):
+        waiting, held = found.waiters, _count(found.holders, "acquisition")
+    else:
+        stats = found.stats_sync()
+        waiting, held = stats.waiting, _count(stats.acquired_slots, "slot")
     if not given.yes:
-        waiters = _count(stats.waiting, "waiter")
+        waiters = _count(waiting, "waiter")
         _ask(f"Close {name!r}, rejecting {waiters} now and all newcomers until {undo}?")
-    semaphore.close_everywhere_sync(given.reason)
-    held = _count(stats.acquired_slots, "slot")
-    _print(f"{name!r} is closed: rejected {_count(stats.waiting, 'waiter')}, {held} still held")
+    if isinstance(found, FoundTiers):
+        found.paths.close_everywhere_sync(check_reason(given.reason))
+    else:
+        found.close_everywhere_sync(given.reason)
+    _print(f"{name!r} is closed: rejected {_count(waiting, 'waiter')}, {held} still held")
     _print(f"{undo} undoes it")
     return 0
 
 
 def _open_parser() -> Parser:
     parser = Parser("open", examples="  slotwise open deploy")
-    parser.add_name()
+    parser.add_name("the semaphore, or the tiers")
+    tier_view.add_tiers_flag(parser)
     parser.add_url()
     return parser
 
 
 def reopen(given: argparse.Namespace) -> int:
     """Undo `close`."""
-    semaphore = open_backend(given.url).find(given.name)
-    was_closed = semaphore.stats_sync().closed
-    semaphore.reopen_sync()
+    found = tier_view.find(given)
+    if isinstance(found, FoundTiers):
+        was_closed = found.closure is not None
+        found.paths.reopen_sync()
+    else:
+        was_closed = found.stats_sync().closed
+        found.reopen_sync()
     _print(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
     return 0
 
@@ -143,14 +204,15 @@ def kick(given: argparse.Namespace) -> int:
         NotFound: no holder has that id.
         Declined: it was not agreed to.
     """
-    semaphore, holder = find_holder(open_backend(given.url), given.id)
+    name, held_of, holder = find_holder(open_backend(given.url), given.id)
+    keys = "".join(f" {tier}={key!r}" for tier, key in holder.keys.items())
     words = (
         f"{who(holder)}, which has held {_count(holder.slots, 'slot')} of"
-        f" {semaphore.name!r} for {duration(age(holder.since)) or 'an unknown time'}"
+        f" {name!r}{keys} for {duration(age(holder.since)) or 'an unknown time'}"
     )
     if not given.yes:
         _ask(f"Kick {words}?")
-    if not semaphore.kick_sync(given.id):
+    if not held_of.kick_sync(given.id):
         raise NotFound(f"{given.id!r} has ended already; nothing was kicked")
     _print(f"kicked {words}")
     return 0

@@ -1,29 +1,45 @@
-"""``slotwise ls`` and ``slotwise show``: print the semaphores, their holders and waiters."""
+"""``slotwise ls`` and ``slotwise show``: print semaphores and tiers, their holders and waiters."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+from slotwise._cli import tier_view
 from slotwise._cli.backends import open_backend
 from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser
+from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
+from slotwise._cli.tier_view import Counts, TiersView
+from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
+from slotwise._core.semaphore import Semaphore
+
+_KEYS = 3  # the busiest of each tier, in `ls`
+_KEYS_SHOWN = 20  # the same in `show`
 
 
 def _ls_parser() -> Parser:
     parser = Parser(
         "ls",
-        details="On Redis those are listed that are held, waited for, or closed.",
+        details="On Redis those are listed that are held, waited for, or closed. Of tiers, each\n"
+        "is listed with its busiest keys: those that most wait for, then the fullest.",
         examples="  slotwise ls\n"
         "  slotwise ls --used                      only those that are held or waited for\n"
-        "  slotwise ls --url redis://cache:6379\n"
+        "  slotwise ls --url redis://cache:6379 --keys 10\n"
         "  slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
     )
     parser.add_argument(
         "--used", action="store_true", help="only those that somebody holds or waits for"
+    )
+    parser.add_argument(
+        "--keys",
+        type=whole_number,
+        default=_KEYS,
+        metavar="N",
+        help=f"how many keys of a tier are listed, the busiest [{_KEYS}]",
     )
     parser.add_json()
     parser.add_url()
@@ -31,52 +47,113 @@ def _ls_parser() -> Parser:
 
 
 def ls(given: argparse.Namespace) -> int:
-    """Print all semaphores: how many slots, how many held, how many waiters.
+    """Print all semaphores and tiers: how many slots, how many held, how many waiters.
 
     The exit code is 1 if one of them can't be read.
     """
     backend = open_backend(given.url)
     stats, errors = backend.stats()
+    found_tiers, more_errors = backend.tiers()
+    errors += more_errors
     for error in errors:
         print_error("ls", error)
-    found = sorted(
+    semaphores = sorted(
         (name, one)
         for name, one in stats.items()
         if one.acquired_slots or one.waiting or not given.used
     )
+    tiers = [
+        tier_view.view(one)
+        for _, one in sorted(found_tiers.items())
+        if one.is_used or not given.used
+    ]
+    most = max(given.keys, 0)
     if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
-        rows = [(*_counts(name, one), one.closed, one.reason) for name, one in found]
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        rows = [(*_counts(name, one), one.closed, one.reason) for name, one in semaphores]
+        print_json(
+            [dict(zip(columns, row, strict=True)) for row in rows]
+            + [_tiers_as_dict(each, most) for each in tiers]
+        )
     else:
-        titles: tuple[str, ...] = ("name", ">value", ">held", ">waiting")
-        table: list[tuple[object, ...]] = [_counts(name, one) for name, one in found]
-        if any(one.closed for _, one in found):
-            titles = (*titles, "closed")
-            table = [(*_counts(name, one), _closed(one)) for name, one in found]
-        print_table(titles, table)
-        if not found and sys.stderr.isatty():
+        _print_list(semaphores, tiers, most)
+        if not (semaphores or tiers) and sys.stderr.isatty():
             print_error(
                 "ls", f"there is no semaphore {backend.location}; 'slotwise run' creates them"
             )
     return 1 if errors else 0
 
 
+def _print_list(
+    semaphores: list[tuple[str, SemaphoreStats]], tiers: list[TiersView], most: int
+) -> None:
+    """One line for each semaphore, and one for each tier or key; columns only if they are used."""
+    titles = ["name", "tier", "key", ">value", ">held", ">waiting", ">left", "closed"]
+    rows: list[tuple[str, ...]] = []
+    for name, one in semaphores:
+        _, value, held, waiting = _counts(name, one)
+        rows.append((name, "", "", str(value), str(held), str(waiting), "", _closed(one)))
+    for each in tiers:
+        name, closed = each.found.name, each.closed
+        if not each.tiers:  # closed before anybody used them
+            rows.append((name, "", "", "", "0", "0", "", closed))
+        for tier in each.tiers:
+            rows += [(name, tier.spec.name, *_cells(one), closed) for one in tier.rows(most)]
+    rows.sort(key=lambda row: row[0])
+    optional = {"tier": 1, "key": 2, ">left": 6, "closed": 7}
+    unused = {at for at in optional.values() if not any(row[at] for row in rows)}
+    if tiers:
+        unused -= {1, 2}
+    shown = [at for at in range(len(titles)) if at not in unused]
+    print_table([titles[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+def _cells(counts: Counts) -> tuple[str, str, str, str, str]:
+    """Key, value, held, waiting, and what is left of a rate."""
+    return (
+        "" if counts.key is None else counts.key or "''",
+        str(counts.value) if counts.value else "-",
+        str(counts.held),
+        str(counts.waiting),
+        "" if counts.level is None else f"{counts.level:g}",
+    )
+
+
+def _tiers_as_dict(each: TiersView, most: int) -> dict[str, Any]:
+    found = each.found
+    counts = {"name": found.name, "value": None, "held": found.holders, "waiting": found.waiters}
+    return counts | each.as_dict(most)
+
+
 def _show_parser() -> Parser:
     parser = Parser(
         "show",
-        examples="  slotwise show backup\n  slotwise show backup --json | jq '.holders[].pid'",
+        details="Of tiers, also how full each of them is, and which tier each waiter lacks. With\n"
+        "--key only who goes through that key.",
+        examples="  slotwise show backup\n"
+        "  slotwise show backup --json | jq '.holders[].pid'\n"
+        "  slotwise show model-api --tier tenant              all of its keys\n"
+        "  slotwise show model-api --tier tenant --key acme\n"
+        "  slotwise show model-api --json | jq -r '.waiters[].lacks' | sort | uniq -c",
     )
-    parser.add_name()
+    parser.add_name("the semaphore, or the tiers")
+    tier_view.add_tier_flags(parser)
+    tier_view.add_tiers_flag(parser)
     parser.add_json()
     parser.add_url()
     return parser
 
 
 def show(given: argparse.Namespace) -> int:
-    """Print one semaphore, with its holders and waiters."""
+    """Print one semaphore or the tiers of one name, with holders and waiters."""
+    found = tier_view.find(given)
+    if isinstance(found, FoundTiers):
+        return _show_tiers(found, given)
+    return _show_semaphore(found, given)
+
+
+def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
     name = given.name
-    semaphore = open_backend(given.url).find(name)
     holders, waiters = semaphore.holders_sync(), semaphore.waiters_sync()
     stats = semaphore.stats_sync()
     if given.json:
@@ -96,16 +173,58 @@ def show(given: argparse.Namespace) -> int:
     if stats.closed:
         words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
     sys.stdout.write(f"{printable(words)}\n")
-    if not (holders or waiters):
+    _print_claimants(holders, waiters)
+    return 0
+
+
+def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
+    chosen = tier_view.chosen_tier(found, given)
+    # Waiters first: one that is granted in between is seen as both, and not as neither.
+    waiters, holders = found.paths.waiters_sync(), found.paths.holders_sync()
+    view = tier_view.view(found)
+    if chosen is not None:
+        view = view.only(chosen.name, given.key)
+        holders = tier_view.through(holders, chosen.name, given.key)
+        waiters = tier_view.through(waiters, chosen.name, given.key)
+    if given.json:
+        print_json(
+            view.as_dict()
+            | {
+                "holders": [_path_as_dict(each) for each in holders],
+                "waiters": [{**_path_as_dict(each), "lacks": each.lacks} for each in waiters],
+            }
+        )
         return 0
+    words = f"{found.name}: {len(holders)} holding, {len(waiters)} waiting"
+    if found.closure is not None:
+        words += ", closed" + ("" if found.closure.reason is None else f": {found.closure.reason}")
+    sys.stdout.write(f"{printable(words)}\n")
+    most = _KEYS_SHOWN if chosen is None else None
+    rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
+    has_rates = any(row[-1] for row in rows)
+    titles = ("tier", "key", ">value", ">held", ">waiting", ">left")
+    at_most = len(titles) if has_rates else len(titles) - 1
+    print_table(titles[:at_most], [row[:at_most] for row in rows])
+    if holders or waiters:
+        sys.stdout.write("\n")
+    _print_claimants(holders, waiters, tiers=True)
+    return 0
+
+
+def _print_claimants(
+    holders: list[Claimant], waiters: list[Claimant], *, tiers: bool = False
+) -> None:
+    if not (holders or waiters):
+        return
     rows = [("holds", each) for each in holders] + [("waits", each) for each in waiters]
     print_table(
-        ("state", ">for", ">slots", "host", ">pid", "label", "id"),
+        ("state", ">for", ">slots", *(("keys", "lacks") * tiers), "host", ">pid", "label", "id"),
         [
             (
                 state,
                 duration(age(each.since)),
-                each.slots,
+                _pairs(each.needs) or each.slots,
+                *((_pairs(each.keys), each.lacks or "") * tiers),
                 each.host or "",
                 "" if each.pid is None else each.pid,
                 "unreadable" if each.unreadable else each.label or "",
@@ -114,7 +233,15 @@ def show(given: argparse.Namespace) -> int:
             for state, each in rows
         ],
     )
-    return 0
+
+
+def _pairs(those: Mapping[str, object]) -> str:
+    """``tenant=acme model=large``."""
+    return " ".join(f"{name}={value}" for name, value in those.items())
+
+
+def _path_as_dict(claimant: Claimant) -> dict[str, Any]:
+    return {**_as_dict(claimant), "keys": {**claimant.keys}, "needs": {**claimant.needs}}
 
 
 def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:

@@ -1,4 +1,4 @@
-"""Compute rates and waits from samples of semaphores, taken from time to time.
+"""Compute rates and waits from samples of semaphores and tiers, taken from time to time.
 
 No backend counts grants, so these are of what was *seen*: an acquisition that came and
 went between two samples was not. A rate is therefore a lower bound. A wait that was seen
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from slotwise._cli.output import age
 from slotwise._core.results import Claimant
@@ -19,9 +20,17 @@ from slotwise._core.results import Claimant
 WINDOW = 60.0  # seconds that rates and waits are computed over
 
 
+class Subject(NamedTuple):
+    """What a row is about: a semaphore, a tier, or one key of a tier."""
+
+    name: str
+    tier: str | None = None
+    key: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One semaphore at one moment."""
+    """A semaphore, a tier or a key at one moment."""
 
     value: int
     holders: Sequence[Claimant]
@@ -30,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is shown of one semaphore; None where nothing was seen."""
+    """What is shown of a semaphore, a tier or a key; None where nothing was seen."""
 
     name: str
     value: int
@@ -40,6 +49,15 @@ class Row:
     acquisitions_per_second: float | None
     wait_p50_seconds: float | None
     wait_p95_seconds: float | None
+    tier: str | None = None
+    key: str | None = None
+
+    @property
+    def title(self) -> str:
+        """``api``, or ``api tenant=acme``, or ``api all``."""
+        if self.tier is None:
+            return self.name
+        return f"{self.name} {self.tier}" + ("" if self.key is None else f"={self.key}")
 
 
 @dataclass(slots=True)
@@ -54,34 +72,36 @@ class Sampler:
     """Turns successive samples into rows."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[Subject, _Seen] = {}
 
-    def add(self, samples: Mapping[str, Sample], now: datetime) -> list[Row]:
-        """Add the next samples; return a row for each semaphore."""
+    def add(self, samples: Mapping[Subject, Sample], now: datetime) -> list[Row]:
+        """Add the next samples; return a row for each."""
         at = now.timestamp()
-        for name in self._seen.keys() - samples.keys():
-            del self._seen[name]
-        return [self._row(name, sample, now, at) for name, sample in samples.items()]
+        for subject in self._seen.keys() - samples.keys():
+            del self._seen[subject]
+        return [self._row(subject, sample, now, at) for subject, sample in samples.items()]
 
-    def _row(self, name: str, sample: Sample, now: datetime, at: float) -> Row:
-        seen = self._seen.get(name)
+    def _row(self, subject: Subject, sample: Sample, now: datetime, at: float) -> Row:
+        seen = self._seen.get(subject)
         if seen is None:
             # Holders in the first sample were granted at a time that was not seen.
             seen = _Seen(at, {each.acquisition_id for each in sample.holders})
-            self._seen[name] = seen
+            self._seen[subject] = seen
         self._note_grants(seen, sample, at)
         waits = sorted(waited for _, waited in seen.grants)
         watched = min(at - seen.began, WINDOW)
         holds = [lasted for each in sample.holders if (lasted := age(each.since, now)) is not None]
         return Row(
-            name,
+            subject.name,
             sample.value,
-            sum(each.slots for each in sample.holders),
+            sum(_slots(each, subject.tier) for each in sample.holders),
             len(sample.waiters),
             max(holds, default=None),
             len(seen.grants) / watched if watched > 0 else None,
             percentile(waits, 50),
             percentile(waits, 95),
+            subject.tier,
+            subject.key,
         )
 
     @staticmethod
@@ -99,6 +119,11 @@ class Sampler:
         seen.waiting_since = {
             each.acquisition_id: each.since for each in sample.waiters if each.since is not None
         }
+
+
+def _slots(claimant: Claimant, tier: str | None) -> int:
+    """What it takes of a semaphore, or of a tier."""
+    return claimant.slots if tier is None else claimant.needs.get(tier, 1)
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:

@@ -1,4 +1,4 @@
-"""``slotwise top``: the semaphores, live on a terminal, or once elsewhere."""
+"""``slotwise top``: the semaphores and tiers, live on a terminal, or once elsewhere."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ from slotwise._cli.output import (
     printable,
     rich_table,
 )
-from slotwise._cli.sampling import Row, Sample, Sampler
+from slotwise._cli.sampling import Row, Sample, Sampler, Subject
+from slotwise._cli.tier_view import through, view
+from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
-MOST = 200  # semaphores that are sampled: the fullest
+MOST = 200  # semaphores that are sampled: the fullest; and as many names of tiers
+_TIER_KEYS = 3  # the busiest of each tier
 
 _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
@@ -41,7 +44,7 @@ _COLUMNS = (
 )
 # key -> column, and what to sort by; names from a to z, numbers with the largest first.
 _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
-    "n": (0, lambda row: row.name, False),
+    "n": (0, lambda row: row.title, False),
     "v": (1, lambda row: row.value, True),
     "h": (2, lambda row: row.held, True),
     "w": (3, lambda row: row.waiting, True),
@@ -62,7 +65,7 @@ that column; pressed again, the other way round. q quits.
 'seen/s' and the waits are those of the last minute, as seen from outside: an acquisition
 that came and went between two samples was not seen, so the rate is a lower bound. A wait
 that began and ended between two samples counts as 0, and is shown as '<1 s'.
-Only the 200 fullest semaphores are shown."""
+Only the 200 fullest semaphores are shown, and of tiers each with its three busiest keys."""
 
 
 def _parser() -> Parser:
@@ -93,7 +96,7 @@ def top(given: argparse.Namespace) -> int:
     for error in source.errors:
         print_error("top", error)
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json([_as_dict(row) for row in rows])
     else:
         print_table(_COLUMNS, [_cells(row, every) for row in rows])
     return 0
@@ -112,7 +115,7 @@ class _Source:
         stats, self.errors = self._backend.stats()
         names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
         self._known = {name: self._known[name] for name in names if name in self._known}
-        samples = {}
+        samples: dict[Subject, Sample] = {}
         for name in names:
             try:
                 semaphore = self._known.get(name) or self._backend.find(name)
@@ -121,8 +124,30 @@ class _Source:
             self._known[name] = semaphore
             # Waiters first: one that is granted in between is seen as both, and not as neither.
             waiters = semaphore.waiters_sync()
-            samples[name] = Sample(stats[name].max_slots, semaphore.holders_sync(), waiters)
+            samples[Subject(name)] = Sample(
+                stats[name].max_slots, semaphore.holders_sync(), waiters
+            )
+        found, errors = self._backend.tiers()
+        self.errors += errors
+        fullest = sorted(found, key=lambda name: (-found[name].waiters, -found[name].holders))
+        for name in fullest[:MOST]:
+            samples |= _sample_tiers(found[name])
         return self._sampler.add(samples, datetime.now(UTC))
+
+
+def _sample_tiers(found: FoundTiers) -> dict[Subject, Sample]:
+    """Each tier, or the busiest keys of it."""
+    waiters, holders = found.paths.waiters_sync(), found.paths.holders_sync()
+    samples = {}
+    for tier in view(found).tiers:
+        name = tier.spec.name
+        for counts in tier.keys[:_TIER_KEYS] or (tier.total,):
+            samples[Subject(found.name, name, counts.key)] = Sample(
+                counts.value,
+                through(holders, name, counts.key),
+                through(waiters, name, counts.key),
+            )
+    return samples
 
 
 def _live(source: _Source, every: float) -> None:
@@ -225,10 +250,18 @@ def _keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
+def _as_dict(row: Row) -> dict[str, Any]:
+    """All of it; a semaphore has no tier and no key."""
+    fields = asdict(row)
+    if row.tier is None:
+        del fields["tier"], fields["key"]
+    return fields
+
+
 def _cells(row: Row, every: float) -> list[str]:
     return [
-        row.name,
-        str(row.value),
+        row.title,
+        str(row.value) if row.value else "-",
         str(row.held),
         str(row.waiting),
         duration(row.oldest_hold_seconds),

@@ -63,5 +63,13 @@ def write_value(value: int | Rate) -> str:
     return f"{value.gain}/{value.unit}/{value.burst}/{round(value.per * 1_000_000)}"
 
 
+def read_value(written: str) -> int | Rate:
+    """What `write_value` has written."""
+    if "/" not in written:
+        return int(written)
+    gain, unit, burst, per_us = map(int, written.split("/"))
+    return Rate(gain * per_us // unit, per=per_us / 1_000_000, burst=burst)
+
+
 def write_path(keys: Sequence[str | None]) -> str:
     return ",".join([write_node(tier, key) for tier, key in enumerate(keys)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
 from slotwise._core.closing import Closure
@@ -27,6 +26,7 @@ from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import write_node, write_path, write_value
+from slotwise.redis._path_shape import write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
@@ -86,12 +86,7 @@ class RedisPaths(RedisLimit, PathBackend):
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         # What all objects of a name must agree about.
-        self._shape = ",".join(
-            quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
-            + "*" * tier.keyed
-            + "?" * tier.by_key
-            for tier in self._tiers
-        )
+        self._shape = write_shape(self._tiers)
         self._declared = ",".join(write_value(tier.value) for tier in self._tiers)
         limited = [tier.value for tier in self._tiers if tier.value and isinstance(tier.value, int)]
         # Of rates alone nothing is held.

@@ -35,6 +35,7 @@ OURS = (
     "tiers/heartbeat",
     "tiers/inspect",
     "tiers/inspect_path",
+    "tiers/describe",
     "tiers/kick",
     "tiers/resize",
     "tiers/settle",

@@ -1,0 +1,180 @@
+"""Take a snapshot of tiers, for every command that shows or changes them.
+
+It is made of what a driver has found (`slotwise._core.found_tiers`), in calls of bounded cost.
+How it is printed is the business of the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slotwise._cli.backends import NotFound, open_backend, similar
+from slotwise._cli.flags import UsageError
+from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.results import Claimant
+from slotwise._core.semaphore import Semaphore
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How full a tier is, or one key of it; a value of 0 means no limit."""
+
+    key: str | None
+    value: int
+    held: int
+    waiting: int
+    level: float | None = None  # what is left of a rate, whose value is its burst
+
+    def busyness(self) -> tuple[float, ...]:
+        """Sorts the busiest first: those that are waited for, then the fullest."""
+        taken = self.held if self.level is None else self.value - self.level
+        return (-self.waiting, -taken / self.value if self.value else 0.0, -taken)
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """One tier: all of it, and its keys with the busiest first."""
+
+    spec: TierSpec
+    total: Counts
+    keys: tuple[Counts, ...]
+
+    def rows(self, most: int | None) -> list[Counts]:
+        """The tier itself if it has no keys in use, else at most so many keys, and the rest."""
+        if not self.keys:
+            return [self.total]
+        shown, rest = self.keys[:most], self.keys[len(self.keys[:most]) :]
+        if not rest:
+            return [*shown]
+        held, waiting = sum(each.held for each in rest), sum(each.waiting for each in rest)
+        return [*shown, Counts(f"({len(rest)} more)", self.total.value, held, waiting)]
+
+    def as_dict(self, most: int | None = None) -> dict[str, Any]:
+        counts = asdict(self.total)
+        del counts["key"]
+        keys = [asdict(each) for each in self.keys[:most]] if self.spec.keyed else None
+        return {
+            "name": self.spec.name,
+            "keyed": self.spec.keyed,
+            **counts,
+            "keys_in_use": len(self.keys) if self.spec.keyed else None,
+            "keys": keys,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TiersView:
+    """The tiers of one name at one moment, narrow to wide."""
+
+    found: FoundTiers
+    tiers: tuple[TierView, ...]
+
+    @property
+    def closed(self) -> str:
+        """Why they are closed, or that they are; empty if they are not."""
+        closure = self.found.closure
+        return "" if closure is None else closure.reason or "closed"
+
+    def as_dict(self, most: int | None = None) -> dict[str, Any]:
+        found = self.found
+        return {
+            "name": found.name,
+            "closed": found.closure is not None,
+            "reason": None if found.closure is None else found.closure.reason,
+            "tiers": [tier.as_dict(most) for tier in self.tiers],
+        }
+
+    def only(self, tier: str, key: str | None) -> TiersView:
+        """The same with one tier, or one key of it.
+
+        Raises:
+            NotFound: nobody uses that key.
+        """
+        [view] = [each for each in self.tiers if each.spec.name == tier]
+        if key is not None:
+            keys = tuple(each for each in view.keys if each.key == key)
+            if not keys:
+                near = similar(key, [each.key or "" for each in view.keys])
+                raise NotFound(
+                    f"nobody uses the key {key!r} of {tier!r} of {self.found.name!r}{near}"
+                )
+            view = replace(view, keys=keys)
+        return replace(self, tiers=(view,))
+
+
+def view(found: FoundTiers) -> TiersView:
+    """Take the snapshot; the server looks at thousands of keys at a time."""
+    stats = found.paths.stats_sync() if found.specs else {}
+    return TiersView(found, tuple(_tier(spec, stats[spec.name]) for spec in found.specs))
+
+
+def _tier(spec: TierSpec, stats: TierStats) -> TierView:
+    total = Counts(None, stats.value, stats.active, stats.waiting, stats.level)
+    keys = [_counts(key, each) for key, each in stats.keys.items()]
+    keys.sort(key=lambda each: (*each.busyness(), each.key))
+    return TierView(spec, total, tuple(keys))
+
+
+def _counts(key: str, stats: KeyStats) -> Counts:
+    return Counts(key, stats.value, stats.active, stats.waiting, stats.level)
+
+
+def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:
+    """Those whose path goes through a tier, or one key of it; each goes through every tier."""
+    return [each for each in claimants if key is None or each.keys.get(tier) == key]
+
+
+# ------------------------------------------------------------------------------ flags
+
+
+def add_tiers_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tiers", action="store_true", help="the tiers NAME, where a semaphore has that name too"
+    )
+
+
+def add_tier_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tier", metavar="T", help="one tier of tiers")
+    parser.add_argument("--key", metavar="K", help="one key of a keyed tier")
+
+
+def find(given: argparse.Namespace) -> Semaphore | FoundTiers:
+    """Return the semaphore or the tiers that the flags name.
+
+    Raises:
+        NotFound: there is no such name.
+    """
+    flags = vars(given)
+    only_tiers = flags.get("tiers") or flags.get("tier") is not None or flags.get("key") is not None
+    return open_backend(given.url).find_either(given.name, only_tiers=bool(only_tiers))
+
+
+def chosen_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec | None:
+    """The tier that ``--tier`` names, or that ``--key`` alone can mean; None without both.
+
+    Raises:
+        NotFound: there is no such tier, or it has no keys.
+        UsageError: ``--key`` could be that of several tiers.
+    """
+    names = [spec.name for spec in found.specs]
+    keyed = [spec for spec in found.specs if spec.keyed]
+    if given.tier is None:
+        if given.key is None:
+            return None
+        if len(keyed) > 1:
+            those = " and ".join(spec.name for spec in keyed)
+            raise UsageError(f"--key needs --tier: of {found.name!r}, {those} have keys")
+        if not keyed:
+            raise NotFound(f"no tier of {found.name!r} has keys: {', '.join(names)}")
+        return keyed[0]
+    for spec in found.specs:
+        if spec.name == given.tier:
+            if given.key is not None and not spec.keyed:
+                raise NotFound(f"tier {given.tier!r} of {found.name!r} has no keys")
+            return spec
+    listed = f"; there are: {', '.join(names)}" if names else ""
+    raise NotFound(f"{found.name!r} has no tier {given.tier!r}{listed}")

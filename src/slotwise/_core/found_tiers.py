@@ -1,0 +1,33 @@
+"""FoundTiers: tiers that were found by their name, by somebody who has not made them.
+
+Each driver whose tiers are shared by processes finds them; the command line shows and changes
+them by nothing but this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotwise._core.closing import Closure
+from slotwise._core.paths import PathBackend, TierSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTiers:
+    """Tiers as they were declared, how many hold and wait, and what to inspect and change them by.
+
+    ``specs`` is empty where the tiers were closed before anybody used them. The function of a tier
+    whose keys have their own values is not known, so ``paths`` must not be asked for a slot.
+    """
+
+    name: str
+    specs: tuple[TierSpec, ...]
+    paths: PathBackend
+    holders: int
+    waiters: int
+    closure: Closure | None = None
+    drained: bool = False  # whether a rate is not full, or can still be settled
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.holders or self.waiters or self.drained)

@@ -1,0 +1,43 @@
+"""How the tiers of an object are written on the server: their names, and what they were made with.
+
+All objects of a name must agree about that, and whoever knows only the name reads it. Nothing
+here talks to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote, unquote_to_bytes
+
+from slotwise._core.paths import TierSpec
+from slotwise.redis._path_keys import read_value
+
+_KEYED, _BY_KEY = "*", "?"
+
+
+def write_shape(tiers: Sequence[TierSpec]) -> str:
+    """The names of the tiers, narrow to wide, and whether they have keys, with their own values."""
+    return ",".join(
+        quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
+        + _KEYED * tier.keyed
+        + _BY_KEY * tier.by_key
+        for tier in tiers
+    )
+
+
+def read_shape(shape: str, declared: str) -> tuple[TierSpec, ...]:
+    """The tiers of a shape and the values they were declared with; none of an empty shape.
+
+    Raises:
+        ValueError: none of our code wrote that.
+    """
+    if not shape:
+        return ()
+    pairs = zip(shape.split(","), declared.split(","), strict=True)
+    return tuple(_read_tier(written, value) for written, value in pairs)
+
+
+def _read_tier(written: str, value: str) -> TierSpec:
+    name = unquote_to_bytes(written.rstrip(_KEYED + _BY_KEY)).decode("utf-8", "surrogatepass")
+    marks = written[len(written.rstrip(_KEYED + _BY_KEY)) :]
+    return TierSpec(name, read_value(value), _KEYED in marks, by_key=_BY_KEY in marks)

@@ -1,0 +1,81 @@
+"""Find names on a server by its keys, in steps of SCAN."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from slotwise.redis._call_limits import CallLimits
+    from slotwise.redis._config import RedisConfig
+    from slotwise.redis._endpoint import Address
+    from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._shared_client import SharedClient
+
+_KEYS_A_STEP = 500  # looked at; the server serves nobody else meanwhile
+
+
+class KeyKind(NamedTuple):
+    """Keys to look for: ``namespace:prefix:name`` of a type of Redis."""
+
+    prefix: str
+    type: str
+    closed_only: bool = False  # of the states, those that say that the name is closed
+
+
+async def scan_names(
+    shared: SharedClient, config: RedisConfig, kinds: Sequence[KeyKind]
+) -> tuple[list[str], list[bytes]]:
+    """The names that have a key of these kinds; and those of them that are not in UTF-8."""
+    names: dict[str, None] = {}
+    unnamed: dict[bytes, None] = {}
+    scans = [
+        _scan_one(shared, config, kind, address)
+        for address in await shared.client().primaries()
+        for kind in kinds
+    ]
+    # All at once: each takes as many replies as the whole key space has pages.
+    for written in itertools.chain(*await asyncio.gather(*scans)):
+        try:
+            names[written.decode()] = None
+        except UnicodeDecodeError:
+            unnamed[written] = None
+    return list(names), list(unnamed)
+
+
+async def _scan_one(
+    shared: SharedClient, config: RedisConfig, kind: KeyKind, address: Address | None
+) -> list[bytes]:
+    """The names in the keys of one kind on one node."""
+    client = shared.client()
+    prefix = f"{config.namespace}:{kind.prefix}:"
+    pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
+    found: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, keys = await client.command(
+            *("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_A_STEP, "TYPE", kind.type),
+            address=address,
+            limits=config.limits,
+        )
+        if kind.closed_only:
+            keys = await _closed_of(client, keys, address, config.limits)
+        for key in keys:
+            written = key.removeprefix(prefix.encode())
+            found.append(written[1:-1] if shared.cluster is not None else written)
+        if cursor == b"0":
+            return found
+
+
+async def _closed_of(
+    client: LoopClient, keys: list[bytes], address: Address | None, limits: CallLimits
+) -> list[bytes]:
+    """Those of the states that say that the name is closed."""
+    asked = (
+        client.command("HEXISTS", key, ".closed", address=address, limits=limits) for key in keys
+    )
+    # One that moved to another node meanwhile is asked for there.
+    replies = await asyncio.gather(*asked, return_exceptions=True)
+    return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]

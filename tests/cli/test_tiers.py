@@ -1,0 +1,303 @@
+"""The commands and tiers on a server, which they know by nothing but the server's state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli._shell import HANG, Shell, line_of
+
+from slotwise import Rate, Tier, Tiers
+
+HOSTILE = "evil \x1b[31m,;*?:%{}\n'\"$(touch x) é"
+
+
+@contextmanager
+def program(shell: Shell, *tenants: str, name: str = "api") -> Iterator[subprocess.Popen[str]]:
+    """A program in a process of its own; yielded when all it asks for is held or waited for."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tests.cli._tiers_program", shell.url, name, *tenants],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        until_line(started, "ready")
+        yield started
+    finally:
+        started.kill()
+        started.communicate(timeout=HANG)
+
+
+def until_line(process: subprocess.Popen[str], wanted: str) -> None:
+    while line_of(process) != f"{wanted}\n":
+        pass
+
+
+@contextmanager
+def tiers_here(shell: Shell, *tiers: Tier, name: str = "api") -> Iterator[Tiers]:
+    made = Tiers(*tiers, name=name, url=shell.url)
+    try:
+        yield made
+    finally:
+        made.close_sync()
+
+
+def refused(shell: Shell, *words: object, code: int = 1) -> str:
+    ran = shell.here(*words)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (code, "", 1), ran
+    return ran.stderr
+
+
+# ------------------------------------------------------------------------- ls, show, top
+
+
+def test_ls_lists_each_tier_with_its_busiest_keys(redis_shell: Shell):
+    redis_shell.occupy("backup")
+    with program(redis_shell, "calm", "acme", "acme", "acme"):
+        listed = redis_shell.here("ls").stdout.splitlines()
+        assert listed == [
+            "NAME    TIER    KEY   VALUE  HELD  WAITING",
+            "api     tenant  acme      2     2        1",
+            "api     tenant  calm      2     1        0",
+            "api     all               3     3        1",
+            "backup                    1     1        0",
+        ]
+        listed = redis_shell.here("ls", "--keys", 1).stdout.splitlines()
+        assert listed[2] == "api     tenant  (1 more)      2     1        0"
+        backup, api = redis_shell.json("ls", "--keys", 1)
+        assert (backup["name"], "tiers" in backup) == ("backup", False)
+        tenant, wide = api.pop("tiers")
+        expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
+        assert api == {**expected, "closed": False, "reason": None}
+        counts = {"value": 2, "held": 2, "waiting": 1, "level": None}
+        assert tenant == {
+            "name": "tenant",
+            "keyed": True,
+            **counts,
+            "held": 3,
+            "keys_in_use": 2,
+            "keys": [{"key": "acme", **counts}],
+        }
+        assert (wide["name"], wide["value"], wide["keys"]) == ("all", 3, None)
+
+
+def test_a_rate_is_listed_while_it_is_not_full_with_what_is_left(redis_shell: Shell):
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=100))
+    with tiers_here(redis_shell, Tier("all", 2), rate) as tiers:
+        assert redis_shell.json("ls") == []
+        tiers.release_sync(tiers.acquire_sync(tokens=40))
+        titles, wide, tokens = redis_shell.here("ls", "--used").stdout.splitlines()
+        assert titles.split() == ["NAME", "TIER", "KEY", "VALUE", "HELD", "WAITING", "LEFT"]
+        assert wide.split() == ["api", "all", "2", "0", "0"]
+        assert tokens.split()[:5] == ["api", "tokens", "100", "0", "0"]
+        level = redis_shell.json("show", "api")["tiers"][1]["level"]
+        assert 60 <= level < 61
+        told = refused(redis_shell, "resize", "api", 3, "--tier", "tokens", code=2)
+        assert "is a rate (10 per 3600 s, burst 100)" in told
+
+
+def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(redis_shell: Shell):
+    with program(redis_shell, "calm", "acme", "acme", "acme", "late") as started:
+        found = redis_shell.json("show", "api")
+        assert [*found] == ["name", "closed", "reason", "tiers", "holders", "waiters"]
+        assert [each["keys"]["tenant"] for each in found["holders"]] == ["calm", "acme", "acme"]
+        assert [(each["keys"]["tenant"], each["lacks"]) for each in found["waiters"]] == [
+            ("acme", "tenant"),
+            ("late", "all"),
+        ]
+        assert {each["pid"] for each in found["waiters"]} == {started.pid}
+        assert found["waiters"][0]["label"] == "job of acme"
+        shown = redis_shell.here("show", "api").stdout.splitlines()
+        assert shown[0] == "api: 3 holding, 2 waiting"
+        assert shown[1].split() == ["TIER", "KEY", "VALUE", "HELD", "WAITING"]
+        titles = shown[shown.index("") + 1].split()
+        assert titles == ["STATE", "FOR", "SLOTS", "KEYS", "LACKS", "HOST", "PID", "LABEL", "ID"]
+        assert "tenant=late  all" in shown[-1]
+        late = redis_shell.json("show", "api", "--tier", "tenant", "--key", "late")
+        assert [each["keys"][0]["key"] for each in late["tiers"]] == ["late"]
+        assert (late["holders"], len(late["waiters"])) == ([], 1)
+        assert redis_shell.json("show", "api", "--key", "late") == late, "one tier has keys"
+        [only] = redis_shell.json("show", "api", "--tier", "all")["tiers"]
+        assert (only["name"], only["held"]) == ("all", 3)
+
+
+def test_top_shows_tiers_and_their_busiest_keys(redis_shell: Shell):
+    with program(redis_shell, "acme", "acme", "acme"):
+        rows = redis_shell.json("top", "--every", "0.1s")
+        assert [(row["name"], row["tier"], row["key"]) for row in rows] == [
+            ("api", "all", None),
+            ("api", "tenant", "acme"),
+        ]
+        assert [(row["value"], row["held"], row["waiting"]) for row in rows] == [
+            (3, 2, 1),
+            (2, 2, 1),
+        ]
+        printed = redis_shell.here("top", "--every", "0.1s").stdout.splitlines()
+        assert printed[1].startswith("api all ")
+        assert printed[2].startswith("api tenant=acme ")
+
+
+# ------------------------------------------------------------------ resize, kick, close
+
+
+def test_resize_of_a_tier_or_of_a_key_lets_those_in_who_wait(redis_shell: Shell):
+    with program(redis_shell, "acme", "acme", "acme", "other", "other") as started:
+        ran = redis_shell.here("resize", "api", 9, "--tier", "all")
+        assert (ran.returncode, ran.stdout) == (0, "all of 'api' has 9 slots now, 3 before\n")
+        until_line(started, "held other")
+        ran = redis_shell.here("resize", "api", 4, "--tier", "tenant", "--key", "acme")
+        assert ran.stdout == "tenant 'acme' of 'api' has 4 slots now, 2 before\n"
+        until_line(started, "held acme")
+        ran = redis_shell.here("resize", "api", 0, "--tier", "tenant")
+        assert ran.stdout == "each tenant of 'api' has no limit now, 2 before\n"
+        keys = redis_shell.json("show", "api", "--tier", "tenant")["tiers"][0]["keys"]
+        assert {each["key"]: each["value"] for each in keys} == {"acme": 4, "other": 0}
+
+
+def test_a_tier_whose_keys_have_their_own_values_is_resized_by_key(redis_shell: Shell):
+    plans = {"free": 1, "paid": 5}
+    with tiers_here(redis_shell, Tier("tenant", plans.__getitem__, keyed=True)) as tiers:
+        held = [tiers.acquire_sync(tenant=tenant) for tenant in plans]
+        assert "--key says which" in refused(
+            redis_shell, "resize", "api", 3, "--tier", "tenant", code=2
+        )
+        ran = redis_shell.here("resize", "api", 3, "--tier", "tenant", "--key", "free")
+        assert ran.stdout == "tenant 'free' of 'api' has 3 slots now, 1 before\n"
+        held.append(tiers.acquire_sync(tenant="free", timeout=HANG))
+        for each in held:
+            tiers.release_sync(each)
+
+
+def test_kick_ends_an_acquisition_of_tiers_in_another_process(redis_shell: Shell):
+    with program(redis_shell, "acme", "acme", "acme") as started:
+        found = redis_shell.json("show", "api")
+        [waits], holder = found["waiters"], found["holders"][0]
+        assert "is a waiter of 'api'" in refused(redis_shell, "kick", waits["id"], "--yes")
+        ran = redis_shell.here("kick", holder["id"], "--yes")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert "'job of acme', which has held 1 slot of 'api' tenant='acme' for" in ran.stdout
+        until_line(started, "lost acme: it was kicked")
+        found = redis_shell.json("show", "api")
+        assert waits["id"] in [each["id"] for each in found["holders"]]
+        assert holder["id"] not in [each["id"] for each in found["holders"]]
+
+
+def test_close_rejects_waiters_of_tiers_until_open(redis_shell: Shell):
+    with program(redis_shell, "acme", "acme", "acme") as started:
+        ran = redis_shell.here("close", "api", "--reason", "freeze", "--yes")
+        assert ran.stdout.splitlines() == [
+            "'api' is closed: rejected 1 waiter, 2 acquisitions still held",
+            "'slotwise open api' undoes it",
+        ]
+        until_line(started, "rejected acme: freeze")
+        assert redis_shell.here("show", "api").stdout.startswith(
+            "api: 2 holding, 0 waiting, closed: freeze\n"
+        )
+        assert redis_shell.here("ls").stdout.splitlines()[1].endswith("freeze")
+        [listed] = redis_shell.json("ls")
+        assert (listed["closed"], listed["reason"]) == (True, "freeze")
+        ran = redis_shell.here("open", "api")
+        assert (ran.returncode, ran.stdout) == (0, "'api' is open\n")
+        assert redis_shell.here("open", "api").stdout == "'api' is open, and was not closed\n"
+        assert redis_shell.json("show", "api")["closed"] is False
+
+
+def test_tiers_that_were_closed_before_anybody_used_them_can_be_opened(redis_shell: Shell):
+    with tiers_here(redis_shell, Tier("all", 1)) as tiers:
+        tiers.close_everywhere_sync("not yet")
+        assert redis_shell.here("ls").stdout.splitlines()[1].split()[0] == "api"
+        assert redis_shell.json("show", "api")["tiers"] == []
+        assert redis_shell.here("open", "api").returncode == 0
+        tiers.release_sync(tiers.acquire_sync(timeout=0))
+
+
+# -------------------------------------------------------------------------------- errors
+
+
+def test_what_is_not_there_is_one_line_that_helps(redis_shell: Shell):
+    redis_shell.occupy("backup")
+    with program(redis_shell, "acme"):
+        assert "did you mean 'api'?" in refused(redis_shell, "show", "apy")
+        for words in (["show", "api"], ["resize", "api", 2]):
+            told = refused(redis_shell, *words, "--tier", "tenat")
+            assert "'api' has no tier 'tenat'; there are: tenant, all" in told
+            assert "'all' of 'api' has no keys" in refused(
+                redis_shell, *words, "--tier", "all", "--key", "x"
+            )
+        assert "did you mean 'acme'?" in refused(redis_shell, "show", "api", "--key", "acne")
+        assert "--tier says which" in refused(redis_shell, "resize", "api", 2, code=2)
+        assert "'backup' is a semaphore" in refused(redis_shell, "show", "backup", "--tier", "all")
+        assert "'backup' is a semaphore" in refused(redis_shell, "close", "backup", "--tiers", "-y")
+        told = refused(redis_shell, "resize", "api", -1, "--tier", "all", code=2)
+        assert "N must be at least 1, not -1" in told
+
+
+def test_a_semaphore_and_tiers_may_have_the_same_name(redis_shell: Shell):
+    redis_shell.occupy("api", limit=7)
+    with program(redis_shell, "acme"):
+        assert redis_shell.json("show", "api")["value"] == 7
+        assert [each["name"] for each in redis_shell.json("show", "api", "--tiers")["tiers"]] == [
+            *("tenant", "all")
+        ]
+        assert len(redis_shell.json("ls")) == 2
+        ran = redis_shell.here("close", "api", "--tiers", "--yes")
+        assert ran.stdout.splitlines()[1] == "'slotwise open api --tiers' undoes it"
+        assert redis_shell.json("show", "api")["closed"] is False
+
+
+def test_hostile_names_and_keys_are_shown_escaped_and_found(redis_shell: Shell):
+    with program(redis_shell, HOSTILE, name=HOSTILE):
+        for words in (["ls"], ["show", HOSTILE], ["show", HOSTILE, "--key", HOSTILE]):
+            ran = redis_shell.here(*words)
+            assert ran.returncode == 0
+            assert "\x1b" not in ran.stdout
+            assert r"evil \x1b[31m,;*?:%{}\n'" in ran.stdout
+        [listed] = redis_shell.json("ls")
+        assert listed["name"] == listed["tiers"][0]["keys"][0]["key"] == HOSTILE
+        ran = redis_shell.here("resize", HOSTILE, 5, "--tier", "tenant", "--key", HOSTILE)
+        assert ran.returncode == 0
+        assert redis_shell.json("ls")[0]["tiers"][0]["keys"][0]["value"] == 5
+
+
+def test_records_that_slotwise_did_not_write_hide_no_other_tiers(redis_shell: Shell, server: Any):
+    with program(redis_shell, "acme"), server.client() as client:
+        client.hset("adv-sem:tiers_state:bad", mapping={".shape": "a,b", ".declared": "1"})
+        client.zadd("adv-sem:tiers_holders:bad", {"x": 9e12})
+        ran = redis_shell.here("ls")
+        assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+        assert "'bad' can't be read" in ran.stderr
+        assert ran.stdout.splitlines()[1].startswith("api ")
+
+
+def test_names_tiers_and_keys_are_completed(redis_shell: Shell):
+    with program(redis_shell, "acme"):
+
+        def offered(line: str) -> list[str]:
+            return redis_shell.here("__complete", "bash", line, line.split(" ")[-1]).stdout.split()
+
+        assert offered("slotwise show a") == ["api"]
+        assert offered("slotwise show api --tier ") == ["tenant", "all"]
+        assert offered("slotwise resize api 3 --tier tenant --key a") == ["acme"]
+        assert offered("slotwise show nothing --tier ") == []
+
+
+@pytest.mark.parametrize("keys", [12_000])
+def test_very_many_keys_are_counted_in_pages(redis_shell: Shell, server: Any, keys: int):
+    """Written straight to the server: acquiring so many would take a minute."""
+    with program(redis_shell, "acme"), server.client() as client:
+        nodes = {f"0:k{number}": "0 0 7 - 0" for number in range(keys)}
+        client.hset("adv-sem:tiers_state:api", mapping=nodes)
+        client.config_resetstat()
+        [listed] = redis_shell.json("ls", "--keys", 2)
+        tenant = listed["tiers"][0]
+        assert tenant["keys_in_use"] == keys + 1
+        assert [each["key"] for each in tenant["keys"]] == ["acme", "k0"]
+        calls = client.info("commandstats")["cmdstat_hscan"]["calls"]
+        assert calls >= 3, "several steps, between which the server serves others"
