@@ -128,6 +128,29 @@ def look_until():
     return until
 
 
+async def test_a_holder_whose_ttl_ends_keeps_what_it_took_of_a_rate(make, look_until):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1), ttl=0.1)
+    acquired = await limits.acquire(tokens=3)
+    await look_until(lambda: _is_free(limits))
+    assert acquired.lost.is_set()
+    assert await level(limits, "tokens") == 2
+
+
+async def _is_free(limits):
+    return (await limits.stats())["all"].active == 0
+
+
+async def test_idle_keys_of_a_tier_that_uses_anothers_key_are_forgotten_too(make):
+    limits = make(
+        Tier("tenant", 1, keyed=True), Tier("tokens", rate=SLOW, keyed="tenant"), max_idle_keys=3
+    )
+    for n in range(8):
+        async with limits.cm(tenant=f"t{n}"):
+            pass
+    assert len(limits._backend._idle.keys(0)) <= 3
+    assert len(limits._backend._idle.keys(1)) <= 3
+
+
 async def test_a_bucket_that_is_not_full_is_in_use(make):
     limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
     async with limits.cm(tokens=2):

@@ -110,6 +110,7 @@ class RedisAcquisition(AcquisitionResult):
         "record",
         "requested_at",
         "round_trip",
+        "seen",
         "settling",
         "shared",
         "since",
@@ -143,6 +144,7 @@ class RedisAcquisition(AcquisitionResult):
         self.slots = slots
         self.label = label
         self.path = path  # empty for a semaphore
+        self.seen = False  # whether somebody was told of the grant
         self.settling: Settling | None = None  # what was settled in this tick
         self.needs = needs  # of a path; None for one slot of each tier
         self.written_path = ""  # as the scripts have it
@@ -372,8 +374,8 @@ class RedisAcquisition(AcquisitionResult):
 
     def send_release(self, client: LoopClient) -> asyncio.Future[Released]:
         """Release it, or take it out of the queue, over any connection; counts who is there."""
-        # Nobody has seen a grant: what was taken of rates goes back.
-        unseen = "~" if self.limit._rates else ""
+        # If nobody has seen a grant, what was taken of rates goes back.
+        unseen = "~" if self.limit._rates and not self.seen else ""
         return send_release(
             *(self.shared, self.record, client, unseen + self._acquisition_id),
             *(self.interval, self.limit._limits),

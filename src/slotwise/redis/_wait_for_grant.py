@@ -110,6 +110,7 @@ async def wait_for_grant(
         acquisition.shared.forget_closed_loops()
         raise
     else:
+        acquisition.seen = True
         _log.acquired(acquisition)
     finally:
         if deadline is not None:

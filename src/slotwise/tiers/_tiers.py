@@ -475,7 +475,7 @@ class Tiers(SameWhenCopied):
     def _bound_idle(self) -> None:
         """Where the backend does not do it by itself, forget keys beyond the bound."""
         if not isinstance(self._backend, MemoryPaths):
-            for name in self._keyed:
+            for name in (*self._keyed, *self._key_of):
                 self._backend.forget_idle_sync(name, float("inf"), self._max_idle_keys)
 
     # ----------------------------------------------- inspecting, controlling
