@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._keys import Keys
+from slotwise.redis._semaphore_dialect import SEMAPHORE
+from slotwise.redis._shared_client import NameRecord
 
 
 def deadline_of(client: redis.Redis, acquisition_id: str) -> float:
@@ -136,3 +140,40 @@ async def test_thousands_of_heartbeats_are_two_calls(
     await asyncio.gather(*waiting)
     assert order == list(range(3000))
     assert_nothing_left(client)
+
+
+async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_gets_more_time() -> (
+    None
+):
+    """A slow server would never get to answer, if each had only what the one before has left."""
+    reply = asyncio.get_running_loop().create_future()
+    silences = iter((0.0, 0.1, 0.21, 0.0, 0.21, 0.3, 0.41))  # two connections, each from 0
+    seen: list[float] = []
+    given_up_after: list[float] = []
+
+    class SlowClient:
+        def run(self, *_: object) -> asyncio.Future[Any]:
+            return reply
+
+        def silence(self, _: object) -> float:
+            seen.append(next(silences, 0.0))
+            if len(seen) == 8:
+                reply.set_result("answered")
+            return seen[-1]
+
+        def drop_connection(self, _: object) -> None:
+            given_up_after.append(seen[-1])
+
+    client = SlowClient()
+    shared: Any = SimpleNamespace(
+        client=lambda: client,
+        cluster=None,
+        holders={},
+        waiters={},
+        settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
+    )
+    sender = HeartbeatSender(shared, print, print, print)
+    record = NameRecord(SEMAPHORE, Keys("adv-sem", "s"))
+    sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
+    assert await asyncio.wait_for(sending, 30) == "answered"
+    assert given_up_after == [0.21, 0.41]

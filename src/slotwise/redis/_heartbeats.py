@@ -30,8 +30,8 @@ _COST_OF_A_NAME = 80
 _SPREAD = 0.5
 # Pauses shorter than this are not worth it; and how often to check whether it became urgent.
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
-# A live server may take this long to answer.
-_LEAST_REPLY_TIMEOUT = 0.05
+# A live server may take this long to answer, also on a busy machine.
+_LEAST_REPLY_TIMEOUT = 0.2
 
 # Names whose time is up within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
@@ -222,10 +222,17 @@ class HeartbeatSender:
         record = batch[0][0]
         client, slot = self._shared.client(), record.keys.slot
         reply = client.run(record.dialect.heartbeat, keys, args, slot)
+        patience = self._reply_timeout(batch, time.monotonic())
         while not reply.done():
-            await asyncio.wait([reply], timeout=self._reply_timeout(batch, time.monotonic()))
-            if not reply.done():
+            # Of the connection that it travels by: time that it took to open one is no silence.
+            silence = client.silence(slot)
+            if silence < patience:
+                await asyncio.wait([reply], timeout=patience - silence)
+            else:
                 client.drop_connection(slot)
+                # If the next one is silent too, the server is slow rather than gone, and would
+                # have to read everything anew.
+                patience *= 2
         return reply.result()
 
     def _reply_timeout(self, batch: Batch, now: float) -> float:

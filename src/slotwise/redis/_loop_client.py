@@ -120,6 +120,11 @@ class LoopClient:
         reconnector = None if address is None else self._reconnectors.get(address)
         return None if reconnector is None else reconnector.connection
 
+    def silence(self, slot: int | None) -> float:
+        """For how many seconds replies are due on the connection that a call travels by."""
+        connection = self.connection_for(slot)
+        return 0.0 if connection is None else connection.silence()
+
     def drop_connection(self, slot: int | None) -> None:
         """Give up the connection that a call travels by; what it owes is asked over a new one."""
         connection = self.connection_for(slot)

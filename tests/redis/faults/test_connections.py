@@ -226,8 +226,10 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
         connection = semaphore._shared.client().connection_for(None)
         assert connection is not None
         proxy.freeze()
+        assert connection.silence() == 0, "nothing is due"
         asking = asyncio.create_task(semaphore.acquire())
         await until(lambda: connection.silent_at < math.inf, "silence that is noticed")
+        assert connection.silence() > 0.1
         proxy.thaw()
         assert await semaphore.release(await asyncio.wait_for(asking, 30))
         assert semaphore._shared.client().connection_for(None) is connection, (

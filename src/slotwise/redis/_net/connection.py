@@ -426,6 +426,16 @@ class Connection:
         self._answered_before = self._answered
         self._check_again()
 
+    def silence(self) -> float:
+        """Return for how many seconds replies have been due, and none has arrived.
+
+        It may be up to `_SILENCE` longer on a connection that was in use all the time.
+        """
+        has_answered = self._answered != self._answered_before
+        if self._watch is None or not self._pending or has_answered:
+            return 0.0
+        return time.monotonic() - self._silent_since
+
     def _check_again(self) -> None:
         """Check again when the first reply is overdue, and at least every `_SILENCE` seconds."""
         now = time.monotonic()
