@@ -37,7 +37,7 @@ def test_a_server_that_is_fit(redis_shell: Shell, server: Server):
     assert code == 0
     assert [*found] == [
         *("server", "version", "role", "eviction", "round trip", "clock", "scripts", "leftovers"),
-        "a slot",
+        *("tiers", "a slot"),
     ]
     assert {check["state"] for check in found.values()} == {"ok"}
     ran = redis_shell.here("doctor")
@@ -161,7 +161,9 @@ def test_a_directory_that_is_fit(shell: Shell):
     shell.occupy()
     code, found = examine(shell)
     assert code == 0
-    assert [*found] == ["directory", "locks", "space", "semaphores", "leftovers", "a slot"]
+    assert [*found] == [
+        *("directory", "locks", "space", "semaphores", "tiers", "leftovers", "a slot")
+    ]
     assert {check["state"] for check in found.values()} == {"ok"}
     assert [each["name"] for each in shell.json("ls")] == ["api"]  # the doctor leaves nothing
 

@@ -1,4 +1,4 @@
-"""The commands and tiers on a server, which they know by nothing but the server's state."""
+"""The commands and tiers, which they know by nothing but the state on a server or in a file."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def refused(shell: Shell, *words: object, code: int = 1) -> str:
 # ------------------------------------------------------------------------- ls, show, top
 
 
-def test_ls_lists_each_tier_with_its_busiest_keys(redis_shell: Shell):
-    redis_shell.occupy("backup")
-    with program(redis_shell, "calm", "acme", "acme", "acme"):
-        listed = redis_shell.here("ls").stdout.splitlines()
+def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
+    any_shell.occupy("backup")
+    with program(any_shell, "calm", "acme", "acme", "acme"):
+        listed = any_shell.here("ls").stdout.splitlines()
         assert listed == [
             "NAME    TIER    KEY   VALUE  HELD  WAITING",
             "api     tenant  acme      2     2        1",
@@ -69,9 +69,9 @@ def test_ls_lists_each_tier_with_its_busiest_keys(redis_shell: Shell):
             "api     all               3     3        1",
             "backup                    1     1        0",
         ]
-        listed = redis_shell.here("ls", "--keys", 1).stdout.splitlines()
+        listed = any_shell.here("ls", "--keys", 1).stdout.splitlines()
         assert listed[2] == "api     tenant  (1 more)      2     1        0"
-        backup, api = redis_shell.json("ls", "--keys", 1)
+        backup, api = any_shell.json("ls", "--keys", 1)
         assert (backup["name"], "tiers" in backup) == ("backup", False)
         tenant, wide = api.pop("tiers")
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
@@ -103,9 +103,9 @@ def test_a_rate_is_listed_while_it_is_not_full_with_what_is_left(redis_shell: Sh
         assert "is a rate (10 per 3600 s, burst 100)" in told
 
 
-def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(redis_shell: Shell):
-    with program(redis_shell, "calm", "acme", "acme", "acme", "late") as started:
-        found = redis_shell.json("show", "api")
+def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(any_shell: Shell):
+    with program(any_shell, "calm", "acme", "acme", "acme", "late") as started:
+        found = any_shell.json("show", "api")
         assert [*found] == ["name", "closed", "reason", "tiers", "holders", "waiters"]
         assert [each["keys"]["tenant"] for each in found["holders"]] == ["calm", "acme", "acme"]
         assert [(each["keys"]["tenant"], each["lacks"]) for each in found["waiters"]] == [
@@ -114,17 +114,17 @@ def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(redis_shell: Sh
         ]
         assert {each["pid"] for each in found["waiters"]} == {started.pid}
         assert found["waiters"][0]["label"] == "job of acme"
-        shown = redis_shell.here("show", "api").stdout.splitlines()
+        shown = any_shell.here("show", "api").stdout.splitlines()
         assert shown[0] == "api: 3 holding, 2 waiting"
         assert shown[1].split() == ["TIER", "KEY", "VALUE", "HELD", "WAITING"]
         titles = shown[shown.index("") + 1].split()
         assert titles == ["STATE", "FOR", "SLOTS", "KEYS", "LACKS", "HOST", "PID", "LABEL", "ID"]
         assert "tenant=late  all" in shown[-1]
-        late = redis_shell.json("show", "api", "--tier", "tenant", "--key", "late")
+        late = any_shell.json("show", "api", "--tier", "tenant", "--key", "late")
         assert [each["keys"][0]["key"] for each in late["tiers"]] == ["late"]
         assert (late["holders"], len(late["waiters"])) == ([], 1)
-        assert redis_shell.json("show", "api", "--key", "late") == late, "one tier has keys"
-        [only] = redis_shell.json("show", "api", "--tier", "all")["tiers"]
+        assert any_shell.json("show", "api", "--key", "late") == late, "one tier has keys"
+        [only] = any_shell.json("show", "api", "--tier", "all")["tiers"]
         assert (only["name"], only["held"]) == ("all", 3)
 
 
@@ -147,17 +147,17 @@ def test_top_shows_tiers_and_their_busiest_keys(redis_shell: Shell):
 # ------------------------------------------------------------------ resize, kick, close
 
 
-def test_resize_of_a_tier_or_of_a_key_lets_those_in_who_wait(redis_shell: Shell):
-    with program(redis_shell, "acme", "acme", "acme", "other", "other") as started:
-        ran = redis_shell.here("resize", "api", 9, "--tier", "all")
+def test_resize_of_a_tier_or_of_a_key_lets_those_in_who_wait(any_shell: Shell):
+    with program(any_shell, "acme", "acme", "acme", "other", "other") as started:
+        ran = any_shell.here("resize", "api", 9, "--tier", "all")
         assert (ran.returncode, ran.stdout) == (0, "all of 'api' has 9 slots now, 3 before\n")
         until_line(started, "held other")
-        ran = redis_shell.here("resize", "api", 4, "--tier", "tenant", "--key", "acme")
+        ran = any_shell.here("resize", "api", 4, "--tier", "tenant", "--key", "acme")
         assert ran.stdout == "tenant 'acme' of 'api' has 4 slots now, 2 before\n"
         until_line(started, "held acme")
-        ran = redis_shell.here("resize", "api", 0, "--tier", "tenant")
+        ran = any_shell.here("resize", "api", 0, "--tier", "tenant")
         assert ran.stdout == "each tenant of 'api' has no limit now, 2 before\n"
-        keys = redis_shell.json("show", "api", "--tier", "tenant")["tiers"][0]["keys"]
+        keys = any_shell.json("show", "api", "--tier", "tenant")["tiers"][0]["keys"]
         assert {each["key"]: each["value"] for each in keys} == {"acme": 4, "other": 0}
 
 
@@ -175,38 +175,38 @@ def test_a_tier_whose_keys_have_their_own_values_is_resized_by_key(redis_shell: 
             tiers.release_sync(each)
 
 
-def test_kick_ends_an_acquisition_of_tiers_in_another_process(redis_shell: Shell):
-    with program(redis_shell, "acme", "acme", "acme") as started:
-        found = redis_shell.json("show", "api")
+def test_kick_ends_an_acquisition_of_tiers_in_another_process(any_shell: Shell):
+    with program(any_shell, "acme", "acme", "acme") as started:
+        found = any_shell.json("show", "api")
         [waits], holder = found["waiters"], found["holders"][0]
-        assert "is a waiter of 'api'" in refused(redis_shell, "kick", waits["id"], "--yes")
-        ran = redis_shell.here("kick", holder["id"], "--yes")
+        assert "is a waiter of 'api'" in refused(any_shell, "kick", waits["id"], "--yes")
+        ran = any_shell.here("kick", holder["id"], "--yes")
         assert (ran.returncode, ran.stderr) == (0, "")
         assert "'job of acme', which has held 1 slot of 'api' tenant='acme' for" in ran.stdout
         until_line(started, "lost acme: it was kicked")
-        found = redis_shell.json("show", "api")
+        found = any_shell.json("show", "api")
         assert waits["id"] in [each["id"] for each in found["holders"]]
         assert holder["id"] not in [each["id"] for each in found["holders"]]
 
 
-def test_close_rejects_waiters_of_tiers_until_open(redis_shell: Shell):
-    with program(redis_shell, "acme", "acme", "acme") as started:
-        ran = redis_shell.here("close", "api", "--reason", "freeze", "--yes")
+def test_close_rejects_waiters_of_tiers_until_open(any_shell: Shell):
+    with program(any_shell, "acme", "acme", "acme") as started:
+        ran = any_shell.here("close", "api", "--reason", "freeze", "--yes")
         assert ran.stdout.splitlines() == [
             "'api' is closed: rejected 1 waiter, 2 acquisitions still held",
             "'slotwise open api' undoes it",
         ]
         until_line(started, "rejected acme: freeze")
-        assert redis_shell.here("show", "api").stdout.startswith(
+        assert any_shell.here("show", "api").stdout.startswith(
             "api: 2 holding, 0 waiting, closed: freeze\n"
         )
-        assert redis_shell.here("ls").stdout.splitlines()[1].endswith("freeze")
-        [listed] = redis_shell.json("ls")
+        assert any_shell.here("ls").stdout.splitlines()[1].endswith("freeze")
+        [listed] = any_shell.json("ls")
         assert (listed["closed"], listed["reason"]) == (True, "freeze")
-        ran = redis_shell.here("open", "api")
+        ran = any_shell.here("open", "api")
         assert (ran.returncode, ran.stdout) == (0, "'api' is open\n")
-        assert redis_shell.here("open", "api").stdout == "'api' is open, and was not closed\n"
-        assert redis_shell.json("show", "api")["closed"] is False
+        assert any_shell.here("open", "api").stdout == "'api' is open, and was not closed\n"
+        assert any_shell.json("show", "api")["closed"] is False
 
 
 def test_tiers_that_were_closed_before_anybody_used_them_can_be_opened(redis_shell: Shell):
@@ -219,6 +219,27 @@ def test_tiers_that_were_closed_before_anybody_used_them_can_be_opened(redis_she
 
 
 # -------------------------------------------------------------------------------- errors
+
+
+def test_the_doctor_reads_tiers(any_shell: Shell):
+    with program(any_shell, "acme"):
+        ran = any_shell.here("doctor")
+        assert ran.returncode == 0, ran.stdout
+        [tiers] = [line for line in ran.stdout.splitlines() if line.split()[1] == "tiers"]
+        assert tiers.split()[2].startswith("1")
+
+
+def test_the_doctor_finds_keys_of_tiers_that_never_expire_and_dead_holders(
+    redis_shell: Shell, server: Any
+):
+    with server.client() as client:
+        client.zadd("adv-sem:tiers_holders:forgotten", {"somebody": 100})
+        client.hset("adv-sem:tiers_state:bad", mapping={".shape": "a,b", ".declared": "1"})
+        ran = redis_shell.here("doctor")
+        assert ran.returncode == 1
+        assert "2 keys never expire: adv-sem:tiers_" in ran.stdout
+        assert "1 slots are held by clients that died" in ran.stdout
+        assert "the tiers 'bad' can't be read" in ran.stdout
 
 
 def test_what_is_not_there_is_one_line_that_helps(redis_shell: Shell):
@@ -252,18 +273,18 @@ def test_a_semaphore_and_tiers_may_have_the_same_name(redis_shell: Shell):
         assert redis_shell.json("show", "api")["closed"] is False
 
 
-def test_hostile_names_and_keys_are_shown_escaped_and_found(redis_shell: Shell):
-    with program(redis_shell, HOSTILE, name=HOSTILE):
+def test_hostile_names_and_keys_are_shown_escaped_and_found(any_shell: Shell):
+    with program(any_shell, HOSTILE, name=HOSTILE):
         for words in (["ls"], ["show", HOSTILE], ["show", HOSTILE, "--key", HOSTILE]):
-            ran = redis_shell.here(*words)
+            ran = any_shell.here(*words)
             assert ran.returncode == 0
             assert "\x1b" not in ran.stdout
             assert r"evil \x1b[31m,;*?:%{}\n'" in ran.stdout
-        [listed] = redis_shell.json("ls")
+        [listed] = any_shell.json("ls")
         assert listed["name"] == listed["tiers"][0]["keys"][0]["key"] == HOSTILE
-        ran = redis_shell.here("resize", HOSTILE, 5, "--tier", "tenant", "--key", HOSTILE)
+        ran = any_shell.here("resize", HOSTILE, 5, "--tier", "tenant", "--key", HOSTILE)
         assert ran.returncode == 0
-        assert redis_shell.json("ls")[0]["tiers"][0]["keys"][0]["value"] == 5
+        assert any_shell.json("ls")[0]["tiers"][0]["keys"][0]["value"] == 5
 
 
 def test_records_that_slotwise_did_not_write_hide_no_other_tiers(redis_shell: Shell, server: Any):

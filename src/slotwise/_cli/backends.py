@@ -152,10 +152,12 @@ class _DirectoryBackend(Backend):
         return found, errors
 
     def tiers(
-        self,
-        names: Collection[str] | None = None,  # noqa: ARG002
+        self, names: Collection[str] | None = None
     ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
-        return {}, []  # those of process:// are semaphores, one for each tier and key
+        from slotwise.processes._path_survey import survey_tiers
+
+        found, errors = survey_tiers(names, self.directory)
+        return found, [*errors]
 
     def _lookup(self, name: str) -> Semaphore | None:
         from slotwise.processes._filenames import locate

@@ -20,6 +20,7 @@ from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
 from slotwise.processes._inspect import stuck_locks
 from slotwise.processes._messages import os_error, stuck_error
+from slotwise.processes._path_survey import survey_tiers
 
 _LITTLE = 10_000_000  # bytes of free space that will soon be used up
 _TOO_LITTLE = 1_000_000
@@ -63,6 +64,7 @@ def _examine(directory: OpenDirectory) -> Iterator[Check]:
         return
     yield _space(directory)
     yield from _semaphores(directory)
+    yield from _tiers(directory)
     yield _leftovers(directory)
     yield _acquire_and_release(directory)
 
@@ -149,6 +151,15 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
         yield Check("semaphores", FAILED, found, remedy)
     if not broken:
         yield Check("semaphores", OK, f"{len(names)}, all readable")
+
+
+def _tiers(directory: OpenDirectory) -> Iterator[Check]:
+    """Read all tiers, likewise."""
+    found, errors = survey_tiers(None, directory.path)
+    for error in errors:
+        yield Check("tiers", FAILED, *_split(error))
+    if not errors:
+        yield Check("tiers", OK, f"{len(found)}, all readable")
 
 
 def _leftovers(directory: OpenDirectory) -> Check:

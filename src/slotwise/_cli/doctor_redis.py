@@ -23,6 +23,7 @@ from slotwise.redis._net.cluster import ask_cluster
 from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
+from slotwise.redis._path_survey import survey_tiers_sync
 from slotwise.redis._scripts import OURS, load
 
 _PINGS = 20
@@ -59,6 +60,7 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
     finally:
         for handshake in handshakes:
             handshake.sock.close()
+    yield from _tiers(config)
     yield _acquire_and_release(config)
 
 
@@ -242,28 +244,41 @@ def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
     for key in keys:
         if handshake.ask("PTTL", key) == -1:
             eternal.append(handshake.quoted(key.decode(errors="replace")))
-        if b":semaphore_main:" in key:
+        if b":semaphore_main:" in key or b":tiers_holders:" in key:
             dead = handshake.ask("ZCOUNT", key, "-inf", f"({now:.0f}")
             silent += dead if isinstance(dead, int) else 0
     looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
     if eternal:
         yield Check(
             *("leftovers", FAILED, f"{len(eternal)} keys never expire: {some(eternal)}"),
-            "slotwise leaves no such keys: delete them once these semaphores are not in use",
+            "slotwise leaves no such keys: delete them once their names are not in use",
         )
     if silent:
         yield Check(
             *("leftovers", WARNING, f"{silent} slots are held by clients that died"),
-            "none needed: the next client that uses these semaphores frees them",
+            "none needed: the next client that uses the same names frees them",
         )
     if not (eternal or silent):
         yield Check("leftovers", OK, f"none: all of {looked} expire, no holder is dead")
 
 
+def _tiers(config: RedisConfig) -> Iterator[Check]:
+    """Read what is kept of tiers; whoever reads it ends what dead clients hold."""
+    try:
+        found, errors = survey_tiers_sync(None, config)
+    except SlotwiseError as error:
+        yield Check("tiers", WARNING, *_split(error))
+        return
+    for each in errors:
+        yield Check("tiers", FAILED, *_split(each))
+    if not errors:
+        yield Check("tiers", OK, f"{len(found)} in use, all readable")
+
+
 def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:
     literal = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in namespace)
     found: list[bytes] = []
-    for kind in ("semaphore_*", "acquisition_notification:*"):
+    for kind in ("semaphore_*", "tiers_*", "acquisition_notification:*"):
         cursor: Any = b"0"
         while len(found) < _MOST_KEYS:
             reply = handshake.ask("SCAN", cursor, "MATCH", f"{literal}:{kind}", "COUNT", _SCAN)

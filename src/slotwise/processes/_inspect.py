@@ -22,22 +22,22 @@ from slotwise.processes._state import SemaphoreClaim, State
 _STUCK = 1.0  # seconds that nobody needs for a change
 
 
-def check_exists(directory: Path, name: str) -> None:
+def check_exists(directory: Path, name: str, suffix: str = SUFFIX) -> None:
     if not os.path.lexists(directory) or not process_for(directory).directory.has(
-        filename_of(name)
+        filename_of(name, suffix)
     ):
         raise unknown(directory, name)
 
 
-def names(directory: Path) -> list[str]:
-    """Return the names of all semaphores in a directory, which may not exist."""
+def names(directory: Path, suffix: str = SUFFIX) -> list[str]:
+    """Return the names of all semaphores, or tiers, in a directory, which may not exist."""
     if not os.path.lexists(directory):
         return []
     process = process_for(directory)
     filenames = [
         entry.name
         for entry in process.directory.entries()
-        if entry.name.endswith(SUFFIX) and _size(entry)  # an empty one has no state yet
+        if entry.name.endswith(suffix) and _size(entry)  # an empty one has no state yet
     ]
     found = (name_from(filename) or process.name_of(filename) for filename in filenames)
     return sorted(name for name in found if name is not None)
@@ -81,8 +81,8 @@ def get_acquired_stats(
     return dict(fullest_first[:limit])
 
 
-def stuck_locks(directory: Path, asked: Iterable[str]) -> dict[str, int]:
-    """Return which of these semaphores can't be changed, with the pid that has the file's lock.
+def stuck_locks(directory: Path, asked: Iterable[str], suffix: str = SUFFIX) -> dict[str, int]:
+    """Return which semaphores, or tiers, can't be changed, with the pid that has the file's lock.
 
     A change takes microseconds. A process that is found at it for a second is stopped, or stuck:
     so this takes a second if there is one, however many there are, and no time otherwise.
@@ -90,17 +90,21 @@ def stuck_locks(directory: Path, asked: Iterable[str]) -> dict[str, int]:
     if not os.path.lexists(directory):
         return {}
     process = process_for(directory)
-    stuck = {name: pid for name in asked if (pid := _lock_holder(process, name)) is not None}
+    stuck = {
+        name: pid for name in asked if (pid := _lock_holder(process, name, suffix)) is not None
+    }
     deadline = time.monotonic() + _STUCK
     while stuck and time.monotonic() < deadline:
         time.sleep(0.01)
-        stuck = {name: pid for name, pid in stuck.items() if _lock_holder(process, name) == pid}
+        stuck = {
+            name: pid for name, pid in stuck.items() if _lock_holder(process, name, suffix) == pid
+        }
     return stuck
 
 
-def _lock_holder(process: LocalProcess, name: str) -> int | None:
+def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
     try:
-        return process.file(name).lock_holder()
+        return process.file(name, suffix).lock_holder()
     except BackendError:
         return None  # whoever reads it is told why
 
