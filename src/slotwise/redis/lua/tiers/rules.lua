@@ -768,7 +768,9 @@ local function declare(shape, own_values)
   if known['.shape'] and redis.call('EXISTS', holders, waiters) > 0 then return clash end
   -- A bucket that is not full is in use.
   if known['.shape'] and next(rates) then
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', cleanup, '(' .. whole(now_us), '+inf')) do
+    local found = redis.call('ZRANGEBYSCORE', cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', 0, CHUNK)
+    if #found == CHUNK then return clash end  -- not all is looked at, and much was used lately
+    for _, member in ipairs(found) do
       if string.sub(member, 1, 2) == 'b ' then return clash end
     end
   end
