@@ -16,7 +16,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
-from slotwise.redis._diagnosis import ClosedByUs, Unreachable
+from slotwise.redis._diagnosis import ClosedByUs, may_pass
 from slotwise.redis._net.connection import Call
 from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
@@ -423,9 +423,9 @@ class RedisAcquisition(AcquisitionResult):
         return self._withdrawal
 
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
-        """Continue a release in the background if the server could not be reached."""
+        """Continue a release in the background if the server did not do it."""
         error = None if released.cancelled() else released.exception()
-        if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):
+        if may_pass(error) and not isinstance(error, ClosedByUs):
             heartbeat_thread = self.shared.heartbeat_thread
             heartbeat_thread.finish_release(self.send_release, self.interval)
 

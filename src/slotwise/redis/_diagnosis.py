@@ -32,6 +32,11 @@ class ClosedByUs(Unreachable):
     """This process closed the connection, and does not try again."""
 
 
+def may_pass(error: object) -> bool:
+    """Whether the server may do later what it didn't do now: back again, or a key mended."""
+    return isinstance(error, Unreachable | Refused) and not isinstance(error, Unusable)
+
+
 INSTALL = (
     "Redis needs the packages redis and hiredis, which are not installed here:"
     " pip install 'slotwise[redis]'"

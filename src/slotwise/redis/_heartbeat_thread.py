@@ -26,7 +26,7 @@ from slotwise._core.messages import cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
-from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._diagnosis import logger, may_pass
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._net.preparation import open_connection
@@ -200,7 +200,7 @@ class HeartbeatThread:
             await asyncio.wait([reply], timeout=left)
             if not reply.done():
                 reply.cancel()
-            elif isinstance(reply.exception(), Unreachable):
+            elif may_pass(reply.exception()):
                 await asyncio.sleep(min(self._shared.settings.config.max_backoff, left))
             else:
                 return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
-from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._diagnosis import Unreachable, logger, may_pass
 
 if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
@@ -140,8 +140,9 @@ async def release_within(
     client = shared.client()
     try:
         return await reply_within(seconds, send(client), client, record.keys.slot)
-    except Unreachable:
-        shared.heartbeat_thread.finish_release(send, interval)
+    except BackendError as error:
+        if may_pass(error):
+            shared.heartbeat_thread.finish_release(send, interval)
         raise
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from typing import Any
 
 import pytest
 import redis
@@ -14,9 +16,10 @@ from slotwise import AcquisitionResult
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import KINDS
+from slotwise.redis._keys import KINDS, Keys
 from slotwise.redis._path_keys import KINDS as PATH_KINDS
 from slotwise.redis._paths import RedisPaths
+from slotwise.redis._scripts import load
 
 INTERVAL = 1.0
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
@@ -147,3 +150,42 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
                 await each.stats()
         else:
             assert (await each.stats()).acquired_slots == 0
+
+
+@pytest.mark.parametrize("in_block", [True, False])
+async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_mended(
+    config: RedisConfig, client: redis.Redis, in_block: bool
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=60, config=config)
+    if in_block:
+        async with semaphore:
+            spoil(client, "adv-sem:semaphore_waiting:s")
+    else:
+        held = await semaphore.acquire()
+        spoil(client, "adv-sem:semaphore_waiting:s")
+        with pytest.raises(BackendError):
+            await semaphore.release(held)
+    client.delete("adv-sem:semaphore_waiting:s")
+    async with asyncio.timeout(30):  # and not after the interval
+        await semaphore.release(await semaphore.acquire())
+
+
+def test_a_heartbeat_that_a_spoilt_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
+    """A holder that died meanwhile is not put back for another interval."""
+    keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
+
+    def run(name: str, at: float, *args: object) -> Any:
+        given = (*keys.all, f"{at:.6f}", *map(str, args))
+        return client.eval(load(name).source, len(keys.all), *given)
+
+    def request(at: float, acquisition_id: str) -> Any:
+        rest = (1, 10, "", "wait", "", "host 1 ", "", "")
+        return run("semaphore/request", at, acquisition_id, *rest)[0]
+
+    assert request(now, "sw-dead-1") == "granted"
+    assert request(now, "sw-living-1") == "queued"
+    spoil(client, keys.waiting)
+    [[due, why]] = run("semaphore/heartbeat", now + 9, "", 10, "", 0, 1, "sw-living-1")
+    assert (due, why.split()[0]) == (-1, "failed")
+    client.delete(keys.waiting, keys.main)  # as it expires
+    assert request(now + 11, "sw-living-2") == "granted"

@@ -87,7 +87,6 @@ local function renew_name(first, at)
   if not facts[2] and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
   local filed = (facts[3] or not facts[2]) and claimed(ids)
-  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   local value = current_value()
   local deadline = seconds(now + interval)
   local evicted_at = tonumber(facts[4])
@@ -124,6 +123,8 @@ local function renew_name(first, at)
   end
   renew(main, members, deadline)
   renew(waiting_heartbeat, waiting_ids, deadline)
+  -- Now that they are renewed: what a spoilt key keeps from that is no sign of life.
+  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   if filed and recount() then redis.call('HDEL', state, '.orphans') end
 
   clamp(main, longest)
