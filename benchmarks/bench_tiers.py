@@ -11,6 +11,7 @@ import gc
 import os
 import secrets
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -24,7 +25,16 @@ import redis
 
 from benchmarks._race import Race, python, report
 from benchmarks.bench_redis import running_server
-from slotwise import MemorySemaphore, RedisConfig, RedisSemaphore, SlotManager, Tier, Tiers
+from slotwise import (
+    MemorySemaphore,
+    ProcessSemaphore,
+    RedisConfig,
+    RedisSemaphore,
+    SlotManager,
+    Tier,
+    Tiers,
+)
+from slotwise._core.limit import AcquisitionContext
 
 Result = tuple[str, bool]
 
@@ -190,6 +200,35 @@ def many_users(count: int) -> list[Result]:
     return [(linear, growth <= 1.5), (flat, leaked <= 0.1)]
 
 
+# ---------------------------------------------------------- processes of a machine
+
+
+def on_one_machine(repeats: int, pairs: int = 500) -> list[Result]:
+    """A pair that nobody else wants, in files."""
+
+    def cost(make: Callable[[], AcquisitionContext]) -> Callable[[], float]:
+        async def work() -> float:
+            started = time.process_time()
+            for _ in range(pairs):
+                async with make():
+                    pass
+            return (time.process_time() - started) / pairs
+
+        return lambda: in_loop(work)
+
+    with tempfile.TemporaryDirectory() as directory:
+        semaphore = ProcessSemaphore(20, name="alone", directory=directory)
+        of_user, of_all = Tier("user", 5, keyed=True), Tier("all", 20)
+        tiers = Tiers(of_user, of_all, name="tiers", url=f"process://{directory}")
+        runs = {
+            "ProcessSemaphore.cm()": cost(semaphore.cm),
+            "two tiers": cost(lambda: tiers.cm(user="somebody")),
+        }
+        title = "process://, uncontended pair"
+        race = Race(title, runs, "ProcessSemaphore.cm()", "two tiers", 1.3, repeats)
+        return [(title, race.run())]
+
+
 # ------------------------------------------------------------------------ Redis
 
 
@@ -321,6 +360,7 @@ def main() -> int:
     print(f"\n{title}")
     results.append((title, not faults))
     results += many_users(100_000 if quick else 1_000_000)
+    results += on_one_machine(5 * repeats)
     results += on_redis(quick)
     return report(results)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from math import inf
 
 from slotwise._core import fork
 from slotwise._core.paths import Path, TierSpec
@@ -19,7 +20,9 @@ class IdleKeys:
     # Between any two calls a key is in at most one of the first two tables of its tier, and
     # one with a value is in one of them.
 
-    def __init__(self, tiers: tuple[TierSpec, ...]) -> None:
+    def __init__(self, tiers: tuple[TierSpec, ...], most: float = inf) -> None:
+        """``most``: how many idle ones of a tier are remembered."""
+        self._most = most
         self._keyed = [index for index, tier in enumerate(tiers) if tier.keyed]
         self._lock = fork.new_lock()
         self._busy: dict[int, dict[str, int]] = {index: {} for index in self._keyed}
@@ -44,8 +47,11 @@ class IdleKeys:
             for index in self._keyed:
                 key, busy = path[index], self._busy[index]
                 assert key is not None
-                busy[key] = busy.get(key, 0) + 1
-                self._idle[index].pop(key, None)
+                if key in busy:
+                    busy[key] += 1
+                else:
+                    busy[key] = 1
+                    self._idle[index].pop(key, None)
 
     def leave(self, path: Path) -> None:
         now = time.monotonic()
@@ -58,7 +64,10 @@ class IdleKeys:
                     busy[key] = count - 1
                 elif count:
                     del busy[key]
-                    self._idle[index][key] = now
+                    idle = self._idle[index]
+                    idle[key] = now
+                    if len(idle) > self._most:
+                        self._values[index].pop(idle.popitem(last=False)[0], None)
 
     def keys(self, tier: int) -> list[str]:
         """The idle ones, the longest idle first."""
@@ -66,6 +75,8 @@ class IdleKeys:
             return list(self._idle[tier])
 
     def forget(self, tier: int, older_than: float, keep_at_most: int | None) -> int:
+        if older_than == inf and keep_at_most is not None and len(self._idle[tier]) <= keep_at_most:
+            return 0  # the usual case, without the lock
         before = time.monotonic() - older_than
         count = 0
         with self._lock:

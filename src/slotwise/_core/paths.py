@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.errors import AcquireTimeout, BackendError
@@ -165,6 +166,18 @@ class PathBackend(ABC):
     """
 
     __slots__ = ()
+
+    has_cm: ClassVar[bool] = False  # whether `cm` can be used
+
+    def cm(
+        self,
+        path: Path,
+        timeout: float | None = None,
+        label: str | None = None,
+        needs: Needs | None = None,
+    ) -> AcquisitionContext:
+        """A context manager for one acquisition, by a quicker way than `acquire` and `release`."""
+        raise NotImplementedError
 
     @abstractmethod
     async def acquire(

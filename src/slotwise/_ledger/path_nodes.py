@@ -372,7 +372,7 @@ class TierNodes:
 
     def drop_if_idle(self, node: Node) -> None:
         """Forget a node at once if nobody holds or waits for anything of it."""
-        if not node.in_use and not node.waiting and node.key is not None:
+        if node.key is not None and not node.waiting and not node.in_use:
             self.nodes.pop(node.key, None)
 
     def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:

@@ -51,7 +51,7 @@ def check_path_snapshot(snapshot: Any) -> None:
     for *fields, granted_us, token, expires_at, ranges in snapshot["holders"]:
         valid = valid and _is_path_claim(keyed, *fields) and is_natural(granted_us)
         valid = valid and is_natural(token) and is_time_or_none(expires_at)
-        path, needs = fields[1]
+        path, needs, _ = fields[1]
         for start, stop in ranges:
             valid = valid and is_count(start) and is_count(stop) and start < stop
             numbers.setdefault(path[-1], []).append((start, stop))
@@ -74,6 +74,8 @@ def check_path_snapshot(snapshot: Any) -> None:
     valid = valid and sorted(parked) == sorted(heads.values())
     for _, tier, keeps in snapshot["parked"]:
         valid = valid and all(is_natural(each) and each < len(tiers) for each in (tier, *keeps))
+    if snapshot["closure"] is not None and snapshot["waiting"]:
+        valid = False
     if not valid or len({*ids}) != len(ids):
         raise ValueError(f"not a snapshot: {short(snapshot)}")
 
@@ -96,14 +98,14 @@ def _are_specs(specs: Any) -> bool:
 def _is_path_claim(
     keyed: list[bool] | None, acquisition_id: Any, wanted: Any, *fields: Any
 ) -> bool:
-    path, needs, *values = wanted
+    path, needs, values = wanted
     return (
         is_claim(acquisition_id, 1, *fields)
         and isinstance(path, list)
         and all(key is None or isinstance(key, str) for key in path)
         and (keyed is None or [key is not None for key in path] == keyed)
         and (needs is None or (len(needs) == len(path) and all(map(is_count, needs))))
-        and all(is_natural(tier) and is_natural(value) for tier, value in (values or ((),))[0])
+        and all(is_natural(tier) and is_natural(value) for tier, value in values)
     )
 
 

@@ -49,14 +49,13 @@ class ProcessPathClaim(ProcessClaim, LargePathClaim):
     values: Sequence[tuple[int, int]]
 
     @property
-    def wanted(self) -> tuple[Path, Needs | None]:
-        return self.path, self.needs
+    def wanted(self) -> PathRequest:
+        return PathRequest(self.path, self.needs)  # what came with it has been learnt
 
     def _want(self, wanted: Any) -> None:
-        path, needs, *values = wanted
+        path, needs, self.values = wanted
         self.path = tuple(path)
         self.needs = None if needs is None else tuple(needs)
-        self.values = values[0] if values else ()
 
 
 class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
@@ -167,8 +166,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     # ---------------------------------------------------------------- requests
 
     def is_free(self, wanted: PathRequest, declared: Declared | None) -> bool:
+        if not self.holders and not self.waiting:
+            return True
         if not self.accepts(declared):
-            return self.idle
+            return False
         path, needs, _ = wanted
         if path in self.groups:
             return False
@@ -265,24 +266,29 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     }
 
     def apply(self, record: Record) -> list[Event]:
-        events = super().apply(record)
-        _, now, wall_us, *_ = record
+        verb, now, wall_us, *args = record
+        events = self.VERBS[verb](self, now, wall_us, *args)
         while self.work:  # nobody else can go on with it
             events += self._granted(self.settle(now), now, wall_us)
+        claim: Any
         for event, claim in events:
             if event != "granted":
-                assert isinstance(claim, ProcessPathClaim)
                 for node in claim.nodes:
-                    self.tiers[node.tier].drop_if_idle(node)
+                    if node.key is not None:
+                        self.tiers[node.tier].drop_if_idle(node)
         return events
 
     def _count(self, claim: ProcessPathClaim) -> None:
         super()._count(claim)
-        self._characters += sum(len(key) for key in claim.path if key is not None)
+        for key in claim.path:
+            if key is not None:
+                self._characters += len(key)
 
     def _uncount(self, claim: ProcessPathClaim) -> None:
         super()._uncount(claim)
-        self._characters -= sum(len(key) for key in claim.path if key is not None)
+        for key in claim.path:
+            if key is not None:
+                self._characters -= len(key)
 
     # --------------------------------------------------------------- snapshots
 

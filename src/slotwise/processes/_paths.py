@@ -10,9 +10,12 @@ import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
+from math import inf
+from typing import Any
 
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
+from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -41,7 +44,7 @@ class ProcessPathAcquisition(ProcessAcquisition):
     is_counted: bool
 
     def begin(self) -> None:
-        super().begin()
+        self.requested = True
         if not self.is_counted:
             self.is_counted = True
             path, _, values = self.wanted
@@ -55,6 +58,56 @@ class ProcessPathAcquisition(ProcessAcquisition):
             self.idle.leave(self.wanted.path)
 
 
+class ProcessPathContext(AcquiringContext):
+    """A context manager for one acquisition of a path."""
+
+    __slots__ = ("_path",)
+
+    _limit: Any  # ProcessPaths
+    _timeout: float | None
+
+    def __init__(
+        self,
+        paths: ProcessPaths,
+        path: Path,
+        timeout: float | None,
+        label: str | None,
+        needs: Needs | None,
+    ) -> None:
+        self._limit = paths
+        self._path = path
+        self._timeout = timeout
+        self._label = label
+        self._slots = needs
+        self._entered = False
+        self._acquired = None
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        paths: ProcessPaths = self._limit
+        wanted = paths._request(self._path, self._timeout, self._label, self._slots)
+        if paths._cancel_task_after_ttl:
+            wanted.task = asyncio.current_task()
+        acquired = await wait_for_grant(paths._attachment, paths._declared, wanted)
+        self._acquired = acquired
+        return acquired
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._limit.release(self._leave())
+
+    def __enter__(self) -> AcquisitionResult:
+        refuse_to_block_a_loop("'with'")
+        self._enter()
+        paths: ProcessPaths = self._limit
+        wanted = paths._request(self._path, self._timeout, self._label, self._slots)
+        acquired = wait_for_grant_sync(paths._attachment, paths._declared, wanted)
+        self._acquired = acquired
+        return acquired
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._limit.release_sync(self._leave())
+
+
 class ProcessPaths(ProcessLimit, PathBackend):
     """A `PathBackend` for all processes of one user on one machine.
 
@@ -66,13 +119,17 @@ class ProcessPaths(ProcessLimit, PathBackend):
         name: what objects share them by.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
+        max_idle_keys: how many idle keys of each tier this object remembers.
         directory: the directory for the files.
     """
 
     __slots__ = (
         *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
-        *("_generation", "_generation_key", "_idle", "_idle_in", "_indexes", "_ttl"),
+        *("_generation", "_generation_key", "_idle", "_idle_in", "_indexes"),
+        *("_max_idle_keys", "_ttl"),
     )
+
+    has_cm = True
 
     _declared: tuple[TierSpec, ...]
 
@@ -83,6 +140,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         name: str | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
+        max_idle_keys: float = inf,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._declared = tuple(tiers)
@@ -92,8 +150,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
-        self._idle = IdleKeys(self._declared)
-        self._idle_in = processes.incarnation
+        self._max_idle_keys = max_idle_keys
+        self._idle_in: object = None
         suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
         self._attach(locate(directory), name, suffix)
 
@@ -102,6 +160,19 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return f"<ProcessPaths {self._attachment.name!r} of {words}, {self.directory}>"
 
     # ------------------------------------------------------------- acquiring
+
+    def cm(
+        self,
+        path: Path,
+        timeout: float | None = None,
+        label: str | None = None,
+        needs: Needs | None = None,
+    ) -> ProcessPathContext:
+        return ProcessPathContext(self, path, timeout, label, needs)
+
+    @property
+    def _title(self) -> str:
+        return self._attachment.file().title
 
     async def acquire(
         self,
@@ -173,7 +244,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def _idle_keys(self) -> IdleKeys:
         """The keys that this object has used, in this process."""
         if self._idle_in is not processes.incarnation:
-            self._idle = IdleKeys(self._declared)
+            self._idle = IdleKeys(self._declared, self._max_idle_keys)
             self._idle_in = processes.incarnation
         return self._idle
 

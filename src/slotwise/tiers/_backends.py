@@ -61,6 +61,7 @@ def choose_backend(
                 name=name,
                 ttl=ttl,
                 cancel_task_after_ttl=cancel_task_after_ttl,
+                max_idle_keys=max_idle_keys,
                 directory=directory_of(url),
             )
         return _in_directory(specs, url, name, ttl)

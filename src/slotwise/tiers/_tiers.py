@@ -158,6 +158,8 @@ class Tiers(SameWhenCopied):
         if isinstance(self._backend, MemoryPaths):
             self._context = self._backend.cm
             self._does_io = False
+        elif self._backend.has_cm and closed_error is SemaphoreClosed:
+            self._context = self._backend.cm
 
     def _recipe(self) -> Recipe | None:
         return None if self._private else Recipe(Tiers, self.tiers, self._options)
