@@ -24,8 +24,14 @@ async def test_ten_thousand_slots_are_taken_and_given_in_little_of_the_servers_t
     config: RedisConfig, client: redis.Redis
 ) -> None:
     semaphore = RedisSemaphore(name="s", value=3 * WIDE, config=config)
-    taking, giving = [], []
+    plain, taking, giving = [], [], []
+    members = {f"{n}-of-so-many": n for n in range(WIDE)}
     for _ in range(3):
+        # What the least of it costs this server now: a crowded machine can be slow by a factor.
+        started = busy_ms(client)
+        client.zadd("plain", members)
+        client.zrem("plain", *members)
+        plain.append(busy_ms(client) - started)
         started = busy_ms(client)
         acquired = await semaphore.acquire(WIDE)
         taking.append(busy_ms(client) - started)
@@ -33,8 +39,9 @@ async def test_ten_thousand_slots_are_taken_and_given_in_little_of_the_servers_t
         started = busy_ms(client)
         assert await semaphore.release(acquired) is True
         giving.append(busy_ms(client) - started)
-    assert min(taking) < 50
-    assert min(giving) < 50
+    slow = max(1.0, min(plain) / 10)  # on a machine of its own, 10 ms
+    assert min(taking) < 50 * slow
+    assert min(giving) < 50 * slow
     assert_nothing_left(client)
 
 
