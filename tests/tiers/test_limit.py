@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 import os
 import pickle
 import sys
@@ -285,3 +286,18 @@ def test_a_copy_of_a_path_is_the_same_path():
     assert twin.locked_sync() is True
     assert limits.release_sync(held.pop()) is True
     assert twin.locked_sync() is False
+
+
+async def test_logs_name_the_keys(tiers, caplog):
+    caplog.set_level(logging.DEBUG, "slotwise")
+    limits = tiers(TENANT, ALL, ttl=0.05)
+    held = await limits.acquire(tenant="acme")
+    async with asyncio.timeout(30):
+        await held.lost
+        while "lost by" not in caplog.text:  # a thread may be about to say it
+            await asyncio.sleep(0.01)
+    named = [each for each in caplog.records if hasattr(each, "slot_number")]
+    assert "tenant='acme' lost by" in named[-1].getMessage()
+    for record in named:
+        assert "tenant='acme'" in record.getMessage()
+        assert (record.keys, record.acquisition_id) == ({"tenant": "acme"}, held.acquisition_id)

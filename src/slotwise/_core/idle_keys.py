@@ -23,6 +23,7 @@ class IdleKeys:
     def __init__(self, tiers: tuple[TierSpec, ...], most: float = inf) -> None:
         """``most``: how many idle ones of a tier are remembered."""
         self._most = most
+        self.tiers = tiers
         self._keyed = [index for index, tier in enumerate(tiers) if tier.keyed]
         self._lock = fork.new_lock()
         self._busy: dict[int, dict[str, int]] = {index: {} for index in self._keyed}

@@ -1,8 +1,8 @@
 """Log acquisitions, with the same wording and fields on every driver.
 
 Fields go into ``extra``: ``semaphore_name``, ``acquisition_id``, ``acquire_time`` or
-``held_time``, ``slot_number``, ``max_slots``. Each driver decides what to log when, and has
-a logger of its own.
+``held_time``, ``slot_number``, ``max_slots``, and of tiers ``keys``. Each driver decides what to
+log when, and has a logger of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def acquired(
     logger.debug(
         "acquired slot %d of %s after %.3f s",
         holder.slot_number,
-        display(name),
+        _subject(holder, name),
         acquire_time,
         extra={"acquire_time": acquire_time, **_fields(holder, name, max_slots)},
     )
@@ -60,7 +60,7 @@ def released(
     logger.debug(
         "released slot %d of %s",
         holder.slot_number,
-        display(name),
+        _subject(holder, name),
         extra={"held_time": held_time, **_fields(holder, name, max_slots)},
     )
 
@@ -76,7 +76,7 @@ def lost(
     logger.warning(
         "slot %d of %s lost by %s: %s",
         holder.slot_number,
-        display(name),
+        _subject(holder, name),
         holder.acquisition_id,
         reason,
         extra={"held_time": held_time, **_fields(holder, name, max_slots)},
@@ -99,12 +99,19 @@ def released_nothing(
         )
 
 
+def _subject(holder: AcquisitionResult, name: str | None) -> str:
+    """``'api'``, or with the keys of a path ``'api' tenant='acme'``."""
+    return display(name) + "".join(f" {tier}={key!r}" for tier, key in holder._keys().items())
+
+
 def _fields(
     holder: AcquisitionResult, name: str | None, max_slots: int | None
 ) -> dict[str, object]:
-    return {
+    fields: dict[str, object] = {
         "semaphore_name": name,
         "acquisition_id": holder.acquisition_id,
         "slot_number": holder.slot_number,
         "max_slots": max_slots,
     }
+    keys = holder._keys()
+    return {**fields, "keys": {**keys}} if keys else fields

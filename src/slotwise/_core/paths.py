@@ -81,6 +81,11 @@ def slots_needed(specs: Sequence[TierSpec], needs: Needs | None) -> int:
     return [1, *(need for spec, need in pairs if isinstance(spec.value, int))][-1]
 
 
+def keys_by_name(specs: Sequence[TierSpec], path: Sequence[object]) -> dict[str, str]:
+    """The keys of a path, by the names of their tiers."""
+    return {spec.name: str(key) for spec, key in zip(specs, path, strict=True) if spec.keyed}
+
+
 def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, int]:
     """What is needed of each tier, by its name; nothing for one slot of each."""
     if needs is None:

@@ -105,6 +105,10 @@ class AcquisitionResult:
         """
         raise TypeError(f"it took nothing of {' or '.join(costs) or 'a rate'}")
 
+    def _keys(self) -> Mapping[str, str]:
+        """The keys of a path through tiers, by the tiers' names, for logs."""
+        return {}
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AcquisitionResult):
             return NotImplemented

@@ -10,9 +10,8 @@ import os
 import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
-from slotwise._core.paths import TierSpec, needs_by_name, slots_needed
+from slotwise._core.paths import TierSpec, keys_by_name, needs_by_name, slots_needed
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
@@ -106,7 +105,6 @@ class _Show:
         slot_number: int | None,
         lacks: int | None = None,
     ) -> Claimant:
-        pairs = zip(specs, lease.path, strict=True)
         return Claimant(
             lease.acquisition_id,
             slots_needed(specs, lease.needs),
@@ -115,7 +113,7 @@ class _Show:
             self._pid,
             getattr(lease, "label", None),
             slot_number,
-            keys={spec.name: cast("str", key) for spec, key in pairs if spec.keyed},
+            keys=keys_by_name(specs, lease.path),
             needs=needs_by_name(specs, lease.needs),
             lacks=None if lacks is None else specs[lacks].name,
         )

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core import messages
+from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._wait import clock
@@ -50,6 +51,9 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
             raise messages.context_not_yet_entered(self._title)
         self.paths.charge(self.key, costs)
         return DONE
+
+    def _keys(self) -> dict[str, str]:
+        return keys_by_name(self.paths._tracker.specs, self.path)
 
     @property
     def _title(self) -> str:

@@ -12,6 +12,7 @@ from heapq import heappush
 from math import floor
 from typing import Any, cast
 
+from slotwise._core import log
 from slotwise._core.closing import Closure
 from slotwise._core.messages import (
     cost_above_burst,
@@ -19,6 +20,7 @@ from slotwise._core.messages import (
     no_slot,
     occupancy,
     too_many_slots,
+    ttl_ended,
     what_is_left,
 )
 from slotwise._core.paths import (
@@ -43,7 +45,7 @@ from slotwise.errors import AcquireTimeout
 from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 
-_log = logging.getLogger("slotwise.memory")
+_logger = logging.getLogger("slotwise.memory")
 
 # Those with rates and a name, until they are full: what was taken is not forgotten when nobody
 # has an object of the name.
@@ -302,14 +304,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self.reopen()
 
     def _log_expired(self, claim: MemoryPathAcquisition, held_time: float) -> None:
-        _log.warning(
-            "a slot of each of %s expired: %s held them for %.3f s, its ttl is %g s",
-            self.title,
-            claim.acquisition_id,
-            held_time,
-            claim.ttl,
-            extra={"semaphore_name": self.name, "acquisition_id": claim.acquisition_id},
-        )
+        log.lost(_logger, claim, self.name, None, held_time, ttl_ended(claim.ttl))
 
     # -------------------------------------------------------------- messages
 

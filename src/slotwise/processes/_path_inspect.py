@@ -16,6 +16,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    keys_by_name,
     needs_by_name,
     slots_needed,
 )
@@ -91,7 +92,6 @@ def _claimant(
     slot_number: int | None,
     lacks: BaseNode | None = None,
 ) -> Claimant:
-    pairs = zip(specs, claim.path, strict=True)
     return Claimant(
         claim.acquisition_id,
         slots_needed(specs, claim.needs),
@@ -100,7 +100,7 @@ def _claimant(
         claim.pid,
         claim.label,
         slot_number,
-        keys={spec.name: key for spec, key in pairs if key is not None},
+        keys=keys_by_name(specs, claim.path),
         needs=needs_by_name(specs, claim.needs),
         lacks=None if lacks is None else specs[lacks.tier].name,
     )

@@ -16,7 +16,15 @@ from typing import Any
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
-from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.paths import (
+    Needs,
+    Path,
+    PathBackend,
+    PathStats,
+    TierSpec,
+    TierStats,
+    keys_by_name,
+)
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.processes import _operations as operations
@@ -51,6 +59,9 @@ class ProcessPathAcquisition(ProcessAcquisition):
             self.idle.enter(path)
             if values:
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
+
+    def _keys(self) -> dict[str, str]:
+        return keys_by_name(self.idle.tiers, self.wanted.path)
 
     def end(self) -> None:
         if self.is_counted:

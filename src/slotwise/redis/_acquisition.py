@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.closing import Closure
 from slotwise._core.messages import unknown_acquisition
+from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import ClosedByUs, may_pass
@@ -171,6 +172,10 @@ class RedisAcquisition(AcquisitionResult):
         self._confirmation: Call | None = None
         self._withdrawal: asyncio.Future[Released] | None = None
         self._ended = False
+
+    def _keys(self) -> dict[str, str]:
+        limit: Any = self.limit
+        return keys_by_name(limit._tiers, self.path) if self.path else {}
 
     @property
     def ping_interval(self) -> float:
