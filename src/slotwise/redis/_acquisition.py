@@ -17,7 +17,7 @@ from slotwise._core.messages import unknown_acquisition
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
-from slotwise.redis._diagnosis import ClosedByUs, may_pass
+from slotwise.redis._diagnosis import ClosedByUs, Unreachable
 from slotwise.redis._net.connection import Call
 from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
@@ -428,9 +428,12 @@ class RedisAcquisition(AcquisitionResult):
         return self._withdrawal
 
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
-        """Continue a release in the background if the server did not do it."""
+        """Continue a release in the background if the server could not be reached.
+
+        Not if a spoilt key refused it: so may be thousands of requests a second.
+        """
         error = None if released.cancelled() else released.exception()
-        if may_pass(error) and not isinstance(error, ClosedByUs):
+        if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):
             heartbeat_thread = self.shared.heartbeat_thread
             heartbeat_thread.finish_release(self.send_release, self.interval)
 

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import TIMEOUT_LIMIT
-from slotwise.errors import AcquireTimeout
+from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis._diagnosis import Unreachable, may_pass
 from slotwise.redis._net.connection import Call
 from slotwise.redis._reply_limits import no_reply
 
@@ -93,9 +93,10 @@ async def wait_for_grant(
         assert deadline is not None
         assert timeout is not None
         await _time_out(acquisition, deadline, at_once or timeout, TIMEOUT_LIMIT if timeout else 0)
-    except Unreachable:
-        if acquisition.call is not None and acquisition.call.sent:
-            # The server may still grant it, to nobody.
+    except BackendError as error:
+        if may_pass(error) and acquisition.call is not None and acquisition.call.sent:
+            # The server may still grant it, to nobody. A script that fails on a spoilt key may have
+            # queued it before.
             acquisition.send_withdrawal()
         raise
     except asyncio.CancelledError:

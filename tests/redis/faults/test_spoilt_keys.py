@@ -170,6 +170,22 @@ async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_m
         await semaphore.release(await semaphore.acquire())
 
 
+async def test_a_request_that_failed_on_a_spoilt_key_waits_for_nothing(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    """It was queued before the script met the key, and nobody waits for its grant."""
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=60, config=config)
+    held = await semaphore.acquire()
+    spoil(client, "adv-sem:semaphore_numbers:s")
+    with pytest.raises(BackendError):
+        await semaphore.acquire()
+    await until(lambda: client.exists("adv-sem:semaphore_waiting:s") == 0, "nobody in the queue")
+    client.delete("adv-sem:semaphore_numbers:s")
+    await semaphore.release(held)
+    async with asyncio.timeout(30):
+        await semaphore.release(await semaphore.acquire())
+
+
 def test_a_heartbeat_that_a_spoilt_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
     """A holder that died meanwhile is not put back for another interval."""
     keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
