@@ -61,10 +61,12 @@ class Fleet:
         [[_, *outcomes]] = self.run(
             "semaphore/heartbeat", "", INTERVAL, "", *counts, *holders, *waiters
         )
-        for word, claim_id, *_ in (outcome.split() for outcome in outcomes):
+        for word, claim_id, *more in (outcome.split() for outcome in outcomes):
             assert word in ("lost", "gone", "granted")
             if word == "lost":
                 self.believers.discard(claim_id)
+                if more == ["kept"]:
+                    self.release(claim_id)
             elif word == "gone":
                 self.waiters.discard(claim_id)
                 self.told.pop(claim_id, None)  # granted, and taken back before it was told
@@ -162,11 +164,33 @@ async def test_nobody_gets_the_slots_of_those_whose_holds_were_evicted_before_th
     while not all(each.lost.is_set() for each in held):
         newcomer = await semaphore.try_acquire()
         # Told while the server was asked.
-        assert newcomer is None or any(each.lost.is_set() for each in held)
         if newcomer is not None:
+            assert held[newcomer.slot_number - 1].lost.is_set()
             await semaphore.release(newcomer)
         await asyncio.sleep(0.01)
     assert await semaphore.release(await asyncio.wait_for(waiting, 20)) is True
+
+
+@pytest.mark.parametrize("lost", ["main", "state"])
+def test_a_lost_slot_is_granted_again_only_after_its_holder_has_read_that(
+    client: redis.Redis, lost: str
+) -> None:
+    fleet = Fleet(client)
+    holders = [f"sw-x-{n}" for n in range(VALUE)]
+    for each in holders:
+        fleet.request(each)
+    client.delete(getattr(fleet.keys, lost))
+    fleet.now += 0.1
+    fleet.request("sw-y-1")
+    for _ in range(2):  # the first reply may get lost on the way
+        args = ("", INTERVAL, "", VALUE, 0, *holders)
+        [[_, *outcomes]] = fleet.run("semaphore/heartbeat", *args)
+        assert outcomes == [f"lost {each} kept" for each in holders]
+        assert client.zscore(fleet.keys.main, "sw-y-1") is None
+        fleet.now += 0.1
+    for each in holders:
+        fleet.release(each)
+    assert client.zrange(fleet.keys.main, 0, -1) == ["sw-y-1"]
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -313,6 +337,8 @@ class PathFleet:
             assert word in ("lost", "gone", "granted")
             if word == "lost":
                 self.believers.pop(claim_id, None)
+                if more == ["kept"]:
+                    self.release(claim_id)
             elif word == "gone":
                 self.waiters.discard(claim_id)
                 self.request(claim_id, self.paths[claim_id], again=True)
@@ -332,6 +358,25 @@ class PathFleet:
         assert max(numbers, default=1) <= self.VALUES[-1], "no number above the value"
         for key in self.client.keys("*"):
             assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+
+
+def test_tiers_that_lost_their_state_grant_only_after_every_holder_has_read_that(
+    client: redis.Redis,
+) -> None:
+    fleet = PathFleet(client)
+    for n in range(4):
+        fleet.request(f"sw-x-{n}", f"0:{n // 2},1:")
+    client.delete(fleet.keys.all[0])
+    fleet.now += 0.1
+    fleet.request("sw-y-1", "0:a,1:")
+    holders = sorted(fleet.believers)
+    [[_, *outcomes]] = fleet.run("tiers/heartbeat", "x", INTERVAL, "", 4, 0, *holders)
+    assert outcomes == [f"lost {each} kept" for each in holders]
+    for each in holders:
+        assert fleet.waiters == {"sw-y-1"}
+        fleet.run("tiers/release", "z", each)
+    fleet.beat({"sw-y-1"})
+    assert set(fleet.believers) == {*holders, "sw-y-1"}
 
 
 @pytest.mark.parametrize("seed", range(12))

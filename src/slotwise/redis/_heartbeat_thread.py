@@ -462,7 +462,8 @@ class HeartbeatThread:
         if word != b"lost":
             self._shared.dispatch(outcome)
             return
-        holder = self._shared.holders.get(rest.decode())
+        acquisition_id, _, kept = rest.decode().partition(" ")
+        holder = self._shared.holders.get(acquisition_id)
         if holder is None:
             return
         # The server's ttl began a little earlier than what we know of it.
@@ -471,6 +472,8 @@ class HeartbeatThread:
             self._expire(holder)
         else:
             self.lose(holder, "the server does not know it any more, or it was kicked")
+        if kept:  # for those who may have it now that its holder knows
+            self._spawn(holder.release_quietly())
 
     async def _check(self, record: NameRecord) -> None:
         """Have what is over on a name ended, and the next waiters served."""

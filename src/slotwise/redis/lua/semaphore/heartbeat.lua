@@ -5,8 +5,9 @@
 --       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids;
 --       a holder of many slots comes in parts, "id#first-last", of which each stands for those slots
 -- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
--- simply renewed came to: "lost id", "gone id", "granted id number token" ...}
--- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. A semaphore
+-- simply renewed came to: "lost id", "lost id kept", "gone id", "granted id number token" ...}
+-- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. "kept": nobody gets
+-- its slots before it has read this and released them, or its time is up. A semaphore
 -- with a spoilt key has {-1, "failed why"}, and costs the others nothing. "full" in the first
 -- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
@@ -100,10 +101,8 @@ local function renew_name(first, at)
   for i = 1, holders do
     local id = ids[i]
     if held[id] and (filed and not filed[id] or evicted_at and was_evicted(id, evicted_at)) then
-      drop(id)
-      held[id] = nil
-    end
-    if held[id] then
+      outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
+    elseif held[id] then
       members_of(id, firsts[i], lasts[i], members)
     else
       outcome[#outcome + 1] = 'lost ' .. id

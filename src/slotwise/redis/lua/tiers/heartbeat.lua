@@ -5,7 +5,7 @@
 --       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
 --       how many holders, how many waiters, the holders' ids, the waiters' ids
 -- Returns for each object {ms until somebody's time is up, 0 if something is unfinished, or -1,
--- and "lost id", "gone id", "granted id number token", "failed why", "full" ...}
+-- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include tiers/rules.lua
 
@@ -24,17 +24,16 @@ local function renew_name(first, at)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
   end
-  local living, queued, lost, outcome = {}, {}, {}, {}
+  local living, queued, outcome = {}, {}, {}
+  local kept = blocked_until > now and ' kept' or ''
   for i = first_holder, first_waiter - 1 do
     local id = ARGV[i]
     if holding[id] and not over[id] then
       living[#living + 1] = id
     else
-      lost[#lost + 1] = id
-      outcome[#outcome + 1] = 'lost ' .. id
+      outcome[#outcome + 1] = 'lost ' .. id .. kept
     end
   end
-  note_aware(lost)
   for i = first_waiter, last do
     local id = ARGV[i]
     local claim = holding[id] and not over[id] and read_claim(id)

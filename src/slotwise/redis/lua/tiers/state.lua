@@ -150,8 +150,9 @@ local function count_keys()  -- besides state
   return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
 end
 
--- State is lost, and with it who holds what. Nobody gets anything until all holders know that: by their
--- next heartbeat, and at the latest when their time is up, since nothing renews it any more.
+-- State is lost, and with it who holds what. Nobody gets anything until all holders know that: they are told
+-- by their next heartbeat, and release what they held. At the latest it is when their time is up, since
+-- nothing renews it any more.
 local function forget_claims()
   local ids = redis.call('ZRANGE', holders, 0, -1)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
