@@ -230,6 +230,7 @@ async def tiers() -> None:
     assert_type(limits.waiters_sync()[0].needs["tenant"], int)
     assert_type(await limits.kick(taken), bool)
     assert_type(Tiers(Tier("all", 1), url="redis://cache").max_acquire_time, float | None)
+    assert_type(Tiers(Tier("all", 1), url="process://").url, str | RedisConfig | None)
     async with limits.cm(tenant="acme", timeout=None) as acquired:
         assert_type(acquired, AcquisitionResult)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)

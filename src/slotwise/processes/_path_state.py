@@ -7,7 +7,7 @@ the request, so that every process applies the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -224,7 +224,38 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         assert value is None
         for tier, of_key in claim.values:
             self.learn(tier, claim.path[tier], of_key, now)
+        if not self.attention and claim.needs is None and self._take_at_once(claim, now):
+            return [claim]
         return self.request(claim, claim.path, now, wait_until=wait_until)
+
+    def _take_at_once(self, claim: ProcessPathClaim, now: float) -> bool:
+        """Do what `request` does while nobody waits, in fewer steps; False if a tier is full."""
+        nodes: list[Any] = []
+        number = 0
+        for tier, key in zip(self.tiers, claim.path, strict=True):
+            node = tier.nodes.get(key) or tier.make(key, now)
+            taken = node.take_one()
+            if taken is None:
+                for other in nodes:
+                    other.put_back_one(number)
+                return False
+            number = taken
+            nodes.append(node)
+        claim.nodes = nodes
+        self.last_ticket += 1
+        self._file(claim, number, now)
+        return True
+
+    def release(self, key: Hashable, now: float = 0.0) -> list[ProcessPathClaim]:
+        claim = self.holders.get(key)
+        if self.attention or claim is None or claim.needs is not None:
+            return super().release(key, now)
+        del self.holders[key]  # nobody waits, so nobody is to be looked for
+        if self.deadlines is not None:
+            self.deadlines.discard(key)
+        for node in claim.nodes:
+            node.put_back_one(claim._slot_number)
+        return []
 
     def _cancel_all(
         self, waiters: Sequence[ProcessPathClaim], now: float
