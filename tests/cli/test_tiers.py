@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.cli._shell import HANG, Shell, line_of
 
 from slotwise import Rate, Tier, Tiers
@@ -71,7 +70,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         ]
         listed = any_shell.here("ls", "--keys", 1).stdout.splitlines()
         assert listed[2] == "api     tenant  (1 more)      2     1        0"
-        backup, api = any_shell.json("ls", "--keys", 1)
+        api, backup = any_shell.json("ls", "--keys", 1)
         assert (backup["name"], "tiers" in backup) == ("backup", False)
         tenant, wide = api.pop("tiers")
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
@@ -309,9 +308,9 @@ def test_names_tiers_and_keys_are_completed(redis_shell: Shell):
         assert offered("slotwise show nothing --tier ") == []
 
 
-@pytest.mark.parametrize("keys", [12_000])
-def test_very_many_keys_are_counted_in_pages(redis_shell: Shell, server: Any, keys: int):
-    """Written straight to the server: acquiring so many would take a minute."""
+def test_very_many_keys_are_counted_in_pages(redis_shell: Shell, server: Any):
+    """Written straight to the server: acquiring so many would take long."""
+    keys = 5_000
     with program(redis_shell, "acme"), server.client() as client:
         nodes = {f"0:k{number}": "0 0 7 - 0" for number in range(keys)}
         client.hset("adv-sem:tiers_state:api", mapping=nodes)

@@ -71,10 +71,9 @@ def ls(given: argparse.Namespace) -> int:
     if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
         rows = [(*_counts(name, one), one.closed, one.reason) for name, one in semaphores]
-        print_json(
-            [dict(zip(columns, row, strict=True)) for row in rows]
-            + [_tiers_as_dict(each, most) for each in tiers]
-        )
+        listed = [dict(zip(columns, row, strict=True)) for row in rows]
+        listed += [_tiers_as_dict(each, most) for each in tiers]
+        print_json(sorted(listed, key=lambda each: each["name"]))
     else:
         _print_list(semaphores, tiers, most)
         if not (semaphores or tiers) and sys.stderr.isatty():

@@ -3,10 +3,10 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
 -- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
 -- tiers' values, or "" if nobody is there, the time (us), then in turn a node and its record (tiers/state.lua)};
--- a few thousand fields are seen in one step, and so at one instant.
+-- some AT_A_LOOK fields are seen in one step, and so at one instant.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
-local AT_A_LOOK = 5000
+local AT_A_LOOK = 1000  -- a few ms in which nobody else is served
 open(1, ARGV[1])
 if known['.shape'] then
   expire()
