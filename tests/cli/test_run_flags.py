@@ -7,12 +7,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from tests.cli._shell import Shell, command, end, line_of, until
 from tests.redis._server import Server
 
 from slotwise._cli.slot_flags import limit
+from slotwise.processes._semaphore_file import LOCK_TIMEOUT
 
 
 def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):
@@ -123,6 +125,7 @@ def test_a_server_that_does_not_answer_is_125_and_not_busy(redis_shell: Shell, s
         for flags in (("--limit", 1), ()):
             ran = redis_shell.run("run", "api", *flags, "--wait", 0.2, "--quiet", "--", "true")
             assert (ran.returncode, "did not answer" in ran.stderr) == (125, True)
+            assert "in 1.9 s" not in ran.stderr  # that would be longer than the wait
     finally:
         server.process.send_signal(signal.SIGCONT)
 
@@ -137,6 +140,23 @@ def test_a_file_that_somebody_keeps_locked_is_125_and_not_busy(shell: Shell):
         ran = shell.run("run", "api", "--limit", 1, "--wait", 1, "--", "true")
         assert (ran.returncode, str(hog.pid) in ran.stderr) == (125, True)
         hog.kill()
+
+
+def test_looking_for_the_value_takes_no_longer_than_the_wait(shell: Shell):
+    shell.occupy()()
+    nested = "env SLOTWISE_ACQUISITION_ID=outer"
+    with shell.stopped_amid_a_change("api") as pid:
+        began = time.monotonic()
+        asking = [
+            shell.start("run", "api", "--wait", 0.5, "--", "true"),
+            shell.start("run", "api", "--no-wait", "--", "true"),
+            shell.start("run", "api", "--limit", 1, "--wait", 0.5, "--", "true", before=nested),
+            shell.start("acquire", "api", "--wait", 0.5),
+        ]
+        for each in asking:
+            code, _, told = end(each)
+            assert (code, str(pid) in told) == (125, True)
+        assert time.monotonic() - began < LOCK_TIMEOUT  # that of calls without a timeout
 
 
 def test_times_have_units(shell: Shell):

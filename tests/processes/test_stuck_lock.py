@@ -105,6 +105,22 @@ def test_stats_gives_up_and_names_the_process(
     assert semaphore.release_sync(held) is True
 
 
+async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
+    make: Make, directory: Path
+) -> None:
+    semaphore = make()
+    await semaphore.release(await semaphore.acquire())
+    began = time.monotonic()
+    with stuck(directory) as pid:
+        told = f"process {pid} kept its lock"
+        with pytest.raises(BackendError, match=told):
+            await semaphore.try_acquire()
+        with pytest.raises(BackendError, match=told):
+            semaphore.try_acquire_sync()
+    assert time.monotonic() - began < _semaphore_file.LOCK_TIMEOUT  # each takes a second
+    assert await semaphore.stats() == SemaphoreStats(0, 1)
+
+
 async def test_a_waiter_in_the_queue_times_out_all_the_same(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()

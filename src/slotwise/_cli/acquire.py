@@ -17,7 +17,7 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import print_error
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
-from slotwise._cli.slot import Slot
+from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
 from slotwise.errors import SlotwiseError
 
@@ -130,10 +130,11 @@ class _Holder:
         self._signals = SignalQueue()
         given = self._given
         try:
-            semaphore = slot_flags.semaphore_of(given, given.ttl)
-            slot_flags.check_nested(semaphore, given.slots)
+            time_left = TimeLeft(given.wait)
+            semaphore = slot_flags.semaphore_of(given, given.ttl, time_left)
+            slot_flags.check_nested(semaphore, given.slots, time_left)
             label = given.label or f"for pid {self._script.pid}"
-            slot = Slot(semaphore, given.slots, given.wait, label)
+            slot = Slot(semaphore, given.slots, time_left, label)
             if not self._wait(slot):
                 slot.cancel()
                 return 0

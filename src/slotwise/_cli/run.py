@@ -19,7 +19,7 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, seconds
 from slotwise._cli.output import print_error
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
-from slotwise._cli.slot import Slot
+from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
 from slotwise._cli.status import status_while_waiting
 from slotwise._cli.supervise import Supervisor
@@ -129,10 +129,11 @@ def _run(given: argparse.Namespace) -> int:
     child = _child(given, signals)
     try:
         ledger_ttl = None if given.ttl is None else given.ttl + given.grace + _MARGIN
-        semaphore = slot_flags.semaphore_of(given, ledger_ttl)
-        slot_flags.check_nested(semaphore, given.slots)
+        time_left = TimeLeft(given.wait)
+        semaphore = slot_flags.semaphore_of(given, ledger_ttl, time_left)
+        slot_flags.check_nested(semaphore, given.slots, time_left)
         semaphore._kick_grace = given.grace + _MARGIN
-        slot = Slot(semaphore, given.slots, given.wait, given.label)
+        slot = Slot(semaphore, given.slots, time_left, given.label)
         acquired = _wait(slot, signals)
     except BaseException:
         child.dismiss()

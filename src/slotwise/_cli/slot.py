@@ -9,22 +9,54 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 
-from slotwise._core.limit import TRY_LIMIT
+from slotwise._core.limit import TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 
 _CANCEL_LIMIT = 3.0  # seconds that a server has to confirm that nobody waits any more
 
 
+class TimeLeft:
+    """What is left of ``--wait``: whatever is looked up before the wait counts as well.
+
+    The times are rounded, because messages show them.
+    """
+
+    def __init__(self, wait: float | None) -> None:
+        self._wait = wait
+        self._started = time.monotonic()
+
+    def for_a_look(self) -> float | None:
+        """Return how long a look at the semaphore may take; None leaves it to the driver."""
+        if self._wait is None:
+            return None
+        # A distant server has to be connected to first, even if nothing is waited for.
+        return _rounded(max(max(self._wait, TRY_LIMIT) - self._elapsed(), TIMEOUT_LIMIT))
+
+    def for_the_slot(self) -> float | None:
+        """Return how long to wait for a slot; None is without a limit."""
+        if self._wait is None:
+            return None
+        return _rounded(max(self._wait - self._elapsed(), 0.0))
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 1 if seconds >= 1 else 2)
+
+
 class Slot:
     """Slots of a semaphore: requested by `start`, then acquired or failed, then perhaps lost."""
 
     def __init__(
-        self, semaphore: Semaphore, slots: int, timeout: float | None, label: str | None
+        self, semaphore: Semaphore, slots: int, time_left: TimeLeft, label: str | None
     ) -> None:
         self.semaphore = semaphore
-        self._arguments = slots, timeout, label
+        self._arguments = slots, time_left, label
         self._reading, self._writing = os.pipe()
         self._result: AcquisitionResult | None = None
         self._failure: BaseException | None = None
@@ -66,10 +98,12 @@ class Slot:
         self.semaphore.release_sync(self.result())
 
     def _work(self) -> None:
-        slots, timeout, label = self._arguments
+        slots, time_left, label = self._arguments
+        timeout = time_left.for_the_slot()
         try:
-            if timeout == 0:  # a distant server has to be connected to first
-                self._result = self.semaphore._acquire_at_once_sync(slots, label, TRY_LIMIT)
+            if timeout == 0:
+                answer = time_left.for_a_look() or TRY_LIMIT
+                self._result = self.semaphore._acquire_at_once_sync(slots, label, answer)
             else:
                 self._result = self.semaphore.acquire_sync(slots, timeout=timeout, label=label)
         except BaseException as error:

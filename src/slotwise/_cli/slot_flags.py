@@ -10,6 +10,7 @@ from typing import Any
 from slotwise import _urls
 from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
 from slotwise._cli.output import NOT_TEXT, print_error, resize_command
+from slotwise._cli.slot import TimeLeft
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -106,7 +107,7 @@ def exit_code(text: str) -> int:
     return given
 
 
-def semaphore_of(given: argparse.Namespace, ttl: float | None) -> Semaphore:
+def semaphore_of(given: argparse.Namespace, ttl: float | None, time_left: TimeLeft) -> Semaphore:
     """Return the semaphore that the flags name."""
     url = given.url or _urls.url_of_environment() or "process://"
     scheme = _urls.scheme_of(url)
@@ -121,22 +122,28 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None) -> Semaphore:
         options["directory"] = _urls.directory_of(url)
         if given.limit is None:
             try:
-                return ProcessSemaphore.existing(given.name, **options)
+                semaphore = ProcessSemaphore(1, name=given.name, **options)
+                return semaphore._open_existing(time_left.for_a_look())
             except LookupError:
                 pass
         return ProcessSemaphore(given.limit or 1, name=given.name, **options)
-    if given.limit is None:
-        from slotwise._cli.backends import NotFound, open_backend
-
-        try:
-            found = open_backend(url).find(given.name)
-            return _urls.semaphore(given.name, found.value, url, **options)
-        except NotFound:
-            pass
-    return _urls.semaphore(given.name, given.limit or 1, url, **options)
+    limit = given.limit or _value_on_redis(given.name, url, time_left.for_a_look()) or 1
+    return _urls.semaphore(given.name, limit, url, **options)
 
 
-def check_nested(semaphore: Semaphore, slots: int) -> None:
+def _value_on_redis(name: str, url: str, at_most: float | None) -> int | None:
+    """Return the value of the semaphore, if there is one."""
+    from slotwise.redis import RedisSemaphore
+
+    # Somebody is waiting at the terminal: fail soon instead of retrying for long.
+    config = _urls.redis_config(url, attempts=2)
+    found, errors = RedisSemaphore._survey_sync([name], 1, config, at_most)
+    if errors:
+        raise errors[0]
+    return found[name].max_slots if name in found else None
+
+
+def check_nested(semaphore: Semaphore, slots: int, time_left: TimeLeft) -> None:
     """Raise if this was started by a run that holds what it would wait for.
 
     Raises:
@@ -145,7 +152,8 @@ def check_nested(semaphore: Semaphore, slots: int) -> None:
     outer = {os.environ.get(ID), *os.environ.get(_OUTER_IDS, "").split()} - {None, ""}
     if not outer:
         return
-    held = sum(each.slots for each in semaphore.holders_sync() if each.acquisition_id in outer)
+    holders = semaphore._holders_within_sync(time_left.for_a_look())
+    held = sum(each.slots for each in holders if each.acquisition_id in outer)
     if held and held + slots > semaphore.value:
         raise WaitsForItself(
             f"{display(semaphore.name)} is held by the run that started this one: it would wait for"

@@ -65,6 +65,13 @@ class Semaphore(Limit):
     ) -> AcquisitionResult:
         return self.acquire_sync(slots, timeout=0, label=label)
 
+    def _holders_within_sync(
+        self,
+        at_most: float | None,  # noqa: ARG002 - for drivers that may have to wait
+    ) -> list[Claimant]:
+        """Like `holders_sync`, for a caller who has no more than ``at_most`` seconds."""
+        return self.holders_sync()
+
     @property
     def name(self) -> str | None:
         """The name that instances share, or None."""

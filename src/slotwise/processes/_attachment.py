@@ -64,26 +64,29 @@ class Attachment:
         """Run an operation in this thread.
 
         Raises:
-            Busy: the file's lock was taken for ``lock_timeout`` seconds.
-            BackendError: it was taken for the usual time, and no other was given.
+            BackendError: the file's lock was taken for ``lock_timeout`` seconds, or for the usual
+                time if that is None.
         """
         timeout = semaphore_file.LOCK_TIMEOUT if lock_timeout is None else lock_timeout
-        while True:
-            file = self.file()
-            try:
-                return operation(file, *args, lock_timeout=timeout)
-            except Retired:
-                continue
-            except Missing:
-                raise _messages.unknown(file.process.directory.path, file.name) from None
-            except Busy as error:
-                if lock_timeout is not None:
-                    raise
-                raise _messages.busy(file.path, error) from None
+        try:
+            return self._try_call(timeout, operation, *args)
+        except Busy as error:
+            raise _messages.busy(self.file().path, error) from None
 
     async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; in a thread if the file's lock is taken for long."""
         try:
-            return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
+            return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
         except Busy:
             return await in_thread(partial(self.call, operation, *args))
+
+    def _try_call(self, lock_timeout: float, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation; raise Busy if the file's lock is taken for that long."""
+        while True:
+            file = self.file()
+            try:
+                return operation(file, *args, lock_timeout=lock_timeout)
+            except Retired:
+                continue
+            except Missing:
+                raise _messages.unknown(file.process.directory.path, file.name) from None

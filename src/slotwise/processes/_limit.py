@@ -116,8 +116,10 @@ class ProcessLimit:
         found: T = await self._attachment.call_async(operations.inspect, read, self._declared)
         return found
 
-    def _inspect(self, read: Callable[[Any], T]) -> T:
-        found: T = self._attachment.call(operations.inspect, read, self._declared)
+    def _inspect(self, read: Callable[[Any], T], lock_timeout: float | None = None) -> T:
+        found: T = self._attachment.call(
+            operations.inspect, read, self._declared, lock_timeout=lock_timeout
+        )
         return found
 
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:

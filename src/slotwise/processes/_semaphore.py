@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -100,10 +100,20 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             cancel_task_after_ttl=cancel_task_after_ttl,
             directory=directory,
         )
-        semaphore._declared = None
-        _inspect.check_exists(semaphore.directory, name)
-        semaphore.stats_sync()
-        return semaphore
+        return semaphore._open_existing()
+
+    def _open_existing(self, at_most: float | None = None) -> Self:
+        """Use the value that the semaphore has; ``at_most`` is how long the look at it may take.
+
+        Raises:
+            UnknownSemaphore: there is none.
+            BackendError: it can't be read, or not in time.
+        """
+        assert self._name is not None
+        self._declared = None
+        _inspect.check_exists(self.directory, self._name)
+        self._inspect(_inspect.stats_of, at_most)
+        return self
 
     @classmethod
     def names(cls, directory: str | os.PathLike[str] | None = None) -> list[str]:
@@ -222,6 +232,9 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     def holders_sync(self) -> list[Claimant]:
         """Like `holders`."""
         return self._inspect(_inspect.holders_of)
+
+    def _holders_within_sync(self, at_most: float | None) -> list[Claimant]:
+        return self._inspect(_inspect.holders_of, at_most)
 
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in all processes, in the order of the queue."""

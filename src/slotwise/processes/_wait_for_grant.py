@@ -17,7 +17,6 @@ from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._attachment import INLINE_LOCK_TIMEOUT, Attachment
 from slotwise.processes._errors import Busy, Missing, Retired
 from slotwise.processes._in_thread import in_thread
-from slotwise.processes._semaphore_file import LOCK_TIMEOUT
 
 # How long a caller that doesn't wait for a slot waits for the file's lock.
 _NO_WAIT_LOCK_TIMEOUT = 1.0
@@ -68,9 +67,14 @@ def wait_for_grant_sync(
 async def try_request(
     attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
 ) -> bool:
-    """Request slots without waiting for them; return whether they were granted."""
+    """Request slots without waiting for them; return whether they were granted.
+
+    Raises:
+        BackendError: the file can't be used, or another process kept its lock for a second.
+    """
+    lock_timeout = _NO_WAIT_LOCK_TIMEOUT
     try:
-        granted = await _request_in_loop(attachment, declared, acquisition, None, LOCK_TIMEOUT)
+        granted = await _request_in_loop(attachment, declared, acquisition, None, lock_timeout)
         if granted and acquisition.file.woken:
             await acquisition.file.woken.let_pass()
     except Busy as error:
@@ -86,7 +90,7 @@ def try_request_sync(
 ) -> bool:
     """Like `try_request`."""
     try:
-        return _request(attachment, declared, acquisition, None, LOCK_TIMEOUT)
+        return _request(attachment, declared, acquisition, None, _NO_WAIT_LOCK_TIMEOUT)
     except Busy as error:
         raise _messages.busy(acquisition.file.path, error) from None
     except BaseException:

@@ -26,8 +26,8 @@ from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig, check_heartbeat
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._reply_limits import (
-    INSPECT,
     Release,
+    look_limit,
     release_on_exit,
     release_within,
     reply_within,
@@ -261,11 +261,14 @@ class RedisLimit:
 
     # --------------------------------------------------------- calls, threads
 
-    async def _run_script(self, script: Script, args: list[Any]) -> Any:
+    async def _run_script(
+        self, script: Script, args: list[Any], at_most: float | None = None
+    ) -> Any:
+        """Return the reply; ``at_most`` is how long to wait for it, if not as long as usual."""
         shared, record = self._attached()
         client = shared.client()
         reply = client.run(script, record.keys.all, args, record.keys.slot, self._limits)
-        return await reply_within(INSPECT, reply, client, record.keys.slot)
+        return await reply_within(look_limit(at_most), reply, client, record.keys.slot)
 
     def _dispatch(self, messages: list[bytes]) -> None:
         """Pass on the messages behind the reply to a script."""

@@ -33,6 +33,11 @@ _OUTAGE = EXIT_LIMIT
 _GRACE = 0.02
 
 
+def look_limit(at_most: float | None) -> float:
+    """Return how long to wait for what is looked up, for a caller who has ``at_most`` seconds."""
+    return INSPECT if at_most is None else min(at_most, INSPECT)
+
+
 class _NoReply(Exception):
     """Internal: the caller's time is up."""
 

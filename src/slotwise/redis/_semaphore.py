@@ -258,6 +258,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
         """Like `holders`."""
         return self._run_blocking(self.holders())
 
+    def _holders_within_sync(self, at_most: float | None) -> list[Claimant]:
+        return self._run_blocking(self._list("holders", at_most))
+
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the whole fleet, in the order of the queue."""
         return await self._list("waiters")
@@ -266,19 +269,21 @@ class RedisSemaphore(RedisLimit, Semaphore):
         """Like `waiters`."""
         return self._run_blocking(self.waiters())
 
-    async def _list(self, what: str) -> list[Claimant]:
+    async def _list(self, what: str, at_most: float | None = None) -> list[Claimant]:
         """Return all of them; very many are listed in several calls."""
         listed: list[Claimant] = []
         go_on = b""
         while True:
-            _, _, _, _, _, go_on, *claimants = await self._inspect(what, go_on)
+            _, _, _, _, _, go_on, *claimants = await self._inspect(what, go_on, at_most)
             listed += read_claimants(claimants)
             if not go_on:
                 return listed
 
-    async def _inspect(self, what: str, go_on: bytes = b"") -> list[Any]:
+    async def _inspect(
+        self, what: str, go_on: bytes = b"", at_most: float | None = None
+    ) -> list[Any]:
         args = [b"", what, self._attached()[1].keys.notification, self._interval, go_on]
-        reply: list[Any] = await self._run_script(_INSPECT, args)
+        reply: list[Any] = await self._run_script(_INSPECT, args, at_most)
         return reply
 
     @classmethod
@@ -320,11 +325,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     @classmethod
     def _survey_sync(
-        cls, names: Iterable[str] | None, limit: int, config: RedisConfig
+        cls,
+        names: Iterable[str] | None,
+        limit: int,
+        config: RedisConfig,
+        at_most: float | None = None,
     ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
         """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
         shared = shared_client_for(config)
-        return shared.heartbeat_thread.run(_statistics.collect(shared, config, names, limit))
+        return shared.heartbeat_thread.run(
+            _statistics.collect(shared, config, names, limit, at_most)
+        )
 
     # ----------------------------------------------------------- controlling
 

@@ -10,7 +10,7 @@ from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Refused, Unusable
 from slotwise.redis._keys import Keys
-from slotwise.redis._reply_limits import INSPECT, reply_within
+from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._scan import KeyKind, scan_names
 from slotwise.redis._scripts import load
 
@@ -30,9 +30,16 @@ _INTERVAL = 15  # what foreign waiters are given if this look grants them someth
 
 
 async def collect(
-    shared: SharedClient, config: RedisConfig, names: Iterable[str] | None, limit: int
+    shared: SharedClient,
+    config: RedisConfig,
+    names: Iterable[str] | None,
+    limit: int,
+    at_most: float | None = None,
 ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
-    """Statistics by name, fullest first, and what is wrong with those that can't be read."""
+    """Statistics by name, fullest first, and what is wrong with those that can't be read.
+
+    ``at_most`` is how long to wait for a reply, if not as long as usual.
+    """
     troubles: list[BackendError] = []
     if names is None:
         wanted, unnamed = await scan_names(shared, config, _KINDS)
@@ -51,7 +58,7 @@ async def collect(
             args = [b"", b"counts", keys.notification, _INTERVAL, b""]
             script = load("semaphore/inspect")
             reply = client.run(script, keys.all, args, keys.slot, config.limits)
-            replies.append(reply_within(INSPECT, reply, client, keys.slot))
+            replies.append(reply_within(look_limit(at_most), reply, client, keys.slot))
         found = await asyncio.gather(*replies, return_exceptions=True)
         for name, outcome in zip(wanted[at : at + _MOST_AT_ONCE], found, strict=True):
             if isinstance(outcome, BaseException):
