@@ -113,6 +113,7 @@ def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(any_shell: Shel
         ]
         assert {each["pid"] for each in found["waiters"]} == {started.pid}
         assert found["waiters"][0]["label"] == "job of acme"
+        assert found["waiters"][0]["since"] <= found["waiters"][1]["since"]
         shown = any_shell.here("show", "api").stdout.splitlines()
         assert shown[0] == "api: 3 holding, 2 waiting"
         assert shown[1].split() == ["TIER", "KEY", "VALUE", "HELD", "WAITING"]

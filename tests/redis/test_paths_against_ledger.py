@@ -266,7 +266,7 @@ class Pair:
         for claim_id, (_, _, ticket, granted, numbers, _, path, *owner) in claims.items():
             assert path == write_path(self.paths[claim_id])
             assert owner == ["host", "1", "x", "y"]
-            assert (granted != "0") is (claim_id in ledger.holders)
+            assert granted.startswith("-") is (claim_id in ledger.waiting)
             if claim_id in ledger.waiting:
                 assert int(ticket) == ledger.waiting[claim_id].ticket
             else:

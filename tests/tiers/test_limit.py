@@ -137,6 +137,8 @@ async def test_a_waiter_tells_which_tier_it_lacks(any_tiers, look):
         await look.waiters(limits, number)
     lacked = [(each.keys["tenant"], each.lacks) for each in await limits.waiters()]
     assert lacked == [("acme", "tenant"), ("acme", "tenant"), ("third", "all")]
+    began = [each.since for each in await limits.waiters()]
+    assert began == sorted(began), "when each began to wait"
     for one in held:
         await limits.release(one)
     for each in (waiting[0], waiting[2], waiting[1]):

@@ -53,8 +53,10 @@ def _read(
         _, _, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
         # lua/base/proof.lua says what the secret in front is for; nobody is shown it.
         host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
-        holds = granted != "0"
-        since = datetime.fromtimestamp(float(granted), UTC) if holds else None
+        holds = granted != "0" and not granted.startswith("-")
+        # Of a waiter it is when it began to wait, with a sign; older clients wrote 0.
+        began = abs(float(granted))
+        since = datetime.fromtimestamp(began, UTC) if began else None
         needs = read_needs(raw_id.decode(), len(tiers))
         claimant = Claimant(
             raw_id.decode(),
@@ -68,7 +70,7 @@ def _read(
             needs=needs_by_name(tiers, needs),
             lacks=tiers[read_node(lacking)[0]].name if lacking else None,
         )
-        return (float(granted), int(ticket)), claimant
+        return (began if holds else 0.0, int(ticket)), claimant
     except (ValueError, OverflowError, OSError, IndexError):
         name = raw_id.decode(errors="backslashreplace")
         return (float("inf"), 0), Claimant(name, 1, None, unreadable=True)

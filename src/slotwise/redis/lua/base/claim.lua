@@ -5,7 +5,7 @@
 --   interval  heartbeat_max_interval (s)
 --   ttl       s, or "-"
 --   ticket    its place in the queue
---   granted   when that was (s), or "0" while it waits
+--   granted   when that was (s), or "0" while it waits; for a path, "-" and when that began (s)
 --   numbers   of its slots, like "1-3,7"; "0" while it waits
 --   token     the fencing token; "0" while it waits
 --   owner     "!secret host pid label" (proof.lua); a path through tiers stands in front of it;

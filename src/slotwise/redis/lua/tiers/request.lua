@@ -97,7 +97,7 @@ local function request(id, path)
   end
   last_ticket = last_ticket + 1
   local claim = {
-    interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '0', number = 0,
+    interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '-' .. now_text, number = 0,
     numbers = '0', token = 0, owner = owner,
   }
   if is_free then

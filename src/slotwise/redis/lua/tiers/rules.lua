@@ -688,7 +688,7 @@ function rebuild()
   redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
   for _, id in ipairs(forget_counts()) do
     local claim = read_claim(id)
-    local granted = claim and claim.granted ~= '0'
+    local granted = claim and not waits(claim)
     local scores, there = alive_until, waiters_there
     if granted then scores, there = held_until, holders_there end
     if not claim or (there and not scores[id]) then

@@ -398,6 +398,8 @@ local function read_claim(id)
   return claim.path and claim
 end
 
+local function waits(claim) return claim.granted == '0' or string.sub(claim.granted, 1, 1) == '-' end
+
 local function write_claim(id, claim)
   put(id, claim_text(claim.interval, claim.ttl, whole(claim.ticket), claim.granted, claim.numbers,
                      whole(claim.token), claim.path .. ' ' .. claim.owner))
