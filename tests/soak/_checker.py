@@ -62,6 +62,7 @@ class Report:
     explained_errors: int = 0
     back: float = 0.0
     over: float = 0.0  # the longest that more than the value was held, excused or not
+    stood_still: float = 0.0  # the longest that a process did not run; it excuses nothing
 
     @property
     def broken(self) -> dict[str, list[str]]:
@@ -79,6 +80,7 @@ class _History:
         self.last_seen: dict[int, float] = {}
         self.ended: set[int] = set()
         self.deaf: list[tuple[float, float]] = []
+        self.stood_still = 0.0
         seen: list[tuple[float, list[str]]] = []
         ids: dict[str, Hold] = {}
         for event in events:
@@ -93,6 +95,8 @@ class _History:
                 seen.append((event["at"], event["ids"]))
             elif kind == "deaf":
                 self.deaf.append((event["since"], event["at"]))
+            elif kind == "stood still":
+                self.stood_still = max(self.stood_still, event["at"] - event["since"])
             elif kind == "end":
                 self.ended.add(event["pid"])
             else:
@@ -154,7 +158,7 @@ class _History:
 def check(events: Iterable[Event]) -> Report:
     """Check everything, and report what does not hold."""
     history = _History(events)
-    report = Report(grants=len(history.granted))
+    report = Report(grants=len(history.granted), stood_still=history.stood_still)
     _check_overlaps(history, report)
     _check_tokens(history, report)
     _check_losses(history, report)

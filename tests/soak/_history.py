@@ -14,6 +14,7 @@ killed leaves at most one incomplete line, its last.
     gave up   at, pid, n                           timed out, or was cancelled
     error     at, pid, n, error
     end       at, pid                              an orderly end of a process
+    stood still  at, pid, since                    no thread of the process ran between these
     arrival   at, ids                              the server ran a script for these requests; at is
                                                    the server's time, and lines are in its order;
                                                    servers of one machine share a clock

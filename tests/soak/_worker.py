@@ -13,6 +13,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.soak._objects import INTERVAL, LIMITS, Objects, Wish
 from slotwise import AcquireTimeout, BackendError
 
 TASKS = 3  # of each object
+TICK, STOOD_STILL = 0.05, 0.2
 HOLDS = (0.002, 0.01, 0.02, 0.02, 0.3)
 # Most faults take longer than that. So whoever has the last number often holds it for long: it is
 # one at a time, and the others go on with the rest.
@@ -119,8 +122,19 @@ async def main(url: str, folder: Path, history: Path, seed: str) -> None:
     loop.add_signal_handler(signal.SIGTERM, worker.enough.set)
     loop.add_signal_handler(signal.SIGUSR1, fork, objects, history)
     loop.add_signal_handler(signal.SIGCHLD, _reap)
+    threading.Thread(target=record_stand_stills, args=(recorder,), daemon=True).start()
     await worker.run()
     recorder.write("end")
+
+
+def record_stand_stills(recorder: Recorder) -> None:
+    """Note when this process didn't run: what follows from that is no fault of the limits."""
+    since = time.monotonic()
+    while True:
+        time.sleep(TICK)
+        if time.monotonic() - since > STOOD_STILL:
+            recorder.write("stood still", since=since)
+        since = time.monotonic()
 
 
 def _reap() -> None:

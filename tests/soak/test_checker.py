@@ -314,6 +314,18 @@ def test_a_service_that_pauses_without_a_fault_is_found() -> None:
     assert len(history.check().late) == 1
 
 
+def test_a_process_that_stood_still_is_told_and_excuses_nothing() -> None:
+    history = History()
+    history.hold(1, 0.0, 0.1, 1.0, token=1)
+    history.hold(2, 0.0, 0.5, 1.0, token=2)
+    history.events += [
+        {"kind": "stood still", "at": at, "pid": 1, "since": 0.1} for at in (0.9, 0.4)
+    ]
+    report = history.check()
+    assert report.stood_still == pytest.approx(0.8)
+    assert len(report.overlaps) == 1
+
+
 def test_a_process_that_never_ended_is_found() -> None:
     history = History()
     history.hold(1, 0.0, 0.1, 0.2, token=1)

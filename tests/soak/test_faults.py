@@ -33,7 +33,8 @@ def test_nothing_is_broken_by(
             f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
             f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
-            f" back within {report.back:.2f} s, over the value for {report.over:.2f} s",
+            f" back within {report.back:.2f} s, over the value for {report.over:.2f} s,"
+            f" a worker stood still for {report.stood_still:.2f} s",
             *(f"{kind}: {line}" for kind, lines in report.broken.items() for line in lines),
             sep="\n    ",
         )
