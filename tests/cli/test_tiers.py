@@ -295,6 +295,14 @@ def test_records_that_slotwise_did_not_write_hide_no_other_tiers(redis_shell: Sh
         assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
         assert "'bad' can't be read" in ran.stderr
         assert ran.stdout.splitlines()[1].startswith("api ")
+        client.delete("adv-sem:tiers_state:bad", "adv-sem:tiers_holders:bad")
+        with tiers_here(redis_shell, Tier("tenant", 1, keyed=True), name="odd") as odd:
+            odd.acquire_sync(tenant="x")
+            client.hset("adv-sem:tiers_state:odd", "0:y", "garbage")
+            ran = redis_shell.here("ls")
+            assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+            assert "'odd' can't be read" in ran.stderr
+            assert ran.stdout.splitlines()[1].startswith("api ")
 
 
 def test_names_tiers_and_keys_are_completed(redis_shell: Shell):

@@ -16,6 +16,7 @@ from slotwise._cli.tier_view import Counts, TiersView
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
+from slotwise.errors import SlotwiseError
 
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
@@ -55,18 +56,25 @@ def ls(given: argparse.Namespace) -> int:
     stats, errors = backend.stats()
     found_tiers, more_errors = backend.tiers()
     errors += more_errors
-    for error in errors:
-        print_error("ls", error)
     semaphores = sorted(
         (name, one)
         for name, one in stats.items()
         if one.acquired_slots or one.waiting or not given.used
     )
-    tiers = [
-        tier_view.view(one)
-        for _, one in sorted(found_tiers.items())
-        if one.is_used or not given.used
-    ]
+    tiers = []
+    for name, found in sorted(found_tiers.items()):
+        if given.used and not found.is_used:
+            continue
+        try:
+            tiers.append(tier_view.view(found))
+        except SlotwiseError as error:
+            errors.append(error)
+        except ValueError:  # records that none of our code wrote must not hide the others
+            errors.append(
+                SlotwiseError(f"the tiers {name!r} can't be read: not what slotwise wrote")
+            )
+    for each in errors:
+        print_error("ls", each)
     most = max(given.keys, 0)
     if given.json:
         columns = ("name", "value", "held", "waiting", "closed", "reason")
