@@ -24,6 +24,7 @@ from tests.redis._server import Server, until
 import slotwise
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._shared_client import shared_client_for
 
 KEY = "adv-sem:semaphore_state:s"
 
@@ -182,6 +183,26 @@ async def test_the_client_name_is_the_clients_or_ours(server: Server) -> None:
     assert ("default", "by-url") in users(server)
     await use(RedisConfig(server.url))
     assert ("default", "slotwise") in users(server)
+
+
+async def test_configurations_that_spell_out_the_defaults_share_thread_and_connections(
+    server: Server,
+) -> None:
+    own = RedisConfig(server.url)
+    for same in (
+        RedisConfig(f"{server.url}?client_name=slotwise"),
+        RedisConfig.from_client(redis.Redis(**plain(server))),
+        RedisConfig.from_client(redis.Redis(**plain(server), client_name="slotwise")),
+        RedisConfig.from_client(redis.asyncio.Redis(**plain(server))),
+    ):
+        assert shared_client_for(same) is shared_client_for(own)
+    over_tls = RedisConfig.from_client(redis.Redis(**plain(server), ssl=True))
+    by_url = RedisConfig(f"{server.url.replace('redis:', 'rediss:')}?ssl_cert_reqs=required")
+    assert over_tls.endpoint == by_url.endpoint
+    # A greeting of the user's own is given the name as it stands.
+    client = redis.Redis(**plain(server), client_name="slotwise", redis_connect_func=print)
+    options = RedisConfig.from_client(client).endpoint.options
+    assert options.kwargs["client_name"] == "slotwise"
 
 
 async def test_a_user_without_a_password_is_that_user(cloud: Server) -> None:

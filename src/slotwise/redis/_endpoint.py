@@ -31,6 +31,17 @@ _TLS_OPTIONS = (
     "ssl_password",
 )
 _FALSE = ("0", "f", "false", "n", "no")
+CLIENT_NAME = "slotwise"  # of our connections, unless another one is given
+# Options of redis-py that hold anyway. Configurations that spell them out share their connections
+# with those that don't.
+_DEFAULTS = {
+    "client_name": CLIENT_NAME,
+    "socket_keepalive": True,
+    "socket_type": 0,
+    "ssl_cert_reqs": "required",
+    "ssl_validate_ocsp": False,
+    "ssl_validate_ocsp_stapled": False,
+}
 _ISSUED = 4  # passwords of a provider that are remembered, so that no message repeats them
 
 
@@ -52,7 +63,8 @@ class Options(dict[str, Any]):
 class ConnectionOptions:
     """How redis-py opens a connection, and how to authenticate on it; the address is not here.
 
-    ``connection_class`` None means redis-py's own class for the address and ``tls``.
+    ``connection_class`` None means redis-py's own class for the address and ``tls``. Equal options
+    are the same connection: those that only spell out a default are left out.
     """
 
     kwargs: Options = field(default_factory=Options)
@@ -62,6 +74,15 @@ class ConnectionOptions:
     issued: deque[str] = field(
         default_factory=lambda: deque(maxlen=_ISSUED), compare=False, repr=False
     )
+
+    def __post_init__(self) -> None:
+        if self.connection_class is None and "redis_connect_func" not in self.kwargs:
+            own = {
+                name: value
+                for name, value in self.kwargs.items()
+                if name not in _DEFAULTS or value != _DEFAULTS[name]
+            }
+            object.__setattr__(self, "kwargs", Options(own))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -124,6 +124,9 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
             " use credential_provider="
         )
     names = _parameters(base)
+    if "ssl_check_hostname" in names:  # stated, as in a url: redis-py's default has changed
+        default = inspect.signature(base).parameters["ssl_check_hostname"].default
+        taken.setdefault("ssl_check_hostname", default)
     return ConnectionOptions(
         Options({name: value for name, value in taken.items() if name in names}),
         tls=base is sync_connection.SSLConnection,

@@ -17,11 +17,10 @@ from hiredis import pack_command
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._endpoint import Address, Endpoint, show_address
+from slotwise.redis._endpoint import CLIENT_NAME, Address, Endpoint, show_address
 from slotwise.redis._net.opening import get_credentials, open_socket
 from slotwise.redis._scripts import Script
 
-_CLIENT_NAME = "slotwise"
 _OLDEST = (6, 2)
 
 
@@ -148,7 +147,7 @@ def greet(
         hello = ["HELLO", "3"]
         if credentials is not None:
             hello += ["AUTH", *credentials]
-        hello += ["SETNAME", options.kwargs.get("client_name") or _CLIENT_NAME]
+        hello += ["SETNAME", options.kwargs.get("client_name") or CLIENT_NAME]
         select = [["SELECT", endpoint.database]] if endpoint.database else []
         handshake.send([hello, *select, *questions])
         _check_version(handshake, endpoint)
