@@ -58,7 +58,7 @@ def unreachable(server: object, error: BaseException) -> BackendError:
     if isinstance(error, socket.gaierror):
         return Unreachable(f"{server} has an unknown host name; check the url ({error})")
     if isinstance(error, TimeoutError):
-        return Unreachable(f"{server} does not answer in time; is it overloaded or stopped?")
+        return Unreachable(f"{server} did not answer in time; is it overloaded or stopped?")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return Unreachable(f"{server} can't be reached; is it running, and the url right?")
     return Unreachable(f"the connection to {server} broke: {said_by(server, error)}")

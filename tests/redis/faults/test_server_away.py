@@ -564,6 +564,18 @@ async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Serv
     await until(lambda: _is_free(semaphore), "nobody holds, nobody waits")
 
 
+def test_a_timeout_says_that_a_stopped_server_did_not_answer_a_new_connection(
+    own_server: Server,
+) -> None:
+    config = RedisConfig(own_server.url, connect_timeout=0.05, attempts=1000)
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    own_server.pause()
+    did_not = rf"no slot of 's' in 0\.5 s: Redis at 127\.0\.0\.1:{own_server.port} did not answer"
+    with pytest.raises(AcquireTimeout, match=did_not):
+        semaphore.acquire_sync(timeout=0.5)
+    own_server.resume()
+
+
 async def _is_free(semaphore: RedisSemaphore) -> bool:
     stats = await semaphore.stats()
     return (stats.acquired_slots, stats.waiting) == (0, 0)
