@@ -16,6 +16,8 @@ local function renew_name(first, at)
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first_holder, first_waiter = at + 4, at + 4 + held
   local last = first_waiter + waited - 1
+  -- Its clients must learn of a key that is spoilt, also if this call needs nothing of it.
+  for key = first + 6, first + 9 do redis.call('ZCARD', KEYS[key]) end
 
   -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
   -- A ttl is not extended by that.

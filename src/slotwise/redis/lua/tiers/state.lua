@@ -206,6 +206,9 @@ local function open(first, given_now, fields)
   read_values(known['.values'] or '')
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
+  -- Fails here, if one was spoilt: a grant that fails later would be half made, and announced.
+  redis.call('ZCARD', queue)
+  redis.call('ZCARD', parked)
   local keys = count_keys()
   if not known['.shape'] and keys > 0 then forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
