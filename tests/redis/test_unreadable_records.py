@@ -103,6 +103,32 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
         assert "has a holder with the id 'nobody'" in capfd.readouterr().err
 
 
+def test_a_name_whose_key_was_replaced_is_named_whichever_key_it_is(
+    semaphore: RedisSemaphore,
+    raw: redis.Redis,
+    server: Server,
+    config: RedisConfig,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kinds = ("main", "ttl", "waiting", "state")
+    for kind in kinds:
+        raw.zadd(f"{NAMESPACE}_main:spoilt-{kind}", {"theirs": FAR})
+        raw.set(f"{NAMESPACE}_max:spoilt-{kind}", 2, ex=3600)
+        raw.set(f"{NAMESPACE}_{kind}:spoilt-{kind}", "a string", ex=3600)
+    raw.set("adv-sem:tiers_state:spoilt-tiers", "a string", ex=3600)
+    with semaphore.cm():
+        for command in ("ls", "top"):
+            command_line([command, "--json", "--url", server.url])
+            said = capfd.readouterr()
+            assert [each["name"] for each in json.loads(said.out)] == ["s"]
+            for kind in (*kinds, "tiers"):
+                assert said.err.count(f"'spoilt-{kind}' can't be read: ") == 1
+        assert list(RedisSemaphore.get_acquired_stats_sync(config=config)) == ["s"]
+    for kind in kinds:
+        assert f"'spoilt-{kind}' can't be read: " in caplog.text
+
+
 @pytest.mark.parametrize("value", ["9" * 27, "-5", "0", "zz", "2.5"])
 async def test_a_value_of_garbage_is_called_unreadable_and_not_a_number(
     server: Server,

@@ -42,7 +42,7 @@ def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> Surve
 async def _survey(shared: SharedClient, names: Iterable[str] | None, config: RedisConfig) -> Survey:
     errors: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await scan_names(shared, config, [KeyKind("tiers_state", "hash")])
+        wanted, unnamed = await scan_names(shared, config, [KeyKind("tiers_state")])
         errors += [
             Refused(f"{shared.endpoint} has tiers whose name is not text: {key!r}")
             for key in unnamed

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from slotwise.redis._diagnosis import Refused, Unusable
+
 if TYPE_CHECKING:
     from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._config import RedisConfig
@@ -18,10 +20,12 @@ _KEYS_A_STEP = 500  # looked at; the server serves nobody else meanwhile
 
 
 class KeyKind(NamedTuple):
-    """Keys to look for: ``namespace:prefix:name`` of a type of Redis."""
+    """Keys to look for: ``namespace:prefix:name``, also if somebody has replaced one.
+
+    What is wrong with one of another type is said by the call that reads the name.
+    """
 
     prefix: str
-    type: str
     closed_only: bool = False  # of the states, those that say that the name is closed
 
 
@@ -56,7 +60,7 @@ async def _scan_one(
     cursor = b"0"
     while True:
         cursor, keys = await client.command(
-            *("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_A_STEP, "TYPE", kind.type),
+            *("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_A_STEP),
             address=address,
             limits=config.limits,
         )
@@ -72,10 +76,14 @@ async def _scan_one(
 async def _closed_of(
     client: LoopClient, keys: list[bytes], address: Address | None, limits: CallLimits
 ) -> list[bytes]:
-    """Those of the states that say that the name is closed."""
+    """Those of the states that say that the name is closed, or that are not a hash."""
     asked = (
         client.command("HEXISTS", key, ".closed", address=address, limits=limits) for key in keys
     )
     # One that moved to another node meanwhile is asked for there.
     replies = await asyncio.gather(*asked, return_exceptions=True)
-    return [key for key, reply in zip(keys, replies, strict=True) if reply == 1]
+    return [
+        key
+        for key, reply in zip(keys, replies, strict=True)
+        if reply == 1 or (isinstance(reply, Refused) and not isinstance(reply, Unusable))
+    ]

@@ -295,7 +295,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> dict[str, SemaphoreStats]:
         """The statistics of the semaphores on a server, fullest first.
 
-        Idle ones are left out unless they are asked for by name.
+        Idle ones are left out unless they are asked for by name. So are those that can't be
+        read, because somebody has written something else into their keys: each is logged as a
+        WARNING.
 
         Args:
             names: only these; unknown ones are left out.

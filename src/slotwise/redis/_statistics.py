@@ -22,9 +22,9 @@ _MOST_AT_ONCE = 500  # counted in one write
 _WITH_REASON = 2  # what semaphore/inspect.lua says of one that is closed for a reason
 # The keys of semaphores that are held, waited for, or closed.
 _KINDS = (
-    KeyKind("semaphore_main", "zset"),
-    KeyKind("semaphore_waiting", "zset"),
-    KeyKind("semaphore_state", "hash", closed_only=True),  # those of idle ones stay for a while
+    KeyKind("semaphore_main"),
+    KeyKind("semaphore_waiting"),
+    KeyKind("semaphore_state", closed_only=True),  # those of idle ones stay for a while
 )
 _INTERVAL = 15  # what foreign waiters are given if this look grants them something
 
