@@ -9,6 +9,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ URL = f"redis://bob:{WRITTEN}@127.0.0.1:1/0"
         f"extra argument ({PART}:{PART}@host)",
         f"SLOTWISE_URL=:{PART}@host",
         f"rediss://host?ssl_password={PART}&x=1",
+        f"redis://host?passwrod={PART}",
+        f"'rediss://host?db=1&ssl_pasword={PART}'",
+        f"/srv/:{PART}@host: is not a directory",
         f"{{'host': 'h', 'password': '{PART}'}}",
         f'{{"secret" : "{PART}"}}',
         f"password: '{PART}'",
@@ -131,6 +135,42 @@ def test_an_argument_of_the_wrong_type_is_refused_without_its_credentials(
     assert "Gr" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda given: RedisConfig(attempts=given),
+        lambda given: RedisConfig(connect_timeout=given),
+        lambda given: RedisConfig(reply_timeout=given),
+        lambda given: RedisConfig(backoff=given),
+        lambda given: RedisConfig(max_backoff=given),
+        lambda given: RedisConfig(cleanup_timeout=given),
+        lambda given: RedisSemaphore(given, name="s"),
+        lambda given: RedisSemaphore(1, name="s", heartbeat_max_interval=given),
+        lambda given: MemorySemaphore(1, cancel_task_after_ttl=given),
+        lambda given: MemorySemaphore(1).cm(given),
+        lambda given: MemorySemaphore(1).cm(label=[given]),
+        lambda given: MemorySemaphore(1).release_sync([given]),
+        lambda given: ProcessSemaphore(1, name=[given]),
+        lambda given: ProcessSemaphore(1, directory=[given]),
+        Tiers,
+        lambda given: Tier("t", given),
+        lambda given: Tier([given], 1),
+        lambda given: Tier("t", 1, rate=given),
+        lambda given: SlotManager(max_uploads=given),
+        lambda given: SlotOptions.from_env({"SLOTWISE_MAX_UPLOADS": given}),
+        lambda given: SlotOptions.from_env({"SLOTWISE_MAX_UPLOADS": f"redis://host/{given}"}),
+        lambda given: SlotOptions.from_env({"SLOTWISE_TTL": given}),
+        lambda given: SlotOptions.from_env({"SLOTWISE_ATOMIC": given}),
+    ],
+)
+def test_a_bare_password_in_the_place_of_another_argument_is_not_quoted(
+    make: Callable[[Any], Any],
+) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(PART)
+    assert PART not in str(caught.value)
+
+
 @pytest.mark.usefixtures("signals_as_before")
 @pytest.mark.parametrize(
     "url",
@@ -203,6 +243,18 @@ def test_reprs_show_no_credentials() -> None:
         for each in (*shown, tiers._backend, str(config.endpoint)):
             assert PART not in repr(each)
             assert "Gr" not in repr(each)
+
+
+def test_reprs_and_errors_hide_the_password_of_a_url_in_the_wrong_place(tmp_path: Path) -> None:
+    assert PART not in repr(RedisConfig(namespace=URL))
+    path = tmp_path / f"user:{PART}@host"
+    assert PART not in repr(ProcessSemaphore(1, name="s", directory=path))
+    tiers = Tiers(Tier("t", 1), url=f"process://{path}", name="s")
+    assert PART not in repr(tiers._backend)
+    path.touch()
+    with pytest.raises(BackendError, match="not a directory") as caught:
+        ProcessSemaphore(1, name="s", directory=path).try_acquire_sync()
+    assert PART not in str(caught.value)
 
 
 # ------------------------------------------------------------------ servers that echo

@@ -21,7 +21,7 @@ from slotwise._cli.flags import (
     some_seconds,
     whole_number,
 )
-from slotwise._core.redaction import redact, redacted_repr
+from slotwise._core.redaction import redact
 from slotwise.purge._options import AGES
 
 _ENV = "SLOTWISE_PURGE_"
@@ -71,9 +71,7 @@ class _PurgeParser(Parser):
             try:
                 default = _from_environment(given, default, more)
             except (ValueError, argparse.ArgumentTypeError):
-                self._wrong.append(
-                    f"{variable}={redacted_repr(given)} is not a valid value for {name}"
-                )
+                self._wrong.append(f"the value of {variable} is not valid for {name}")
         if isinstance(default, bool):
             more["action"] = argparse.BooleanOptionalAction
         if default is not None and not isinstance(default, bool | list):

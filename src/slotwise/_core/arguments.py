@@ -1,4 +1,8 @@
-"""Check arguments; the error names the argument and what was given."""
+"""Check arguments; the error names the argument.
+
+Of one of the wrong type it names that type and not the value, which may be a credential that
+slipped into the wrong place.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from enum import Enum
 from typing import Final, Literal
 
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.redaction import kind_of, redacted_repr
 
 
 class _Unset(Enum):
@@ -35,7 +39,7 @@ MOST_SLOTS = 2**53
 def check_count(what: str, given: object, *, most: int | None = None) -> int:
     """Return an int from 1 to ``most``."""
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
+        raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 1:
         raise ValueError(f"{what} must be at least 1, not {given}")
     if most is not None and given > most:
@@ -50,14 +54,14 @@ def check_seconds(
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{what} must be a number of seconds or None, not {redacted_repr(given)}")
+        raise TypeError(f"{what} must be a number of seconds or None, not {kind_of(given)}")
     try:
         seconds = float(given)
     except OverflowError:  # an int beyond the largest float
         seconds = math.inf
     if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")
+        raise ValueError(f"{what} must be finite and {least}, not {given}")
     if seconds > most:
         raise ValueError(
             f"{what} must be at most {most:g} s, not {seconds:g};"
@@ -76,7 +80,7 @@ def check_name(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"name must be a str or None, not {redacted_repr(given)}")
+        raise TypeError(f"name must be a str or None, not {kind_of(given)}")
     if not given:
         raise ValueError("name must not be empty; leave it out for a private semaphore")
     return check_text("name", given)
@@ -89,7 +93,8 @@ def check_text(what: str, given: str) -> str:
             given.encode()
         except UnicodeEncodeError:
             raise ValueError(
-                f"{what} must be text in UTF-8 (lone surrogates not allowed), not {given!r}"
+                f"{what} must be text in UTF-8 (lone surrogates not allowed),"
+                f" not {redacted_repr(given)}"
             ) from None
     return given
 
@@ -99,13 +104,13 @@ def check_label(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"label must be a str or None, not {given!r}")
+        raise TypeError(f"label must be a str or None, not {kind_of(given)}")
     return check_text("label", given)
 
 
 def check_flag(what: str, given: object) -> bool:
     if not isinstance(given, bool):
-        raise TypeError(f"{what} must be True or False, not {redacted_repr(given)}")
+        raise TypeError(f"{what} must be True or False, not {kind_of(given)}")
     return given
 
 
@@ -114,14 +119,14 @@ def check_reason(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"reason must be a str or None, not {redacted_repr(given)}")
+        raise TypeError(f"reason must be a str or None, not {kind_of(given)}")
     return check_text("reason", given) or None
 
 
 def check_limit(what: str, given: object) -> int:
     """An int of at least 0, which is no limit."""
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {redacted_repr(given)}")
+        raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 0:
         raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
     return given

@@ -24,10 +24,12 @@ _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
 
 # scheme://user:password@, up to the last @ of the word; a password may contain spaces.
 _IN_A_URL = re.compile(r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@")
-# :password@host and user:password@host, where the scheme was forgotten.
-_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=])([^\s:@'\"(\[=]*:(?!/)[^\s@]+)@(?=[\w.\[])")
+# :password@host and user:password@host, where the scheme was forgotten; in a path too.
+_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=/])([^\s:@'\"(\[=/]*:(?!/)[^\s@]+)@(?=[\w.\[])")
 # scheme://:password, where the host was forgotten; digits are a port.
 _WITHOUT_HOST = re.compile(r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+")
+# The values in the query of a url: a parameter may be misspelt, and its value a credential.
+_IN_A_QUERY = re.compile(r"(?<=[?&])([\w.\-]+=)[^&#\s'\")\]]+")
 # password=..., password:..., 'password': ... and password: '...', but neither the path
 # /etc/passwd nor prose: in "password: rotate it" an ordinary word follows.
 _ASSIGNED = re.compile(
@@ -52,6 +54,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     text = _IN_A_URL.sub(_hide_user, text)
     text = _WITHOUT_SCHEME.sub(_hide_all, text)
     text = _WITHOUT_HOST.sub(f":{HIDDEN}", text)
+    text = _IN_A_QUERY.sub(rf"\1{HIDDEN}", text)
     return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
 
 
@@ -62,13 +65,13 @@ def quoted(words: object, secrets: Iterable[str] = ()) -> str:
 
 
 def redacted_repr(given: object) -> str:
-    """Return the repr of an invalid argument for a message."""
+    """Return the repr of an argument, for a message or another repr."""
     return quoted(repr(given))
 
 
 def kind_of(given: object) -> str:
     """Return the type's name, for an argument that may be a credential as a whole."""
-    return type(given).__name__
+    return "None" if given is None else type(given).__name__
 
 
 def scheme_of_unreadable(url: str) -> str:

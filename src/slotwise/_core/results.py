@@ -10,7 +10,7 @@ from typing import Any, Self
 from slotwise._core import fork
 from slotwise._core.arguments import check_text
 from slotwise._core.lost import Lost
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.redaction import kind_of
 
 # Held while a `lost` is made, so that two threads that ask get the same one.
 # Re-entrant: a garbage collection in there may ask for another.
@@ -189,5 +189,5 @@ def acquisition_id_of(given: object) -> str:
     if isinstance(given, str):
         return check_text("acquisition_id", given)
     raise TypeError(
-        f"release takes an acquisition_id or an AcquisitionResult, not {redacted_repr(given)}"
+        f"release takes an acquisition_id or an AcquisitionResult, not {kind_of(given)}"
     )

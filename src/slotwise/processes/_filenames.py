@@ -9,7 +9,7 @@ import os
 import string
 from pathlib import Path
 
-from slotwise._core.redaction import redacted_repr, scheme_of_unreadable
+from slotwise._core.redaction import kind_of, scheme_of_unreadable
 
 try:  # hashlib is the same, and loads OpenSSL: a sixth of the start of `slotwise run`
     from _blake2 import blake2b
@@ -38,7 +38,7 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
     given = directory if directory is not None else os.environ.get("SLOTWISE_DIR") or None
     if given is not None:
         if not isinstance(given, str | os.PathLike):
-            raise TypeError(f"directory must be a path or None, not {redacted_repr(given)}")
+            raise TypeError(f"directory must be a path or None, not {kind_of(given)}")
         if isinstance(given, str) and "://" in given:  # with a password in it, perhaps
             what = "SLOTWISE_DIR" if directory is None else "directory"
             raise ValueError(f"{what} must be a path, not a url: {scheme_of_unreadable(given)}")

@@ -11,6 +11,7 @@ from slotwise._core.messages import (
     no_slot,
     ttl_ended,
 )
+from slotwise._core.redaction import redact
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -67,39 +68,51 @@ def os_error(error: OSError, path: str | Path) -> BackendError:
         parent = Path(path).parent
         if (parent.parent if parent.name == FIFOS else parent).is_dir():  # as in /proc
             remedy = "no file can be created there: set SLOTWISE_DIR to a directory on a disk"
-    return BackendError(f"{path}: {remedy} ({error.strerror or error})")
+    return _error(path, f"{remedy} ({error.strerror or error})")
+
+
+def _error(path: str | Path, text: str) -> BackendError:
+    return BackendError(f"{_shown(path)}: {text}")
+
+
+def _shown(path: str | Path) -> str:
+    """Return a path for a message; a url that was taken for one may have a password."""
+    return redact(str(path))
 
 
 def foreign_directory(path: Path, owner: int, user: int) -> BackendError:
-    return BackendError(
-        f"{path}: it belongs to user {owner}, and this is user {user}:"
-        f" set SLOTWISE_DIR to a directory of your own"
+    return _error(
+        path,
+        f"it belongs to user {owner}, and this is user {user}:"
+        f" set SLOTWISE_DIR to a directory of your own",
     )
 
 
 def unsafe_directory(path: Path, mode: int) -> BackendError:
-    return BackendError(
-        f"{path}: others can write to it (mode {mode:o}):"
-        f" run `chmod 700 {path}`, or set SLOTWISE_DIR to another directory"
+    return _error(
+        path,
+        f"others can write to it (mode {mode:o}):"
+        f" run `chmod 700 {_shown(path)}`, or set SLOTWISE_DIR to another directory",
     )
 
 
 def not_a_directory(path: Path) -> BackendError:
     if path.is_symlink():
-        return BackendError(f"{path}: it is a symbolic link: use the path that it points to")
-    return BackendError(f"{path}: not a directory: set SLOTWISE_DIR to one")
+        return _error(path, "it is a symbolic link: use the path that it points to")
+    return _error(path, "not a directory: set SLOTWISE_DIR to one")
 
 
 def newer_release(path: Path, theirs: str, ours: str) -> BackendError:
-    return BackendError(
-        f"{path}: a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
-        f" upgrade slotwise here too, or set SLOTWISE_DIR"
+    return _error(
+        path,
+        f"a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
+        f" upgrade slotwise here too, or set SLOTWISE_DIR",
     )
 
 
 def damaged(path: Path, damage: Exception) -> BackendError:
-    return BackendError(
-        f"{path}: its contents are damaged ({damage}): remove it when nobody uses the semaphore"
+    return _error(
+        path, f"its contents are damaged ({damage}): remove it when nobody uses the semaphore"
     )
 
 
@@ -107,7 +120,7 @@ def damaged(path: Path, damage: Exception) -> BackendError:
 
 
 def busy(path: Path, error: Busy) -> BackendError:
-    return BackendError(f"{path}: {lock_taken(error.pid)}")
+    return _error(path, lock_taken(error.pid))
 
 
 def lock_taken(pid: int | None, lock: str = "its lock") -> str:
@@ -147,7 +160,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def unknown(directory: Path, name: str) -> UnknownSemaphore:
-    return UnknownSemaphore(f"there is no semaphore {name!r} in {directory}")
+    return UnknownSemaphore(f"there is no semaphore {name!r} in {_shown(directory)}")
 
 
 def timed_out(
@@ -179,7 +192,8 @@ def lost_reason(event: str, ttl: float | None) -> str:
 
 
 def wait_lost(path: Path) -> BackendError:
-    return BackendError(
-        f"{path}: this waiter lost its place in the queue: the file was deleted, or other code in"
-        f" this process opened and closed it"
+    return _error(
+        path,
+        "this waiter lost its place in the queue: the file was deleted, or other code in"
+        " this process opened and closed it",
     )

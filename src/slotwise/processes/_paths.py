@@ -26,6 +26,7 @@ from slotwise._core.paths import (
     keys_by_name,
 )
 from slotwise._core.rates import Rate
+from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.processes import _operations as operations
 from slotwise.processes import _path_inspect
@@ -168,7 +169,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     def __repr__(self) -> str:
         words = ", ".join(tier.words for tier in self._declared)
-        return f"<ProcessPaths {self._attachment.name!r} of {words}, {self.directory}>"
+        return redact(f"<ProcessPaths {self._attachment.name!r} of {words}, {self.directory}>")
 
     # ------------------------------------------------------------- acquiring
 

@@ -22,6 +22,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
+from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.processes import _inspect
@@ -122,7 +123,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     def __repr__(self) -> str:
         name, directory = self._attachment.name, self._attachment.directory
-        return f"<ProcessSemaphore {name!r} value={self.value}, {directory}>"
+        return redact(f"<ProcessSemaphore {name!r} value={self.value}, {directory}>")
 
     @property
     def _base(self) -> type[ProcessSemaphore]:

@@ -7,11 +7,11 @@ share their connections. How a url is read stands in `_endpoint`, and how a clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from slotwise._core.arguments import check_count, check_seconds, check_text
-from slotwise._core.redaction import kind_of
+from slotwise._core.redaction import kind_of, redact, redacted_repr
 from slotwise.redis._call_limits import CallLimits, call_limits
 from slotwise.redis._endpoint import Endpoint, parse_url
 
@@ -54,6 +54,10 @@ class RedisConfig:
     # Not compared, as the endpoint has it too.
     credential_provider: Any = field(default=None, repr=False, compare=False)
     endpoint: Endpoint = field(default=None)  # type: ignore[assignment]  # made from the url
+
+    def __repr__(self) -> str:
+        shown = (each.name for each in fields(self) if each.repr)
+        return redact(f"RedisConfig({', '.join(f'{o}={getattr(self, o)!r}' for o in shown)})")
 
     def __post_init__(self) -> None:
         if not isinstance(self.namespace, str):
@@ -117,7 +121,7 @@ def _check_hash_tag(namespace: str) -> None:
     if opened and not (tag and closed):
         raise ValueError(
             f"a namespace on Redis Cluster must have no '{{', or a complete hash tag such as"
-            f" '{{app}}'; {namespace!r} has an incomplete one"
+            f" '{{app}}'; {redacted_repr(namespace)} has an incomplete one"
         )
 
 

@@ -15,7 +15,7 @@ from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 from slotwise.tiers._tier import Tier
 from slotwise.tiers._tiers import Resolved, Tiers
@@ -61,7 +61,7 @@ class RateLimit(Limit):
     ) -> None:
         super().__init__()
         if not isinstance(rate, Rate):
-            raise TypeError(f"rate must be a Rate, not {redacted_repr(rate)}")
+            raise TypeError(f"rate must be a Rate, not {kind_of(rate)}")
         self._rate = rate
         self._tiers = Tiers(
             Tier(_TIER, rate=rate), name=name, url=url, max_acquire_time=max_acquire_time

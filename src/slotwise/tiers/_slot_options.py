@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
-from slotwise._core.redaction import redact, redacted_repr
+from slotwise._core.redaction import redact
 from slotwise._urls import parsed
 
 if TYPE_CHECKING:
@@ -86,11 +86,24 @@ class SlotOptions:
                 value = _READERS[field.name](text)
                 cls(**{field.name: value})  # checks it alone, so that the right one is named
             except (ValueError, TypeError) as wrong:
-                # A url that can't be read may be a password in every part.
-                shown = variable if field.name == "url" else f"{variable}={redacted_repr(text)}"
-                raise ValueError(f"{shown}: {redact(str(wrong))}") from None
+                # Without the text: a credential may have slipped into the wrong variable.
+                raise ValueError(f"{variable}: {redact(str(wrong))}") from None
             given[field.name] = value
         return cls(**given)
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("not a number") from None
 
 
 def _flag(text: str) -> bool:
@@ -102,18 +115,18 @@ def _flag(text: str) -> bool:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "max_downloads": int,
-    "max_uploads": int,
-    "max_uploads_per_user": int,
-    "cleanup_interval": float,
-    "idle_threshold": float,
-    "max_idle_users": int,
+    "max_downloads": _whole_number,
+    "max_uploads": _whole_number,
+    "max_uploads_per_user": _whole_number,
+    "cleanup_interval": _number,
+    "idle_threshold": _number,
+    "max_idle_users": _whole_number,
     "atomic": _flag,
     "name": str,
     "url": str,
-    "ttl": float,
-    "heartbeat_max_interval": float,
-    "ping_interval": float,
+    "ttl": _number,
+    "heartbeat_max_interval": _number,
+    "ping_interval": _number,
     "cancel_task_after_ttl": _flag,
     "cancel_task_on_loss": _flag,
 }

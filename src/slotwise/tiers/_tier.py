@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slotwise._core.arguments import check_limit
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.redaction import kind_of, redacted_repr
 
 # Parameters of `Tiers.acquire` that can't be keys too.
 RESERVED = frozenset({"self", "slots", "timeout", "label", "costs", "priority", "on_full"})
@@ -37,7 +37,7 @@ class Tier:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise TypeError(f"the name of a tier must be a str, not {redacted_repr(self.name)}")
+            raise TypeError(f"the name of a tier must be a str, not {kind_of(self.name)}")
         if self.name in RESERVED:
             raise ValueError(f"a tier can't be called {self.name!r}: acquire() has that parameter")
         if not self.name.isidentifier():
@@ -47,11 +47,11 @@ class Tier:
             )
         if not isinstance(self.keyed, bool | str):
             raise TypeError(
-                f"keyed must be True, False or the name of a tier, not {redacted_repr(self.keyed)}"
+                f"keyed must be True, False or the name of a tier, not {kind_of(self.keyed)}"
             )
         if self.rate is not None:
             if not isinstance(self.rate, Rate):
-                raise TypeError(f"rate must be a Rate, not {redacted_repr(self.rate)}")
+                raise TypeError(f"rate must be a Rate, not {kind_of(self.rate)}")
             if self.value is not None:
                 raise TypeError(f"tier {self.name!r} can't have both a value and a rate")
         elif self.value is None:

@@ -26,7 +26,7 @@ from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.paths import NO_RATES, KeyStats, Needs, Path, TierStats
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
@@ -103,7 +103,8 @@ class Tiers(SameWhenCopied):
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
-            raise TypeError(f"Tiers takes one or more Tier objects, not {redacted_repr(tiers)}")
+            given = ", ".join(kind_of(each) for each in tiers) or "none"
+            raise TypeError(f"Tiers takes one or more Tier objects, not {given}")
         names = [tier.name for tier in tiers]
         if len({*names}) < len(names):
             raise ValueError(f"two tiers have the same name: {', '.join(names)}")
@@ -638,7 +639,7 @@ class Tiers(SameWhenCopied):
         self._check_tier(tier, keyed=key is not None)
         if tier in self._rates:
             if not isinstance(value, Rate):
-                raise TypeError(f"tier {tier!r} takes a Rate, not {redacted_repr(value)}")
+                raise TypeError(f"tier {tier!r} takes a Rate, not {kind_of(value)}")
         else:
             check_limit("value", value)
         if key is not None:
@@ -659,7 +660,7 @@ class Tiers(SameWhenCopied):
 
 def _check_key(tier: str, key: object) -> None:
     if not isinstance(key, str):
-        raise TypeError(f"the key of tier {tier!r} must be a str, not {redacted_repr(key)}")
+        raise TypeError(f"the key of tier {tier!r} must be a str, not {kind_of(key)}")
     check_text(f"the key of tier {tier!r}", key)
 
 
