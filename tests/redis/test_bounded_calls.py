@@ -14,6 +14,8 @@ from tests.redis._server import Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
+from slotwise import Tier, Tiers
+from slotwise.errors import SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
 from slotwise.redis._heartbeats import _batches, _cost, _Entries, _parts
 from slotwise.redis._keys import Keys
@@ -129,6 +131,29 @@ async def test_more_waiters_than_one_call_serves_are_all_served_in_order(
     await asyncio.gather(*waiting)
     await semaphore.release(first)
     assert_nothing_left(client)
+
+
+async def test_many_requests_of_tiers_are_sent_and_refused_in_several_calls(
+    server: Server, client: redis.Redis
+) -> None:
+    """A path costs the server more than a slot of a semaphore, so a call carries fewer of them."""
+
+    def calls() -> int:
+        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 1), url=server.url, name="t")
+    held = await tiers.acquire(user="first")
+    before = calls()
+    waiting = [asyncio.create_task(tiers.acquire(user=f"u{n % 50}")) for n in range(200)]
+    await until(lambda: client.zcard("adv-sem:tiers_waiters:t") == 200, "200 waiters")
+    assert calls() - before >= 4
+    before = calls()
+    await tiers.close_everywhere("maintenance")
+    refused = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, SemaphoreClosed) for each in refused)
+    assert calls() - before >= 4
+    await tiers.release(held)
+    await tiers.reopen()
 
 
 async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(

@@ -43,6 +43,10 @@ class Dialect(ABC):
     request_again_at: ClassVar[int]
     request_many_again_at: ClassVar[int]
 
+    # How many requests, or releases, one call may carry: the server does nothing else
+    # meanwhile, for about 5 ms.
+    most_at_once: ClassVar[int]
+
     # Whether everybody waits in one queue: while somebody does, a newcomer has to wait in any
     # case, so that its request can wait a moment to be sent with others.
     has_one_queue: ClassVar[bool]

@@ -31,6 +31,7 @@ class PathDialect(Dialect):
     request = request_many = load("tiers/request")
     release = release_many = load("tiers/release")
     request_again_at = request_many_again_at = 6
+    most_at_once = 60
     has_one_queue = False  # another key may have a free slot
 
     def keys(self, namespace: str, name: str, *, cluster: bool) -> PathKeys:

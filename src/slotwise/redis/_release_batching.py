@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from slotwise.redis._scripts import Script
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-_MOST_AT_ONCE = 200  # releases in one call
-
 _Batch = list[tuple[str, "asyncio.Future[Released]"]]
 
 _HELD, _NOT_HELD = Released(True), Released(False)
@@ -75,8 +73,9 @@ def _send_batch(
         [(acquisition_id, future)] = batch
         _send_one(shared, record, client, acquisition_id, interval, limits, future)
         return
-    for at in range(0, len(batch), _MOST_AT_ONCE):
-        _send_many(shared, record, client, interval, limits, batch[at : at + _MOST_AT_ONCE])
+    most = record.dialect.most_at_once
+    for at in range(0, len(batch), most):
+        _send_many(shared, record, client, interval, limits, batch[at : at + most])
 
 
 def _send_one(

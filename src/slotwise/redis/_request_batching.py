@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord
 
-# Requests in one call. The server does nothing else meanwhile: this is some 5 ms of it.
-_MOST_AT_ONCE = 200
-
 
 def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
     """Send a request now, at the end of this tick, or together with a release.
@@ -53,8 +50,9 @@ def send_requests(client: LoopClient, record: NameRecord) -> None:
     if len(waiting) == 1:
         _send_alone(waiting[0], again=False)
         return
-    for at in range(0, len(waiting), _MOST_AT_ONCE):
-        _send_together(client, record, waiting[at : at + _MOST_AT_ONCE])
+    most = record.dialect.most_at_once
+    for at in range(0, len(waiting), most):
+        _send_together(client, record, waiting[at : at + most])
 
 
 def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:

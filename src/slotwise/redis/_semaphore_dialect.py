@@ -41,6 +41,7 @@ class SemaphoreDialect(Dialect):
     release_many = load("semaphore/release_many")
     request_again_at = 6
     request_many_again_at = 4
+    most_at_once = 200
     has_one_queue = True
 
     def keys(self, namespace: str, name: str, *, cluster: bool) -> Keys:
