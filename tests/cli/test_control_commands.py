@@ -16,6 +16,19 @@ def test_resize_lets_those_in_who_wait(any_shell: Shell):
     assert any_shell.json("show", "api")["value"] == 2
 
 
+def test_what_a_message_says_to_type_is_for_the_same_place(shell: Shell):
+    url = ("--url", f"process://{shell.folder}/elsewhere")
+    other = Shell(url[1], shell.folder)
+    release = other.occupy()
+    told = shell.here("kick", "unknown", "--yes", *url).stderr
+    assert f"'slotwise show NAME {' '.join(url)}' lists the ids" in told
+    told = shell.here("forget", "api", *url).stderr
+    assert f"'slotwise show api {' '.join(url)}' lists by whom" in told
+    told = shell.here("close", "api", "--yes", *url).stdout
+    assert f"'slotwise open api {' '.join(url)}' undoes it" in told
+    release()
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_a_value_that_is_none_is_a_usage_error(shell: Shell, value):
     shell.occupy()

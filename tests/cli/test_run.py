@@ -13,7 +13,7 @@ import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, state_of, until
 
 from slotwise._cli.main import main
-from slotwise._cli.output import resize_command
+from slotwise._cli.output import command_hint
 
 LINUX = sys.platform == "linux"
 
@@ -398,4 +398,7 @@ def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(any
 
 
 def test_the_command_that_is_named_has_no_password_in_it():
-    assert resize_command("a", 2, "redis://:secret@h") == "slotwise resize a 2 --url ..."
+    for url in ("redis://:secret@h", "redis://h?passwrod=secret"):
+        assert command_hint("resize", "a", "2", url=url) == "slotwise resize a 2 --url ..."
+    url = "redis://h?namespace=app"
+    assert command_hint("show", "a b", url=url) == f"slotwise show 'a b' --url '{url}'"

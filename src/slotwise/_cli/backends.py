@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from slotwise import _urls
+from slotwise._cli.output import command_hint
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
@@ -33,6 +34,8 @@ class Backend(ABC):
 
     #: where the semaphores are, as messages say it
     location: str
+    #: what ``--url`` was given, for messages that say what to type
+    url: str | None = None
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -227,9 +230,13 @@ def open_backend(url: str | None) -> Backend:
         raise ValueError(
             "memory:// can be seen only by its own process; use --url process:// or redis://..."
         )
+    backend: Backend
     if scheme == "process":
-        return _DirectoryBackend(_urls.directory_of(where))
-    return _RedisBackend(where)
+        backend = _DirectoryBackend(_urls.directory_of(where))
+    else:
+        backend = _RedisBackend(where)
+    backend.url = url
+    return backend
 
 
 class Claimed(Protocol):
@@ -264,9 +271,10 @@ def find_holder(backend: Backend, acquisition_id: str) -> Holding:
         if any(each.acquisition_id == acquisition_id for each in limit.waiters_sync()):
             raise NotFound(f"{acquisition_id!r} is a waiter of {name!r}; it holds nothing yet")
     near = similar(acquisition_id, known)
+    show = command_hint("show", "NAME", url=backend.url)
     raise NotFound(
         f"nothing {backend.location} has a holder with the id {acquisition_id!r}{near};"
-        f" 'slotwise show NAME' lists the ids"
+        f" '{show}' lists the ids"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, UsageError, count
-from slotwise._cli.output import Declined, age, duration, printable
+from slotwise._cli.output import Declined, age, command_hint, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
@@ -110,8 +109,8 @@ def close(given: argparse.Namespace) -> int:
     """
     name = given.name
     found = tier_view.find(given)
-    flag = " --tiers" if given.tiers else ""
-    undo = f"'slotwise open {shlex.quote(name)}{flag}'"
+    flags = ["--tiers"] if given.tiers else []
+    undo = f"'{command_hint('open', name, *flags, url=given.url)}'"
     if isinstance(found, FoundTiers):
         waiting, held = found.waiters, _count(found.holders, "acquisition")
     else:
@@ -172,7 +171,8 @@ def forget(given: argparse.Namespace) -> int:
         InUse: somebody holds it, or waits.
     """
     if not open_backend(given.url).forget(given.name):
-        raise InUse(f"{given.name!r} is in use; 'slotwise show' lists by whom. Nothing was done")
+        show = command_hint("show", given.name, url=given.url)
+        raise InUse(f"{given.name!r} is in use; '{show}' lists by whom. Nothing was done")
     _print(f"forgot {given.name!r}")
     return 0
 

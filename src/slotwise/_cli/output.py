@@ -179,16 +179,14 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
-def resize_command(name: str, value: int, url: str | None) -> str:
-    """Return what to type to give a semaphore another value."""
+def command_hint(*words: str, url: str | None) -> str:
+    """Return what to type to run a command at the place that ``--url`` named."""
     import shlex  # seldom needed, like the others below
 
-    words = ["slotwise", "resize", name, str(value)]
-    if url is not None and "@" not in url:  # else there is a password in it
-        words += ["--url", url]
-    elif url is not None:
-        words += ["--url", "..."]
-    return shlex.join(words)
+    if url is not None:
+        has_password = "@" in url or redact(url) != url
+        words += ("--url", "..." if has_password else url)
+    return shlex.join(["slotwise", *words])
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise import _urls
 from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
-from slotwise._cli.output import NOT_TEXT, print_error, resize_command
+from slotwise._cli.output import NOT_TEXT, command_hint, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
@@ -183,7 +183,7 @@ def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
             print_error(command, error)
         return int(given.busy_exit)
     elif isinstance(error, ValueConflict):
-        remedy = resize_command(given.name, given.limit or 1, given.url)
+        remedy = command_hint("resize", given.name, str(given.limit or 1), url=given.url)
         print_error(command, f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
     elif isinstance(error, UnicodeError):
         print_error(command, NOT_TEXT)

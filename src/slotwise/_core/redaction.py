@@ -29,7 +29,7 @@ _WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=/])([^\s:@'\"(\[=/]*:(?!/)[^\s@]+)
 # scheme://:password, where the host was forgotten; digits are a port.
 _WITHOUT_HOST = re.compile(r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+")
 # The values in the query of a url: a parameter may be misspelt, and its value a credential.
-_IN_A_QUERY = re.compile(r"(?<=[?&])([\w.\-]+=)[^&#\s'\")\]]+")
+_IN_A_QUERY = re.compile(r"(?<=[?&])(?!namespace=|db=)([\w.\-]+=)[^&#\s'\")\]]+")
 # password=..., password:..., 'password': ... and password: '...', but neither the path
 # /etc/passwd nor prose: in "password: rotate it" an ordinary word follows.
 _ASSIGNED = re.compile(
