@@ -461,7 +461,7 @@ async def test_a_caller_whose_attempts_fail_before_its_timeout_gets_a_plain_back
     for error in found:
         assert isinstance(error, BackendError), error
         assert not isinstance(error, AcquireTimeout), error
-        assert "can't be reached" in str(error) or "does not answer" in str(error)
+        assert "can't be reached" in str(error) or "did not answer" in str(error)
 
 
 async def test_the_timeout_of_the_second_stage_is_kept_too(
