@@ -133,6 +133,18 @@ async def test_reopen_does_not_undo_a_local_close(make, speak):
     await speak.close(later)
 
 
+async def test_reopen_opens_keys_that_a_local_close_has_emptied(make, speak):
+    tiers = make()
+    held = await speak.acquire(tiers, user="a")
+    await speak.close_everywhere(tiers, "everywhere")
+    await speak.release(tiers, held)
+    await speak.close(tiers)
+    later = make()
+    await speak.reopen(tiers)
+    await speak.release(later, await speak.acquire(later, user="a", timeout=30))
+    await speak.close(later)
+
+
 async def test_a_reason_is_text(make, speak):
     tiers = make()
     with pytest.raises(TypeError):

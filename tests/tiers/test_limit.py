@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from slotwise import Limit, SemaphoreClosed, SemaphoreStats, Tier, Tiers
+from slotwise import Limit, Rate, RateLimit, SemaphoreClosed, SemaphoreStats, Tier, Tiers
 
 NAMES = ("keys alone", "with a wide tier")
 TENANT, ALL = Tier("tenant", 2, keyed=True), Tier("all", 3)
@@ -303,3 +303,21 @@ async def test_logs_name_the_keys(tiers, caplog):
     for record in named:
         assert "tenant='acme'" in record.getMessage()
         assert (record.keys, record.acquisition_id) == ({"tenant": "acme"}, held.acquisition_id)
+
+
+async def test_locked_of_a_path_or_a_rate_answers_bool_in_memory_alone(anywhere, any_tiers):
+    path = any_tiers(Tier("user", 1, keyed=True), Tier("all", 1)).at(user="a")
+    limits = [path]
+    if "process" not in str(anywhere.get("url")):  # which has no rates
+        name = anywhere.get("name")
+        limits.append(RateLimit(name and f"{name}-rate", Rate(1, per=60), url=anywhere.get("url")))
+    for limit in limits:
+        if "url" not in anywhere:
+            assert not limit.locked()
+        await limit.acquire()
+        assert await limit.locked() is True
+        if "url" not in anywhere:
+            assert limit.locked()
+        else:
+            with pytest.raises(TypeError, match="await"):
+                bool(limit.locked())

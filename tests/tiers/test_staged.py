@@ -125,3 +125,12 @@ async def test_a_user_is_not_forgotten_between_look_up_and_acquire(settle):
 async def test_a_task_can_not_be_cancelled_for_a_ttl_in_stages():
     with pytest.raises(TypeError, match="cancel_task_after_ttl"):
         Tiers(Tier("all", 1), atomic=False, ttl=1, cancel_task_after_ttl=True)
+
+
+async def test_a_try_may_be_made_in_an_event_loop():
+    limits = staged()
+    acquired = limits.try_acquire_sync(user="a")
+    assert limits.try_acquire_sync(user="a") is None
+    assert limits.try_acquire_sync(user="b") is None
+    assert limits.release_sync(acquired) is True
+    assert active(limits) == {"user": 0, "all": 0}

@@ -16,7 +16,7 @@ from typing import Any
 from slotwise._core import messages
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
 from slotwise._core.copying import SameWhenCopied
-from slotwise._core.locked import LockedAnswer
+from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
@@ -45,8 +45,8 @@ class Limit(SameWhenCopied, ABC):
 
     __slots__ = ("__weakref__", "_blocks")
 
-    # Whether try_acquire_sync() and release_sync() do I/O, and may block for as long as that
-    # takes.
+    # Whether try_acquire_sync(), release_sync() and locked_sync() do I/O, and may block for as
+    # long as that takes.
     _does_io: bool = True
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Limit(SameWhenCopied, ABC):
         A driver that knows it at once answers ``bool()`` as well; elsewhere ``bool()``
         raises a TypeError, so that a forgotten ``await`` is never taken for a yes.
         """
-        return LockedAnswer(self._locked())
+        return LockedAnswer(self._locked()) if self._does_io else KnownAnswer(self.locked_sync())
 
     @abstractmethod
     async def _locked(self) -> bool: ...

@@ -172,6 +172,7 @@ class PathBackend(ABC):
 
     __slots__ = ()
 
+    _does_io: bool = True  # as of a `Limit`
     has_cm: ClassVar[bool] = False  # whether `cm` can be used
 
     def cm(

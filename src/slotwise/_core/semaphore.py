@@ -6,6 +6,7 @@ them is up to the drivers.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise.errors import AcquireTimeout
 
 
 class Semaphore(Limit):
@@ -63,7 +65,15 @@ class Semaphore(Limit):
         label: str | None,
         seconds: float,  # noqa: ARG002
     ) -> AcquisitionResult:
-        return self.acquire_sync(slots, timeout=0, label=label)
+        # Trying is allowed in an event loop, where only a try gets here: it needs no diagnosis.
+        acquired = self.try_acquire_sync(slots, label=label)
+        if acquired is None and asyncio._get_running_loop() is not None:
+            raise AcquireTimeout(f"no slot of {self._title}")
+        return acquired or self.acquire_sync(slots, timeout=0, label=label)
+
+    def _release_soon(self, acquired: AcquisitionResult) -> None:
+        """Release without waiting for a server or a file, in any thread; raise nothing."""
+        self.release_sync(acquired)
 
     def _holders_within_sync(
         self,

@@ -70,6 +70,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         "_ttl",
     )
 
+    _does_io = False
+
     _tracker: PathTracker
 
     def __init__(

@@ -46,7 +46,8 @@ class Registry:
         self._holders: dict[Hashable, MemoryClaim] = {}
         # Of instances whose tracker was retired; other instances are closed with their tracker.
         self.generations = Generations()
-        self._closures: dict[str, Closure] = {}
+        # Of names closed everywhere, which may have no tracker, with their value then.
+        self._closures: dict[str, tuple[Closure, int]] = {}
 
     def __len__(self) -> int:
         return len(self._trackers)
@@ -64,7 +65,7 @@ class Registry:
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
         tracker = Tracker(value, name, self, self._holders)
-        closure = self._closures.get(name)
+        closure = self.closure_of(name)
         if closure is not None:
             tracker.suspend(closure)
         self._trackers[name] = tracker
@@ -84,23 +85,30 @@ class Registry:
         """Close the instances of a name that were made so far."""
         self.generations.close(name)
 
-    def close_everywhere(self, name: str, closure: Closure) -> None:
+    def close_everywhere(self, name: str, closure: Closure, value: int) -> None:
         """Remember that a name is closed until `reopen`, or until this process ends."""
-        self._closures[name] = closure
+        tracker = self._trackers.get(name)
+        self._closures[name] = closure, value if tracker is None else tracker.value
 
     def reopen(self, name: str) -> None:
         self._closures.pop(name, None)
 
     def closure_of(self, name: str) -> Closure | None:
         """Return why a name is closed everywhere; None if it is open."""
-        return self._closures.get(name)
+        closure, _ = self._closures.get(name, (None, 0))
+        return closure
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
         """Return statistics by name, fullest first. May be called outside the section."""
         with lock:  # only to copy: there may be very many
             trackers = dict(self._trackers)
-        wanted = trackers if names is None else [name for name in names if name in trackers]
-        found = {name: trackers[name].snapshot() for name in wanted}
+            closed = dict(self._closures)
+        known = trackers | closed
+        wanted = known if names is None else [name for name in names if name in known]
+        found = {
+            name: trackers[name].snapshot() if name in trackers else _closed(*closed[name])
+            for name in wanted
+        }
         shown = [
             (name, stats)
             for name, stats in found.items()
@@ -185,6 +193,10 @@ class Registry:
         elif self._wheel:
             self._set_timer(self._next_look)
         return self._next_look <= now
+
+
+def _closed(closure: Closure, value: int) -> SemaphoreStats:
+    return SemaphoreStats(0, value, 0, True, closure.reason)
 
 
 registry = Registry()

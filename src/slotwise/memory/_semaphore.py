@@ -552,7 +552,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         _attachment.switch(
             self,
             lambda tracker: tracker.suspend(closure),
-            lambda name: registry.close_everywhere(name, closure),
+            lambda name: registry.close_everywhere(name, closure, self._value),
         )
 
     async def reopen(self) -> None:

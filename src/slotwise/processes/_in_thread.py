@@ -43,5 +43,10 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
         except RuntimeError:  # the loop is closed
             discard()
 
-    threading.Thread(target=run, name="slotwise-file-lock", daemon=True).start()
+    start_thread(run)
     return await future
+
+
+def start_thread(call: Callable[[], object]) -> None:
+    """Run ``call``, and don't wait for it; it raises nothing."""
+    threading.Thread(target=call, name="slotwise-file-lock", daemon=True).start()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +18,14 @@ from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Generation
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait import clock
+from slotwise.errors import BackendError
 from slotwise.processes import _log
 from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
 from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import true_path
+from slotwise.processes._in_thread import start_thread
 
 A = TypeVar("A", bound=ProcessAcquisition)
 T = TypeVar("T")
@@ -95,6 +99,14 @@ class ProcessLimit:
         released = self._attachment.call(operations.release, acquisition_id)
         self._after_release(acquisition_id, holder, released=released)
         return released
+
+    def _release_soon(self, acquired: AcquisitionResult) -> None:
+        with suppress(RuntimeError):  # no thread can be started: this process ends
+            start_thread(partial(self._release_quietly, acquired))
+
+    def _release_quietly(self, acquired: AcquisitionResult) -> None:
+        with suppress(BackendError):  # it has ended with the file, or ends with this process
+            self.release_sync(acquired)
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
         """Return the holder, if it is in this process; its task is not cancelled any more."""

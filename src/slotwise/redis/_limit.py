@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -190,6 +191,11 @@ class RedisLimit:
         self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
     ) -> None:
         self._release_blocking(acquired, lambda each: self._release_on_exit(each, at_most))
+
+    def _release_soon(self, acquired: AcquisitionResult) -> None:
+        assert isinstance(acquired, RedisAcquisition)
+        with suppress(RuntimeError):  # this process ends
+            acquired.shared.heartbeat_thread.release_soon([acquired])
 
     async def _release(
         self, acquired: str | AcquisitionResult, how: Release, seconds: float

@@ -24,6 +24,7 @@ from weakref import WeakSet, WeakValueDictionary
 from slotwise._core import log
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
+from slotwise._core.lost import Lost
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
     KeyStats,
@@ -92,6 +93,7 @@ class StagedPaths(PathBackend):
         _objects.add(self)
         self._holding = _holdings.setdefault(self._closing_key, _Holding())
         self._scope = scope
+        self._does_io = scope.kind._does_io
         self._name = name
         self._tiers = [Stage(spec, scope.make, name) for spec in tiers]
         self._stages = self._tiers
@@ -188,8 +190,10 @@ class StagedPaths(PathBackend):
             raise
         number, token = held[len(path) - 1][1].slot_number, held[-1][1].fencing_token
         result = AcquisitionResult(acquisition_id, number, token)
-        result._lost = held[0][1].lost  # the first to be granted is the first to expire
         self._holding[acquisition_id] = held, visited
+        on_loss = partial(_lose, self._holding, acquisition_id, result.lost)
+        for _, acquired in held:
+            acquired.lost._call_when_set(on_loss)
         return result
 
     # ------------------------------------------------------------- releasing
@@ -450,6 +454,17 @@ class StagedPaths(PathBackend):
         if closed is None or self._generation.closed:
             return error
         return SemaphoreClosed(f"{error}: {closed}", reason=closed.reason)
+
+
+def _lose(holding: _Holding, acquisition_id: str, lost: Lost, reason: str) -> None:
+    """A slot of one stage was lost: tell the holder, and release those of the others."""
+    # The pop decides: a release or a kick of all stages may be under way.
+    held, visited = holding.pop(acquisition_id, ([], []))
+    lost.set(reason)
+    for semaphore, acquired in held:
+        if not acquired.lost:
+            semaphore._release_soon(acquired)
+    _leave(visited)
 
 
 def _leave(visited: list[StageKey]) -> None:

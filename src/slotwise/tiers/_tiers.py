@@ -155,11 +155,9 @@ class Tiers(SameWhenCopied):
         )
         # Makes the context manager of a path; its arguments have been checked.
         self._context: _MakeContext = self._slow_context
-        self._does_io = True
-        if isinstance(self._backend, MemoryPaths):
-            self._context = self._backend.cm
-            self._does_io = False
-        elif self._backend.has_cm and closed_error is SemaphoreClosed:
+        self._does_io = self._backend._does_io
+        quick = self._backend.has_cm and closed_error is SemaphoreClosed
+        if quick or isinstance(self._backend, MemoryPaths):
             self._context = self._backend.cm
 
     def _recipe(self) -> Recipe | None:
