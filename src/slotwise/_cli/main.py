@@ -6,7 +6,6 @@ Every command's flags are read by `flags`; `commands` knows where the commands a
 from __future__ import annotations
 
 import errno
-import logging
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError, did_you_mean
 from slotwise._cli.output import NOT_TEXT, Declined, print_error, print_usage_error
+from slotwise._cli.quick_start import unprinted_log
 from slotwise.errors import SlotwiseError
 
 FAILED, INTERRUPTED, NOBODY_READS = 1, 130, 141
@@ -51,13 +51,8 @@ def main(words: Sequence[str]) -> int:
     """Do what ``slotwise`` with these words does, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    # What matters of the log is in the errors; without a handler Python would print it.
-    silent = logging.NullHandler()
-    logging.getLogger("slotwise").addHandler(silent)
-    try:
+    with unprinted_log():
         return _main(words)
-    finally:
-        logging.getLogger("slotwise").removeHandler(silent)
 
 
 def _main(words: Sequence[str]) -> int:

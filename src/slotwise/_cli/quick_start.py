@@ -2,15 +2,20 @@
 
 A shell pays for the start of ``slotwise run`` with every turn of its loop. Most of that was
 the import of modules that what it uses imports, but of which it uses nothing: they are
-imported when something of them is used. And the end of an interpreter takes long in which it
-frees memory, one object after the other.
+imported when something of them is used. Other libraries in this process find the stand-ins
+too, so whatever they ask for is what the real module has.
+
+And the end of an interpreter takes long in which it frees memory, one object after the other.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -22,12 +27,27 @@ def delay_imports(command: str) -> None:
     """Have some modules wait that this command hardly needs, if they were not imported yet."""
     if command in _IN_LOOPS:
         for name in _SELDOM_USED:
-            sys.modules.setdefault(name, _Delayed(name))
-        _add("asyncio", _Delayed("asyncio"), _get_running_loop=_running_loop)
-        # Nothing of our log is printed: what matters of it is in the errors.
-        _add("logging", _Delayed("logging"), getLogger=_logger, NullHandler=object, DEBUG=10)
+            _delay(name)
+        _delay("asyncio", _get_running_loop=_running_loop)
+        _delay("logging", getLogger=_logger, DEBUG=10)
         # argparse would look for a translation of its words; ours are all in English.
-        _add("gettext", ModuleType("gettext"), gettext=_same, ngettext=_singular_or_plural)
+        _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
+
+
+@contextmanager
+def unprinted_log() -> Iterator[None]:
+    """Let nothing of our log be printed: what matters of it is in the errors."""
+    logging = sys.modules.get("logging")
+    if isinstance(logging, _Delayed):  # our loggers say nothing; see `_load` for later ones
+        yield
+        return
+    logging = import_module("logging")
+    logger, silent = logging.getLogger("slotwise"), logging.NullHandler()
+    logger.addHandler(silent)  # without a handler Python would print it
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)
 
 
 def exit_quickly(command: str, code: int) -> None:
@@ -37,28 +57,39 @@ def exit_quickly(command: str, code: int) -> None:
         os._exit(code)
 
 
-def _add(name: str, module: ModuleType, **contents: object) -> None:
-    module.__dict__.update(contents)
-    sys.modules.setdefault(name, module)
+def _delay(name: str, **contents: object) -> None:
+    """Put a stand-in into the place of a module, with what can be used without importing it."""
+    stand_in = _Delayed(name)
+    stand_in.__dict__.update(contents)
+    sys.modules.setdefault(name, stand_in)
+
+
+_swapping = _thread.RLock()  # held while a stand-in is removed, but not while it is imported
 
 
 class _Delayed(ModuleType):
     """Becomes the module when something of it is asked for."""
 
     def __getattr__(self, attribute: str) -> object:
-        module = _load(self.__name__)
-        self.__dict__.update(module.__dict__)
-        return getattr(module, attribute)
+        return getattr(_load(self.__name__), attribute)
 
 
 def _load(name: str) -> ModuleType:
     """Import the module that there was a stand-in for."""
-    if isinstance(sys.modules.get(name), _Delayed):
-        del sys.modules[name]
+    with _swapping:
+        stand_in = sys.modules.get(name)
+        if isinstance(stand_in, _Delayed):
+            _replaced[name] = stand_in
+            del sys.modules[name]  # of two threads, the second one must not delete the real one
     module = import_module(name)
-    if name == "logging":  # what `main` has done with the stand-in
-        module.getLogger("slotwise").addHandler(module.NullHandler())
+    if name in _replaced:  # for those who have imported the stand-in
+        _replaced[name].__dict__.update(module.__dict__)
+    if name == "logging" and not module.getLogger("slotwise").handlers:
+        module.getLogger("slotwise").addHandler(module.NullHandler())  # as `unprinted_log` would
     return module
+
+
+_replaced: dict[str, ModuleType] = {}
 
 
 def _running_loop() -> object:
