@@ -134,3 +134,13 @@ async def test_a_try_may_be_made_in_an_event_loop():
     assert limits.try_acquire_sync(user="b") is None
     assert limits.release_sync(acquired) is True
     assert active(limits) == {"user": 0, "all": 0}
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+async def test_a_timeout_at_a_later_stage_names_the_timeout_of_the_caller(seconds):
+    limits = staged()
+    await limits.acquire(user="a")
+    with pytest.raises(
+        AcquireTimeout, match=rf"no slot of all, {seconds} s .* in {seconds} s: 1 of"
+    ):
+        await limits.acquire(user="b", timeout=seconds)

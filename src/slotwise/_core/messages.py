@@ -12,6 +12,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.rates import Rate
 from slotwise.errors import (
     AcquireTimeout,
+    BackendError,
     ContextReused,
     SemaphoreClosed,
     ValueConflict,
@@ -29,6 +30,14 @@ def display(name: str | None) -> str:
 
 def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
     return AcquireTimeout(f"no slot of {title} in {waited:g} s: {why}")
+
+
+def restate_timeout(error: AcquireTimeout | BackendError, title: str, timeout: float) -> None:
+    """Let an error like that of `no_slot` name ``timeout`` instead of what was left of it."""
+    prefix = f"no slot of {title} in "
+    if str(error).startswith(prefix):
+        _, _, why = str(error).removeprefix(prefix).partition(" s: ")
+        error.args = (f"{prefix}{timeout:g} s: {why}",)
 
 
 def occupancy(*, value: int, held: int, waiting: int) -> str:

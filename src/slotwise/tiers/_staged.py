@@ -25,7 +25,7 @@ from slotwise._core import log
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
-from slotwise._core.messages import closed_error
+from slotwise._core.messages import closed_error, restate_timeout
 from slotwise._core.paths import (
     KeyStats,
     Needs,
@@ -172,10 +172,13 @@ class StagedPaths(PathBackend):
                     else:
                         options = {"timeout": _left(until, timeout), "label": written_label}
                         acquired = await call(sync, semaphore, "acquire", slots, **options)
-                except BackendError:
+                except BackendError as error:
+                    if timeout is not None and at_once == TIMEOUT_LIMIT:  # a try has none
+                        restate_timeout(error, semaphore._title, timeout)
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
+                    restate_timeout(too_late, semaphore._title, timeout or 0)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
                 except SemaphoreClosed as closed:
                     raise self._closed_error(closed) from None
