@@ -221,7 +221,7 @@ class Shell:
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a process to end; return its exit code and what it printed."""
     out, err = process.communicate(timeout=HANG)
-    assert "Traceback" not in err
+    assert "Traceback" not in err, err
     return process.returncode, out, err
 
 

@@ -69,6 +69,8 @@ def test_a_dry_run_keeps_to_the_limit_of_operations_in_flight(root, old, monkeyp
     def counted(real):
         def call(*args, **more):
             nonlocal now, most
+            if threading.current_thread().name != "slotwise-purge":  # another test's sweeper
+                return real(*args, **more)
             with lock:
                 now += 1
                 most = max(most, now)
