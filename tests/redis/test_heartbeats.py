@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -177,3 +178,30 @@ async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_get
     sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
     assert await asyncio.wait_for(sending, 30) == "answered"
     assert given_up_after == [0.21, 0.41]
+
+
+async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
+    config: RedisConfig,
+) -> None:
+    """As when a process ends just after it has closed its last semaphore."""
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    await semaphore.release(await semaphore.acquire())
+    heartbeats = semaphore._shared.heartbeat_thread
+    thread, begun = heartbeats._thread, threading.Event()
+    ended: list[bool] = []
+
+    async def ends_slowly() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    heartbeats._post(lambda: heartbeats._spawn(ends_slowly()))
+    assert await asyncio.to_thread(begun.wait, 30)
+    await asyncio.to_thread(heartbeats.end)
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 30)
+    assert ended == [True]

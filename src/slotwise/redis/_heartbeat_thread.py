@@ -289,8 +289,11 @@ class HeartbeatThread:
                 self._end_probe()
             while tasks:  # callbacks that were posted meanwhile may start others
                 for task in tasks:
-                    task.cancel()
-                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                    if not task.cancelling():
+                        task.cancel()
+                # It is stopped a second time if the process ends when this thread does.
+                with contextlib.suppress(RuntimeError):
+                    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
                 tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
             loop.close()
 
