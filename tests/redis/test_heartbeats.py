@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import until
+from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -184,7 +184,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     config: RedisConfig,
 ) -> None:
     """As when a process ends just after it has closed its last semaphore."""
-    semaphore = RedisSemaphore(1, name="s", config=config)
+    semaphore = RedisSemaphore(1, name="s", config=as_another_process(config))
     await semaphore.release(await semaphore.acquire())
     heartbeats = semaphore._shared.heartbeat_thread
     thread, begun = heartbeats._thread, threading.Event()
