@@ -380,7 +380,9 @@ def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
     )
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "slotwise.processes" in imported
-    slow = {"asyncio.events", "ast", "hashlib", "ipaddress", "linecache", "lzma", "_socket"}
+    slow = {"asyncio.events", "hashlib", "ipaddress", "lzma", "_socket"}
+    if sys.version_info < (3, 13):  # dataclasses ask inspect for annotations since then
+        slow |= {"ast", "linecache"}
     assert imported & slow == set()
 
 
