@@ -129,7 +129,7 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
 
 def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: Shell, started):
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
+    run = Started(any_shell, "--grace", 10, then=f"{tidy}; wait")
     started.append(run)
     assert run.run.stderr is not None
     run.pids.append(int(line_of(run.run)))
