@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli._shell import Shell, alive, end, line_of, until
+
+from slotwise._cli import descendants
+
+NOBODY = 2**22  # the pid of a parent that has ended
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is the process group")
 
@@ -129,7 +134,7 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
 
 def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: Shell, started):
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(any_shell, "--grace", 10, then=f"{tidy}; wait")
+    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
     assert run.run.stderr is not None
     run.pids.append(int(line_of(run.run)))
@@ -154,3 +159,21 @@ def test_a_kick_frees_the_slot_after_the_grace_even_if_nobody_releases_it(any_sh
     until(lambda: any_shell.holders() == [], "the end of the grace")
     run.send_signal(signal.SIGCONT)
     assert end(run)[0] == 124
+
+
+def test_a_process_whose_parent_ends_while_signals_are_sent_gets_its_signal(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The parent gets it first; for a moment, the process has neither parent nor adopter."""
+    child = subprocess.Popen(["sleep", "1000"])
+    real, answers = descendants._status, [(b"S", NOBODY), (b"Z", 0)]
+    monkeypatch.setattr(descendants, "descendants", lambda _: [child.pid])
+    monkeypatch.setattr(
+        descendants, "_status", lambda pid: answers.pop(0) if answers else real(pid)
+    )
+    try:
+        assert descendants.signal_descendants(os.getpid(), signal.SIGTERM) == (True, set())
+        assert child.wait(30) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()

@@ -50,28 +50,36 @@ def signal_descendants(pid: int, number: int) -> tuple[bool, set[int]]:
         new = [child for child in descendants(pid) if child not in tried]
         if not new:
             break
-        tried.update(new)
         for child in new:
             try:
-                _send(pid, child, number)
+                if not _send(pid, child, number):
+                    continue
                 was_sent = True
             except PermissionError:
                 forbidden.add(child)
             except OSError:  # it has ended
                 pass
+            tried.add(child)
     return was_sent, forbidden
 
 
-def _send(ancestor: int, pid: int, number: int) -> None:
-    """Send a signal; ProcessLookupError if it has ended, or the pid is somebody else's by now."""
+def _send(ancestor: int, pid: int, number: int) -> bool:
+    """Send a signal to a process below ``ancestor``; ProcessLookupError if it has ended.
+
+    Return False if it was not found there: the pid is somebody else's by now, or its parent has
+    just ended, for example of the same signal, and the next look finds it with ``ancestor``.
+    """
     fd = os.pidfd_open(pid)
     try:
         state, parent = _status(pid)
+        if state == b"Z":
+            raise ProcessLookupError
         while parent not in (0, ancestor):
             _, parent = _status(parent)
-        if state == b"Z" or parent == 0:
-            raise ProcessLookupError
+        if parent == 0:
+            return False
         signal.pidfd_send_signal(fd, number)
+        return True
     finally:
         os.close(fd)
 
