@@ -189,20 +189,42 @@ class HeartbeatThread:
 
         By then this process's silence has freed the slots.
         """
-        until = time.monotonic() + seconds
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self._run_soon(lambda: self._finish_release(send, until))
 
-    async def _finish_release(self, send: Send, until: float) -> None:
-        while (left := until - time.monotonic()) > 0:
-            reply = send(self._shared.client())
+        async def attempt() -> object:
             # Nobody waits for this: not `reply_within`, which keeps the connection open.
-            await asyncio.wait([reply], timeout=left)
-            if not reply.done():
-                reply.cancel()
-            elif may_pass(reply.exception()):
+            return await send(self._shared.client())
+
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self.start_release(attempt, seconds)
+
+    def start_release(
+        self, attempt: Callable[[], Coroutine[Any, Any, T]], seconds: float
+    ) -> Future[T]:
+        """Release something in this thread, from any thread, in as many attempts as it takes.
+
+        It is attempted again while the server can't be used, for at most ``seconds``. The
+        future has the outcome of the first attempt.
+        """
+        first: Future[T] = Future()
+        until = time.monotonic() + seconds
+        self._run_soon(lambda: self._release_in_attempts(attempt, until, first))
+        return first
+
+    async def _release_in_attempts(
+        self, attempt: Callable[[], Coroutine[Any, Any, T]], until: float, first: Future[T]
+    ) -> None:
+        while (left := until - time.monotonic()) > 0:
+            try:
+                released = await asyncio.wait_for(attempt(), left)
+            except (BackendError, TimeoutError) as error:
+                if not first.done():
+                    first.set_exception(error)
+                if not may_pass(error):
+                    return
                 await asyncio.sleep(min(self._shared.settings.config.max_backoff, left))
             else:
+                if not first.done():
+                    first.set_result(released)
                 return
 
     def _run_soon(self, start: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -92,6 +92,7 @@ def choose_backend(
         RedisSemaphore,
         {"config": url},
         lambda: shared_client_for(url).heartbeat_thread,
+        url.cleanup_timeout,
     )
     return StagedPaths(specs, scope, name=name or DEFAULT_NAME)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from slotwise._core.limit import INSPECT_LIMIT
@@ -22,6 +23,10 @@ T = TypeVar("T")
 A = TypeVar("A", AcquisitionResult, str)
 Held = list[tuple[Semaphore, A]]
 
+# For how long a release is repeated in the background that could not be looked up: the process
+# that has it may live, so that silence does not free it.
+_REPEAT_FOR = 60.0
+
 # How a semaphore is released by a block that is left: it raises nothing if the server is away.
 ON_EXIT = "_release_on_exit"
 
@@ -32,6 +37,10 @@ class ServerThread(Protocol):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
     def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+    def start_release(
+        self, attempt: Callable[[], Coroutine[Any, Any, T]], seconds: float
+    ) -> Future[T]: ...
 
 
 # Returns the thread for calls to a server, or is None if there is no server.
@@ -96,6 +105,31 @@ def look_sync(find_thread: FindThread, what: Look[T]) -> T:
     if find_thread is None:
         return run(what(sync=True))
     return find_thread().run(look(find_thread, what))
+
+
+async def release_elsewhere(
+    find_thread: Callable[[], ServerThread],
+    attempt: Callable[[], Coroutine[Any, Any, T]],
+    seconds: float,
+) -> T:
+    """Release what has to be looked up on the server first, all of it within ``seconds``.
+
+    Raises:
+        BackendError: nobody knows yet whether the server has done it. It is attempted again in
+            the background, whatever becomes of the caller.
+    """
+    first = asyncio.wrap_future(find_thread().start_release(attempt, _REPEAT_FOR))
+    first.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await asyncio.shield(first)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise BackendError(
+            f"the server did not confirm the release within {seconds:g} s; it continues in the"
+            " background"
+        ) from None
 
 
 async def end_all(

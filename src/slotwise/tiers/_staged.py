@@ -50,6 +50,7 @@ from slotwise.tiers._stage_calls import (
     end_all,
     look,
     look_sync,
+    release_elsewhere,
     run,
 )
 from slotwise.tiers._stage_labels import read_claimant, write_label
@@ -224,12 +225,29 @@ class StagedPaths(PathBackend):
         # The pop decides: of several that release the same one, one frees the slots.
         held, visited = self._holding.pop(acquisition_id, ([], []))
         if not visited:
-            found = await self._find(acquisition_id, sync=sync)
-            return await self._end_all(found, verb, sync=sync)
+            return await self._end_elsewhere(acquisition_id, verb, sync=sync)
         try:
             return await self._end_all(held, verb, sync=sync)
         finally:
             _leave(visited)
+
+    async def _end_elsewhere(self, acquisition_id: str, verb: str, *, sync: bool) -> bool:
+        """End an acquisition of another process, which has to be looked up first."""
+        find_thread = self._scope.find_thread
+
+        async def find_and_end(*, sync: bool) -> bool:
+            found = await self._find(acquisition_id, sync=sync)
+            return await self._end_all(found, verb, sync=sync)
+
+        if find_thread is None:
+            return await find_and_end(sync=sync)
+        if verb == "release":
+            attempt = partial(find_and_end, sync=False)
+            releasing = release_elsewhere(find_thread, attempt, self._scope.cleanup_timeout)
+            return find_thread().run(releasing) if sync else await releasing
+        return (
+            look_sync(find_thread, find_and_end) if sync else await look(find_thread, find_and_end)
+        )
 
     async def _end_all(
         self, held: Held[A], verb: str, *, sync: bool, seconds: float | None = None

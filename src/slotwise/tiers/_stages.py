@@ -30,6 +30,7 @@ class Scope(NamedTuple):
     kind: type[Any]  # has get_acquired_stats, to be called with `where`
     where: dict[str, Any]
     find_thread: FindThread = None
+    cleanup_timeout: float = 0.0  # how long a release may wait for the server
 
 
 def value_for(limit: int) -> int:

@@ -26,7 +26,7 @@ from tests.redis.test_semaphore import in_line
 
 from slotwise import AcquireTimeout
 from slotwise.errors import BackendError
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
 from slotwise.tiers import Tier, Tiers, _stage_calls
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
@@ -242,6 +242,33 @@ async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
         pass
 
 
+async def test_staged_tiers_of_another_process_are_looked_up_and_released_within_one_limit(
+    own_server: Server, trouble: Killed | Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reply_limits, "INSPECT", 30.0)  # keeping to this would be seen
+    names = ["async", "sync"]
+    theirs = [
+        some_tiers(f"{own_server.url}?client_name=other", name, atomic=False) for name in names
+    ]
+    ours = [some_tiers(own_server.url, name, atomic=False, cleanup_timeout=0.3) for name in names]
+    held = [await each.acquire(user="u") for each in theirs]
+    ids = [each.acquisition_id for each in held]
+    trouble.begin(own_server)
+    with within(0.3):
+        found = await asyncio.gather(
+            ours[0].release(ids[0]),
+            asyncio.to_thread(ours[1].release_sync, ids[1]),
+            return_exceptions=True,
+        )
+    assert all(isinstance(each, BackendError) for each in found), found
+    trouble.end(own_server)
+    for tiers in ours:
+        async with asyncio.timeout(30), tiers.cm(user="u"):
+            pass
+    for tiers, each in zip(theirs, ids, strict=True):
+        assert await tiers.release(each) is False
+
+
 @pytest.mark.parametrize("verb", ["stats", "holders", "waiters", "locked", "release"])
 @pytest.mark.parametrize("sync", [False, True])
 async def test_staged_tiers_make_the_calls_for_all_tiers_at_once(
@@ -356,7 +383,7 @@ def test_a_program_that_ends_while_redis_is_away_says_nothing_of_our_coroutines(
 ) -> None:
     program = """
 import asyncio, os, signal, sys
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
 
 async def main():
     config = RedisConfig(sys.argv[1])
