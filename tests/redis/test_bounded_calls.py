@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import Server, until
+from tests.redis._server import FAKE_CLOCK, Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -83,7 +83,7 @@ def test_the_parts_of_a_wide_holder_are_planned_one_by_one() -> None:
 def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
     client: redis.Redis,
 ) -> None:
-    keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
+    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
 
     def run(name: str, now: float, *args: object) -> Any:
         given = (*keys.all, f"{now:.6f}", *map(str, args))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._server import FAKE_CLOCK
 from tests.redis.conftest import listening
 
 from slotwise.redis._keys import Keys, KeySet
@@ -41,7 +42,7 @@ class Queue:
 
 
 class SemaphoreQueue(Queue):
-    keys = Keys("adv-sem", "s")
+    keys = Keys(FAKE_CLOCK, "s")
     beat_script = "semaphore/heartbeat"
 
     def ask(self, claim_id: str) -> str:
@@ -50,7 +51,7 @@ class SemaphoreQueue(Queue):
 
 
 class PathQueue(Queue):
-    keys = PathKeys("adv-sem", "t")
+    keys = PathKeys(FAKE_CLOCK, "t")
     beat_script = "tiers/heartbeat"
 
     def ask(self, claim_id: str) -> str:
@@ -135,7 +136,7 @@ def test_thousands_of_dead_claims_go_a_bounded_number_at_a_time(client: redis.Re
 
 
 def test_a_grant_by_the_documented_script_is_no_sign_of_life_either(client: redis.Redis) -> None:
-    keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
+    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
     queue = (keys.waiting, keys.waiting_heartbeat)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:

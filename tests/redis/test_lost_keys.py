@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import until
+from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_scripts_against_ledger import expand
 
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -29,7 +29,7 @@ class Fleet:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self.keys = Keys("adv-sem", "s")
+        self.keys = Keys(FAKE_CLOCK, "s")
         self.now = round(time.time(), 3)
         self.issued = 0
         self.told: dict[str, set[int]] = {}  # the numbers of those who were ever granted any
@@ -291,7 +291,7 @@ class PathFleet:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self.keys = PathKeys("adv-sem", "t")
+        self.keys = PathKeys(FAKE_CLOCK, "t")
         self.now = round(time.time(), 3)
         self.issued = 0
         self.paths: dict[str, str] = {}

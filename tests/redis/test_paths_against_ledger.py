@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.rates import Rate
 from slotwise._ledger import paths as rules
@@ -49,7 +50,7 @@ class Pair:
         self.client = client
         self.ledger: PathLedger[PathClaim] = PathLedger(values)
         self.declared = ",".join(map(write_value, values))
-        self.keys = PathKeys("adv-sem", "t")
+        self.keys = PathKeys(FAKE_CLOCK, "t")
         self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}
         self.patience, self.looks = patience, looks
         self.now = round(time.time(), 3)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.redis._client import Worker
-from tests.redis._server import Server, until
+from tests.redis._server import FAKE_CLOCK, Server, until
 from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
 from tests.redis.test_paths import (
     USER_AND_ALL,
@@ -462,7 +462,7 @@ async def test_tiers_that_lost_their_state_grant_again_when_all_holders_know_it(
 async def test_a_holder_that_died_keeps_tiers_without_their_state_closed_until_its_time_is_up(
     client: redis.Redis,
 ) -> None:
-    keys = [f"adv-sem:tiers_{kind}:t" for kind in KINDS]
+    keys = [f"{FAKE_CLOCK}:tiers_{kind}:t" for kind in KINDS]
 
     def run(name: str, now: float, *args: object) -> list[object]:
         texts = (f"{now:.6f}", *map(str, args))
@@ -475,12 +475,12 @@ async def test_a_holder_that_died_keeps_tiers_without_their_state_closed_until_i
     now = time.time()
     assert request(now, "sw-x-1", "wait")[0] == "granted"
     assert request(now, "sw-x-2", "wait")[0] == "granted"
-    client.delete("adv-sem:tiers_state:t")
+    client.delete(f"{FAKE_CLOCK}:tiers_state:t")
     assert request(now + 1, "sw-x-3", "try")[0] == "busy"
     # Its process releases it when it has read that.
     assert run("heartbeat", now + 2, "", 15, "", 1, 0, "sw-x-1")[0][1:] == ["lost sw-x-1 kept"]
     assert request(now + 3, "sw-x-3", "try")[0] == "busy", "the other one doesn't know"
     assert request(now + 14, "sw-x-3", "wait")[0] == "queued"
     run("heartbeat", now + 16, "", 15, "", 0, 1, "sw-x-3")
-    assert client.zrange("adv-sem:tiers_holders:t", 0, -1) == ["sw-x-3"]
-    assert not [field for field in client.hkeys("adv-sem:tiers_state:t") if field[0] == "?"]
+    assert client.zrange(f"{FAKE_CLOCK}:tiers_holders:t", 0, -1) == ["sw-x-3"]
+    assert not [field for field in client.hkeys(f"{FAKE_CLOCK}:tiers_state:t") if field[0] == "?"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._server import FAKE_CLOCK
 
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.invariants import check
@@ -49,7 +50,7 @@ class Pair:
 
     def __init__(self, client: redis.Redis, value: int) -> None:
         self.client = client
-        self.keys = Keys("adv-sem", "s")
+        self.keys = Keys(FAKE_CLOCK, "s")
         self.ledger: Ledger[Claim] = Ledger(value)
         self.value = value
         self.now = round(time.time(), 3)
@@ -268,7 +269,7 @@ def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, s
     dice = random.Random(seed)
     value = dice.choice([1, 2, 4])
     ledger: Ledger[Claim] = Ledger(value)
-    keys = Keys("adv-sem", "s")
+    keys = Keys(FAKE_CLOCK, "s")
     now = round(time.time(), 3)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:

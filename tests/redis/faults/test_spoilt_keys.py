@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import until
+from tests.redis._server import FAKE_CLOCK, until
 
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
@@ -193,7 +193,7 @@ async def test_a_request_that_failed_on_a_spoilt_key_waits_for_nothing(
 
 def test_a_heartbeat_that_a_spoilt_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
     """A holder that died meanwhile is not put back for another interval."""
-    keys, now = Keys("adv-sem", "s"), round(time.time(), 3)
+    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
 
     def run(name: str, at: float, *args: object) -> Any:
         given = (*keys.all, f"{at:.6f}", *map(str, args))
