@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 LAYERS = [
     [("_cli", "the slotwise command")],
     [("purge", "delete old files")],
+    [("integrations", "functions, web servers, HTTP clients, task queues, tests")],
     [("tiers", "several limits at one instant"), ("pipeline", "bounded work")],
     [("_urls", "semaphore(name, value, url)")],
     [

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
         AcquireTimeout,
         BackendError,
         ContextReused,
+        LimitFull,
         SemaphoreClosed,
         SlotManagerClosed,
         SlotwiseError,
         ValueConflict,
         WouldBlockLoop,
     )
+    from slotwise.integrations._decorator import limited
     from slotwise.memory import MemorySemaphore
     from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
@@ -45,6 +47,7 @@ __all__ = [
     "Claimant",
     "ContextReused",
     "Limit",
+    "LimitFull",
     "MemorySemaphore",
     "Semaphore",
     "SemaphoreClosed",
@@ -54,15 +57,17 @@ __all__ = [
     "ValueConflict",
     "WouldBlockLoop",
     "__version__",
+    "limited",
     "semaphore",
 ]
 
 _NAMES_OF = {
     "slotwise._urls": ("semaphore",),
     "slotwise.errors": (
-        *("AcquireTimeout", "BackendError", "ContextReused", "SemaphoreClosed"),
+        *("AcquireTimeout", "BackendError", "ContextReused", "LimitFull", "SemaphoreClosed"),
         *("SlotManagerClosed", "SlotwiseError", "ValueConflict", "WouldBlockLoop"),
     ),
+    "slotwise.integrations._decorator": ("limited",),
     "slotwise.memory": ("MemorySemaphore",),
     "slotwise.processes": ("ProcessSemaphore",),
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),

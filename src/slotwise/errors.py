@@ -11,6 +11,7 @@ __all__ = [
     "AcquireTimeout",
     "BackendError",
     "ContextReused",
+    "LimitFull",
     "SemaphoreClosed",
     "SlotManagerClosed",
     "SlotwiseError",
@@ -26,6 +27,22 @@ class SlotwiseError(Exception):
 
 class AcquireTimeout(SlotwiseError, TimeoutError):
     """No slot came free in time; the message says how full the limit was."""
+
+
+class LimitFull(SlotwiseError, RuntimeError):
+    """A newcomer was refused at once: too many wait already (``max_waiting``).
+
+    ``waiting`` is how many wait there, ``estimate`` in about how many seconds a newcomer would
+    be served; None if that is not known.
+    """
+
+    waiting: int
+    estimate: float | None
+
+    def __init__(self, *args: object, waiting: int = 0, estimate: float | None = None) -> None:
+        super().__init__(*args)
+        self.waiting = waiting
+        self.estimate = estimate
 
 
 class SemaphoreClosed(SlotwiseError, RuntimeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any, assert_type
@@ -29,6 +29,7 @@ from slotwise import (
     Tier,
     Tiers,
     ValueConflict,
+    limited,
 )
 from slotwise.effects import (
     AcquireSemaphore,
@@ -350,3 +351,62 @@ async def purging(semaphore: Semaphore) -> None:
     assert_type(purge("/scratch", on_progress=print, **flags), PurgeReport)
     purge("/scratch", max_age=3)  # type: ignore[call-arg]
     purge("/scratch", age_by="birth")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------- the decorator
+
+
+@limited("crm", 5, url="redis://cache", timeout=3.0, cost=2, priority=1.5)
+async def limited_fetch(number: int, *, retries: int = 3) -> str:
+    return str(number)
+
+
+@limited("crm:{tenant}", 5, on_full="raise")
+def update(tenant: str) -> int:
+    return len(tenant)
+
+
+@limited(MemorySemaphore(3), on_full="skip")
+async def perhaps(number: int) -> str:
+    return str(number)
+
+
+@limited(MemorySemaphore(3), on_full="skip")
+def perhaps_plain(number: int) -> str:
+    return str(number)
+
+
+@limited(lambda tenant: None)
+async def stream(tenant: str) -> AsyncGenerator[int, None]:
+    yield 1
+
+
+@limited(MemorySemaphore(3))
+def limited_numbers() -> Generator[int, str, bool]:
+    yield 1
+    return True
+
+
+class Client:
+    @limited("client:{number}", 5, on_full="replace")
+    async def fetch(self, number: int) -> str:
+        return str(number)
+
+
+async def use_limited() -> None:
+    assert_type(await limited_fetch(1, retries=2), str)
+    assert_type(limited_fetch.limit, Limit)
+    assert_type(limited_fetch.limit_for(1), Limit | None)
+    assert_type(update("acme"), int)
+    assert_type(await perhaps(1), str | None)
+    assert_type(perhaps_plain(1), str | None)
+    async for item in stream("acme"):
+        assert_type(item, int)
+    assert_type(limited_numbers(), Generator[int, str, bool])
+    assert_type(await Client().fetch(1), str)
+    await limited_fetch("1")  # type: ignore[arg-type]
+    update()  # type: ignore[call-arg]
+    await Client().fetch("1")  # type: ignore[arg-type]
+
+
+plain_callable: Callable[[int], Coroutine[Any, Any, str | None]] = perhaps

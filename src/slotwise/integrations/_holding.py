@@ -1,0 +1,112 @@
+"""Holding: take slots of a limit for one piece of work, and say what to do if it is full.
+
+Every adapter holds its slots through this. Which limit that is, is decided by
+`_source` and `_names`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, get_args
+
+from slotwise._core.arguments import UNSET, Unset
+from slotwise._core.limit import AcquisitionContext, Limit
+from slotwise._core.results import AcquisitionResult
+from slotwise.errors import LimitFull
+
+OnFull = Literal["wait", "raise", "skip", "replace"]
+
+_CHOICES: Final = get_args(OnFull)
+
+
+def check_on_full(given: object, choices: tuple[str, ...] = _CHOICES) -> None:
+    if given not in choices:
+        known = ", ".join(repr(each) for each in choices)
+        raise ValueError(f"on_full must be one of {known}; not {given!r}")
+
+
+class Holding:
+    """A block that holds ``slots`` of a limit, good for one ``async with`` or one ``with``.
+
+    It is entered without a slot if ``limit`` is None, which means unlimited, and if the limit
+    is full and ``on_full`` is "skip"; then ``skipped`` is True.
+
+    Args:
+        limit: what to take slots of; None is unlimited.
+        slots: how many; of a rate, its cost.
+        timeout: the longest wait, with ``on_full="wait"``.
+        priority: the head start in the queue, in seconds.
+        on_full: "wait" waits, "raise" raises LimitFull, "skip" enters without a slot,
+            "replace" kicks the holder that has held for longest.
+    """
+
+    __slots__ = ("_acquired", "_context", "_limit", "_on_full", "_options", "_slots", "skipped")
+
+    def __init__(
+        self,
+        limit: Limit | None,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        priority: float = 0,
+        on_full: str = "wait",
+    ) -> None:
+        self._limit = limit
+        self._slots = slots
+        self._on_full = on_full
+        self._options: dict[str, Any] = {"timeout": timeout}
+        if priority:
+            self._options["priority"] = priority
+        if on_full == "replace":
+            self._options["on_full"] = on_full
+        self._context: AcquisitionContext | None = None
+        self._acquired: AcquisitionResult | None = None
+        self.skipped = False
+
+    async def __aenter__(self) -> AcquisitionResult | None:
+        if self._limit is None:
+            return None
+        if self._waits:
+            context = self._limit.cm(self._slots, **self._options)
+            self._acquired = await context.__aenter__()
+            self._context = context
+        else:
+            self._acquired = await self._limit.try_acquire(self._slots)
+            if self._acquired is None:
+                self._full()
+        return self._acquired
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        if self._context is not None:
+            await self._context.__aexit__(*exc_info)
+        elif self._limit is not None and self._acquired is not None:
+            await self._limit._release_on_exit(self._acquired)
+
+    def __enter__(self) -> AcquisitionResult | None:
+        if self._limit is None:
+            return None
+        if self._waits:
+            context = self._limit.cm(self._slots, **self._options)
+            self._acquired = context.__enter__()
+            self._context = context
+        else:
+            self._acquired = self._limit.try_acquire_sync(self._slots)
+            if self._acquired is None:
+                self._full()
+        return self._acquired
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self._context is not None:
+            self._context.__exit__(*exc_info)
+        elif self._limit is not None and self._acquired is not None:
+            self._limit._release_on_exit_sync(self._acquired)
+
+    @property
+    def _waits(self) -> bool:
+        # A call that doesn't wait for others is a try, which is allowed in an event loop too.
+        return self._on_full in ("wait", "replace")
+
+    def _full(self) -> None:
+        assert self._limit is not None
+        if self._on_full == "raise":
+            raise LimitFull(f"no slot of {self._limit._title} is free")
+        self.skipped = True
