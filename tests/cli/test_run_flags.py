@@ -13,7 +13,9 @@ import pytest
 from tests.cli._shell import Shell, command, end, line_of, until
 from tests.redis._server import Server
 
+from slotwise._cli.slot import TimeLeft
 from slotwise._cli.slot_flags import limit
+from slotwise._core.limit import TRY_LIMIT
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT
 
 
@@ -157,6 +159,17 @@ def test_looking_for_the_value_takes_no_longer_than_the_wait(shell: Shell):
             code, _, told = end(each)
             assert (code, str(pid) in told) == (125, True)
         assert time.monotonic() - began < LOCK_TIMEOUT  # that of calls without a timeout
+
+
+def test_a_slow_server_that_was_asked_for_the_value_is_still_asked_for_a_slot(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("slotwise._cli.slot.time.monotonic", lambda: now[0])
+    time_left = TimeLeft(0)
+    now[0] += 5  # the driver is imported, which is not the server's fault
+    assert time_left.for_a_look() == TRY_LIMIT
+    now[0] += 0.85  # two answers, to the connection and to the look, took nearly all of it
+    assert time_left.for_the_slot() == 0
+    assert time_left.for_a_look() == 0.5
 
 
 def test_times_have_units(shell: Shell):

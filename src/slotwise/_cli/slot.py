@@ -11,29 +11,32 @@ import select
 import threading
 import time
 
-from slotwise._core.limit import TIMEOUT_LIMIT, TRY_LIMIT
+from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 
+# How long a server has for a call, in seconds, even if one before took all the time: it answers.
+_SECOND_CALL = 0.5
 _CANCEL_LIMIT = 3.0  # seconds that a server has to confirm that nobody waits any more
 
 
 class TimeLeft:
     """What is left of ``--wait``: whatever is looked up before the wait counts as well.
 
-    The times are rounded, because messages show them.
+    It counts from the first time that it is asked for: what is imported before is no wait, and
+    must not use up the time of a slow server. The times are rounded, because messages show them.
     """
 
     def __init__(self, wait: float | None) -> None:
         self._wait = wait
-        self._started = time.monotonic()
+        self._started: float | None = None
 
     def for_a_look(self) -> float | None:
         """Return how long a look at the semaphore may take; None leaves it to the driver."""
         if self._wait is None:
             return None
         # A distant server has to be connected to first, even if nothing is waited for.
-        return _rounded(max(max(self._wait, TRY_LIMIT) - self._elapsed(), TIMEOUT_LIMIT))
+        return _rounded(max(max(self._wait, TRY_LIMIT) - self._elapsed(), _SECOND_CALL))
 
     def for_the_slot(self) -> float | None:
         """Return how long to wait for a slot; None is without a limit."""
@@ -42,7 +45,10 @@ class TimeLeft:
         return _rounded(max(self._wait - self._elapsed(), 0.0))
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        return now - self._started
 
 
 def _rounded(seconds: float) -> float:

@@ -127,17 +127,17 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None, time_left: TimeLe
             except LookupError:
                 pass
         return ProcessSemaphore(given.limit or 1, name=given.name, **options)
-    limit = given.limit or _value_on_redis(given.name, url, time_left.for_a_look()) or 1
+    limit = given.limit or _value_on_redis(given.name, url, time_left) or 1
     return _urls.semaphore(given.name, limit, url, **options)
 
 
-def _value_on_redis(name: str, url: str, at_most: float | None) -> int | None:
+def _value_on_redis(name: str, url: str, time_left: TimeLeft) -> int | None:
     """Return the value of the semaphore, if there is one."""
     from slotwise.redis import RedisSemaphore
 
     # Somebody is waiting at the terminal: fail soon instead of retrying for long.
     config = _urls.redis_config(url, attempts=2)
-    found, errors = RedisSemaphore._survey_sync([name], 1, config, at_most)
+    found, errors = RedisSemaphore._survey_sync([name], 1, config, time_left.for_a_look())
     if errors:
         raise errors[0]
     return found[name].max_slots if name in found else None
