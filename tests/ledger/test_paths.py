@@ -6,9 +6,11 @@ import random
 
 import pytest
 
-from slotwise._ledger import paths
-from slotwise._ledger.path_nodes import UNLIMITED
-from slotwise._ledger.paths import PathClaim, PathLedger
+from slotwise._ledger import path_queue
+from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.path_nodes import UNLIMITED, PathClaim
+from slotwise._ledger.path_queue import PathQueue
+from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 
 
@@ -35,14 +37,14 @@ class Office:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(paths, "PATIENCE", 2)
+    monkeypatch.setattr(path_queue, "PATIENCE", 2)
 
 
 def test_a_second_upload_of_alice_never_holds_up_bob():
     office = Office(1, 2)
     assert office.ask("alice", None, key="first")
     assert not office.ask("alice", None, key="second")
-    for n in range(10 * paths.PATIENCE):  # it has long been overdue
+    for n in range(10 * path_queue.PATIENCE):  # it has long been overdue
         assert office.ask("bob", None, key=f"bob-{n}")
         assert office.release(f"bob-{n}") == []
     assert office.release("first") == ["second"]
@@ -141,7 +143,7 @@ def test_an_overdue_one_is_offered_slots_once_more_than_it_has_tiers_at_most(see
     office.ask("a", "z", key="old")
     old, rounds, offered = office.ledger.waiting["old"], 0, 0
     while "old" in office.ledger.waiting:
-        overdue = office.ledger.last_ticket - old.ticket > paths.PATIENCE
+        overdue = office.ledger.queue.last_ticket - old.ticket > path_queue.PATIENCE
         at = old.group.parked_at.key
         key = chance.choice([key for key in office.ledger.holders if key in paths_of])
         path = paths_of.pop(key)
@@ -159,7 +161,7 @@ def test_an_overdue_one_is_offered_slots_once_more_than_it_has_tiers_at_most(see
 
 
 def test_without_keeping_it_would_starve(monkeypatch):
-    monkeypatch.setattr(PathLedger, "_keep", lambda self, group, narrower: None)
+    monkeypatch.setattr(PathQueue, "_keep", lambda self, group, narrower: None)
     with pytest.raises(AssertionError):
         test_an_overdue_one_is_offered_slots_once_more_than_it_has_tiers_at_most(seed=0)
 
@@ -171,7 +173,7 @@ def test_one_call_examines_a_bounded_number_of_heads():
     for n in range(500):
         office.ask(f"w{n}", None)
     _, granted = office.ledger.resize(1, 1000)
-    assert len(granted) == paths.LOOKS
+    assert len(granted) == path_queue.LOOKS
     assert office.ledger.unfinished
     # Who comes meanwhile does not pass those who were there.
     assert not office.ask("newcomer", None, key="newcomer")
@@ -183,14 +185,14 @@ def test_one_call_examines_a_bounded_number_of_heads():
 
 def test_a_release_costs_the_same_however_many_wait(monkeypatch):
     looks = 0
-    usual = PathLedger._examine
+    usual = PathQueue._examine
 
     def counted(self, *args):
         nonlocal looks
         looks += 1
         usual(self, *args)
 
-    monkeypatch.setattr(PathLedger, "_examine", counted)
+    monkeypatch.setattr(PathQueue, "_examine", counted)
     office = Office(1, 100)
     for n in range(5000):
         office.ask(f"user-{n % 1000}", None, key=n)
@@ -213,11 +215,11 @@ def test_the_longest_idle_are_forgotten_first_and_never_those_in_use():
         ledger.request(PathClaim(user), (user, None), now)
     for now, user in enumerate("cab", 10):
         ledger.release(user, now)
-    assert ledger.forget_idle(0, 20, 1000, 2) == (1, False)
+    assert forget_idle(ledger, 0, 20, 1000, 2) == (1, False)
     assert {*ledger.tiers[0].nodes} == {"a", "b", "d"}
-    assert ledger.forget_idle(0, 20, 9, None) == (1, False)
+    assert forget_idle(ledger, 0, 20, 9, None) == (1, False)
     assert {*ledger.tiers[0].nodes} == {"b", "d"}
-    assert ledger.forget_idle(0, 20, 0, 0) == (1, False)
+    assert forget_idle(ledger, 0, 20, 0, 0) == (1, False)
     assert {*ledger.tiers[0].nodes} == {"d"}
     check(ledger)
 
@@ -234,5 +236,5 @@ def test_those_who_gave_up_waiting_leave_nothing_behind(older):
         office.ledger.cancel(f"wait-{n}")
     nodes = [node for tier in office.ledger.tiers for node in tier.nodes.values()]
     assert sum(len(node._parked) for node in nodes) < 100
-    assert not office.ledger.work
+    assert not office.ledger.unfinished
     check(office.ledger)

@@ -20,10 +20,13 @@ from hypothesis.stateful import (
 from tests.ledger.path_model import PathModel, Request, in_microseconds
 
 from slotwise._core.rates import Rate
-from slotwise._ledger import paths
-from slotwise._ledger.paths import LargePathClaim, PathClaim, PathLedger
+from slotwise._ledger import path_queue
+from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
+from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.rated_lane import give_at_once, take_at_once
 from slotwise.errors import SemaphoreClosed
 
 # Few keys, so that they meet; the widest tier of some ledgers has keys too.
@@ -64,11 +67,11 @@ class PathsAgainstModel(RuleBasedStateMachine):
         self.now = 100.0
         self.keys: list[Hashable] = []
         self.resized = self.is_late = False
-        self.usual = paths.PATIENCE, paths.LOOKS
-        paths.PATIENCE, paths.LOOKS = PATIENCE, self.looks
+        self.usual = path_queue.PATIENCE, path_queue.LOOKS
+        path_queue.PATIENCE, path_queue.LOOKS = PATIENCE, self.looks
 
     def teardown(self) -> None:
-        paths.PATIENCE, paths.LOOKS = self.usual
+        path_queue.PATIENCE, path_queue.LOOKS = self.usual
 
     @initialize(limits=st.tuples(values, values, values))
     def begin(self, limits: tuple[int | Rate, ...]) -> None:
@@ -223,7 +226,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
     )
     def forget_idle(self, tier: int, age: float, most: int | None) -> None:
         """The model has nothing to forget, so nobody can notice it."""
-        self.ledger.forget_idle(tier, self.now, age, most)
+        forget_idle(self.ledger, tier, self.now, age, most)
         if most is not None and tier < 2:
             nodes = self.ledger.tiers[tier].nodes.values()
             idle = [node for node in nodes if not node.in_use and not node.waiting]
@@ -324,7 +327,7 @@ class RatesAgainstModel(PathsAgainstModel):
         key, path = self.new_key(), (tenant, model, None)
         needs = self.needs(needs)
         claim = claim_of(key, None, needs)
-        if self.ledger.take_at_once(claim, path, self.now):
+        if take_at_once(self.ledger, claim, path, self.now):
             assert self.model.settle(self.now) == []
             assert self.model.try_request(Request(key, path, None, needs), self.now)
 
@@ -332,7 +335,7 @@ class RatesAgainstModel(PathsAgainstModel):
     @rule(number=which)
     def give_at_once(self, number: int) -> None:
         key = self.model.holding[number % len(self.model.holding)].key
-        if self.ledger.give_at_once(self.ledger.holders[key], self.now):
+        if give_at_once(self.ledger, self.ledger.holders[key], self.now):
             del self.ledger.holders[key]
             assert self.model.release(key, self.now) == []
 

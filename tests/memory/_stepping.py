@@ -41,6 +41,7 @@ _STEPPED = tuple(
         "_ledger/deadlines",
         "_ledger/path_nodes",
         "_ledger/paths",
+        "_ledger/path_queue",
         "_ledger/slots",
         "_wait/wakers",
         "memory/_acquisition",

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._core.paths import TierSpec
-from slotwise._ledger import paths
+from slotwise._ledger import path_queue
 from slotwise._ledger.paths_invariants import check
 from slotwise.processes import _journal as journals
 from slotwise.processes._directory import OpenDirectory
@@ -52,8 +52,8 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
-        self._usual = journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS
-        journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS = SNAPSHOT_AFTER, PATIENCE, 2
+        self._usual = journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS
+        journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS = SNAPSHOT_AFTER, PATIENCE, 2
         directory = OpenDirectory(Path(self._directory.name))
         self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
         self.now = 100.0
@@ -63,7 +63,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.resized = self.closed = False
 
     def teardown(self) -> None:
-        journals._COMPACT_AFTER, paths.PATIENCE, paths.LOOKS = self._usual
+        journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS = self._usual
         for process in self.processes:
             process.file.close()
         self._directory.cleanup()

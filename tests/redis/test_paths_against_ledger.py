@@ -19,7 +19,7 @@ import redis
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.rates import Rate
-from slotwise._ledger import paths as rules
+from slotwise._ledger import path_queue as rules
 from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
@@ -155,7 +155,8 @@ class Pair:
                 self.tokens.append(reply[2])
             else:
                 self.ledger.attention = True
-                assert self.ledger._wait(claim, path, self.now)
+                nodes = self.ledger._nodes(path, self.now)
+                assert self.ledger.queue.wait(claim, path, nodes, self.now)
                 self.ledger.timed().set(claim_id, self.silent_at[claim_id])
                 assert reply[0] == "queued"
 
@@ -263,7 +264,7 @@ class Pair:
         claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
         assert set(claims) == {*ledger.holders, *ledger.waiting}
         taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
-        widest = ledger._widest
+        widest = ledger.queue.widest
         for claim_id, (_, _, ticket, granted, numbers, _, path, *owner) in claims.items():
             assert path == write_path(self.paths[claim_id])
             assert owner == ["host", "1", "x", "y"]
@@ -274,7 +275,7 @@ class Pair:
                 own = numbers_in(numbers)
                 taken.setdefault(path.split(",")[widest or 0], []).extend(own)
                 assert own == [*ledger.holders[claim_id].numbers]
-        assert int(state.get(".ticket", 0)) == ledger.last_ticket
+        assert int(state.get(".ticket", 0)) == ledger.queue.last_ticket
         assert set(client.zrange(key["holders"], 0, -1)) == set(ledger.holders)
         assert set(client.zrange(key["waiters"], 0, -1)) == set(ledger.waiting)
         assert set(client.zrange(key["ttls"], 0, -1)) == {
@@ -346,7 +347,7 @@ class Pair:
             known = ledger.holders.get(claim_id) or ledger.recent.get(claim_id)
             if known is not None:
                 assert [*known.needs] == [*map(int, charges.split("."))]
-        ledger._forget_recent(self.now)
+        ledger.recent.forget_old(self.now)
         assert {*ledger.recent} <= {*ended}
         for each in client.keys("*"):
             assert client.pttl(each) > 0, f"{each} would stay for ever"

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
-from slotwise._ledger import paths
+from slotwise._ledger import path_queue
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait.section import lock
 from slotwise.errors import ContextReused
@@ -168,7 +168,7 @@ async def test_threads_tasks_and_other_loops_wait_in_one_queue(settle):
 
 async def test_what_one_call_leaves_over_is_done_at_once(settle, monkeypatch):
     """More groups are parked at one node than one call may examine."""
-    monkeypatch.setattr(paths, "LOOKS", 3)
+    monkeypatch.setattr(path_queue, "LOOKS", 3)
     limits = Tiers(Tier("user", 1, keyed=True), Tier("all", 50))
     held = [await limits.acquire(user=f"h{n}") for n in range(50)]
     waiting = [asyncio.create_task(limits.acquire(user=f"w{n}")) for n in range(50)]

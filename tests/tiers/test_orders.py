@@ -13,11 +13,13 @@ from heapq import heappop, heappush
 import pytest
 from tests.ledger.path_model import PathModel, Request
 
-from slotwise._ledger import paths
+from slotwise._ledger import path_queue
 from slotwise._ledger.base import QUICK_LANE
-from slotwise._ledger.path_nodes import TierNodes
-from slotwise._ledger.paths import PathClaim, PathLedger
+from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.path_nodes import PathClaim
+from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.tier_nodes import TierNodes
 from slotwise.effects import Checkpoint, Gather, do, explore
 
 
@@ -26,7 +28,7 @@ class World:
 
     def __init__(self, *values):
         self.ledger = PathLedger(values)
-        self.model = PathModel(values, paths.PATIENCE)
+        self.model = PathModel(values, path_queue.PATIENCE)
         self.granted = []
 
     def note(self, granted, expected):
@@ -44,7 +46,7 @@ class World:
         self.note(self.ledger.cancel(key), self.model.cancel(key, 0.0))
 
     def forget_idle(self):
-        self.ledger.forget_idle(0, 0.0, 0.0, 0)
+        forget_idle(self.ledger, 0, 0.0, 0.0, 0)
 
     def check(self):
         check(self.ledger)
@@ -115,7 +117,7 @@ def test_cancels_and_the_clean_up_in_every_order():
 
 
 def test_paths_that_cross_in_every_order_while_slots_are_kept(monkeypatch):
-    monkeypatch.setattr(paths, "PATIENCE", 0)
+    monkeypatch.setattr(path_queue, "PATIENCE", 0)
     result = explored(
         (1, 1),
         lambda world: user(world, "one", "a", "x"),
@@ -196,9 +198,9 @@ def quick_user(world, key, path):
 
 @do
 def quick_cleaner(world):
-    world.ledger.forget_idle(0, 0.0, 0.0, 0)
+    forget_idle(world.ledger, 0, 0.0, 0.0, 0)
     yield Checkpoint()
-    world.ledger.forget_idle(0, 0.0, 0.0, 0)
+    forget_idle(world.ledger, 0, 0.0, 0.0, 0)
 
 
 def explored_quickly(value, *actors, max_schedules=6_000, preemptions=3):

@@ -90,59 +90,38 @@ forgotten by taking all its slots away, so that who has just found it gets none.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any, TypeVar
 
 from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
-from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.path_nodes import (
-    UNLIMITED,
-    BaseNode,
-    Ended,
-    Group,
-    LargePathClaim,
-    Node,
-    NumberedNode,
-    Path,
-    PathClaim,
-    TierNodes,
-)
-from slotwise._ledger.rate_nodes import RateNode, RateTier, microseconds
+from slotwise._ledger.deadlines import Deadlines
+from slotwise._ledger.ended_claims import EndedClaims
+from slotwise._ledger.path_nodes import BaseNode, Node, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_queue import PathQueue, take_all
+from slotwise._ledger.rate_nodes import RateNode, RateTier
+from slotwise._ledger.tier_nodes import TierNodes
 from slotwise.errors import SemaphoreClosed
 
-__all__ = ["LOOKS", "PATIENCE", "LargePathClaim", "PathClaim", "PathLedger"]
-
-PATIENCE = 100
-LOOKS = 64
-
 C = TypeVar("C", bound=PathClaim)
-
-_pushes = count()  # so that the nodes in a heap are not compared
 
 
 class PathLedger(BaseLedger[C]):
     """The holders with their paths, and the waiters."""
 
     __slots__ = (
-        "_settle_for",
-        "_widest",
         "attention",
         "closed",
         "deadlines",
         "groups",
         "holders",
-        "last_ticket",
+        "queue",
         "recent",
         "refills",
         "tables",
         "tiers",
         "unbalanced",
         "waiting",
-        "work",
     )
 
     # Between any two calls:
@@ -170,31 +149,24 @@ class PathLedger(BaseLedger[C]):
         """
         rates = [value for value in values if isinstance(value, Rate)]
         with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
-        self._widest = with_slots[-1] if with_slots else None
+        widest = with_slots[-1] if with_slots else None
         self.tiers = tuple(
             RateTier(index, value)
             if isinstance(value, Rate)
-            else TierNodes(index, value, NumberedNode if index == self._widest else Node)
+            else TierNodes(index, value, NumberedNode if index == widest else Node)
             for index, value in enumerate(values)
         )
-        # With rates: the nodes to be looked at because of the time, a heap of (when, number
-        # of the push, node), some stale; and who has ended lately, with the time until which
-        # what it took can be corrected.
-        self.refills: list[tuple[float, int, RateNode]] | None = [] if rates else None
-        self.recent: OrderedDict[Hashable, Ended] = OrderedDict()
-        self._settle_for = max([60.0, *(rate.per for rate in rates)])
         self.tables = tuple(tier.nodes for tier in self.tiers)
         self.holders: dict[Hashable, C] = {}
-        self.waiting: dict[Hashable, C] = {}
-        self.groups: dict[Path, Group] = {}
+        self.queue: PathQueue[C] = PathQueue(widest, has_rates=bool(rates))
+        # Those of the queue, which are looked at often.
+        self.waiting, self.groups = self.queue.waiting, self.queue.groups
+        self.refills = self.queue.refills
+        self.recent = EndedClaims(rates)
         self.deadlines: Deadlines | None = None
-        self.last_ticket = 0
         self.closed = False
         self.attention = not QUICK_LANE or bool(rates)
         self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
-        # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
-        # parked at one node, so no two tickets are the same, and nodes are not compared.
-        self.work: list[tuple[int, BaseNode]] = []
 
     # ------------------------------------------------------------ the verbs
 
@@ -209,7 +181,7 @@ class PathLedger(BaseLedger[C]):
             ValueUnknown: the value of a key has to be learnt first.
         """
         granted: list[C] = []
-        if self.work or self.refills:
+        if self.unfinished or self.refills:
             self.check_request(claim, path, now)  # what is granted next has to be returned
             granted = self.settle(now)
         if self.try_request(claim, path, now):
@@ -219,7 +191,7 @@ class PathLedger(BaseLedger[C]):
         # given before that, without looking, is seen by another try.
         self.attention = True
         while not self.try_request(claim, path, now):
-            if self._wait(claim, path, now):
+            if self.queue.wait(claim, path, self._nodes(path, now), now):
                 if wait_until is not None:
                     self.timed().set(claim.key, wait_until)
                 return granted
@@ -237,72 +209,12 @@ class PathLedger(BaseLedger[C]):
             need = 1 if needs is None else needs[node.tier]
             if not node.has_room(need, now) or node.first_parked() is not None:
                 return False
-        number = self._take(claim, nodes, now)
+        number = take_all(claim, nodes, self.queue.widest, now)
         if number is None:
             return False
         claim.nodes = nodes
-        self.last_ticket += 1
+        self.queue.last_ticket += 1
         self._file(claim, number, now)
-        return True
-
-    def take_at_once(self, claim: C, path: Path, now: float) -> bool:
-        """`try_request` for the most frequent case of a ledger with rates; False to ask that.
-
-        Nobody waits, all nodes are known, and a number of each slot node is free.
-        """
-        needs = claim.needs
-        if self.waiting or self.closed or needs is None:
-            return False
-        at = microseconds(now)
-        nodes = []
-        for table, key, need in zip(self.tables, path, needs):  # noqa: B905 - it costs
-            node = table.get(key)
-            if node is None:
-                return False
-            rate = node.rate
-            if rate is None:
-                if need != 1 or not node.free:
-                    return False
-            else:
-                elapsed, node.at = at - node.at, at
-                if elapsed > 0:
-                    level = node.level + elapsed * rate.gain
-                    node.level = min(rate.full, level)
-                if need * rate.unit > node.level:
-                    return False
-            nodes.append(node)
-        number = 0
-        for node, need in zip(nodes, needs):  # noqa: B905
-            rate = node.rate
-            if rate is None:
-                number = heappop(node.free)
-            else:
-                node.level -= need * rate.unit
-        claim.nodes = nodes
-        claim.ranges = (range(number, number + 1),)
-        self.last_ticket += 1
-        self._file(claim, number, now)
-        return True
-
-    def give_at_once(self, claim: C, now: float) -> bool:
-        """`give` for the most frequent case of a ledger with rates; False to do that instead.
-
-        Nobody waits, and it has one number of each slot node.
-        """
-        needs = claim.needs
-        if self.waiting or self.unbalanced or self.deadlines is not None or needs is None:
-            return False
-        slots = [node for node in claim.nodes if node.rate is None]
-        number = claim._slot_number
-        if claim.ranges != (range(number, number + 1),):
-            return False
-        for node in slots:
-            if needs[node.tier] != 1:
-                return False
-        for node in slots:
-            node.used = now
-            heappush(node.free, number)
-        self._remember(claim, now)
         return True
 
     def check_request(self, claim: C, path: Path, now: float) -> list[Any]:
@@ -364,7 +276,7 @@ class PathLedger(BaseLedger[C]):
         nodes = self.tiers[tier].change(value, key, now, one=one)
         self.unbalanced.update(node for node in nodes if isinstance(node, Node))
         if isinstance(value, Rate):
-            self._settle_for = max(self._settle_for, value.per)
+            self.recent.remember_longer(value)
         refused = [
             claim
             for claim in self.waiting.values()
@@ -396,7 +308,7 @@ class PathLedger(BaseLedger[C]):
         Raises:
             LookupError: nobody knows it, or not any more.
         """
-        self._forget_recent(now)
+        self.recent.forget_old(now)
         claim = self.holders.get(key) or self.recent.get(key)
         if claim is None or claim.needs is None:
             raise LookupError(key)
@@ -408,7 +320,7 @@ class PathLedger(BaseLedger[C]):
             node = which.nodes.get(key_there) or which.make(key_there, now)
             node.charge(actual - needs[index], now)
             needs[index] = actual
-            self._look_at(node)
+            self.queue.look_at(node)
         claim.needs = (*needs,)
         return self._serve(now)
 
@@ -420,7 +332,7 @@ class PathLedger(BaseLedger[C]):
         for node, need in zip(claim.nodes, claim.needs, strict=True):
             if isinstance(node, RateNode):
                 node.charge(-need, now)
-                self._look_at(node)
+                self.queue.look_at(node)
         self.recent.pop(claim.key, None)
 
     def refill_tier(self, tier: int, key: Hashable = None, now: float = 0.0) -> list[C]:
@@ -428,18 +340,11 @@ class PathLedger(BaseLedger[C]):
         node = self.tiers[tier].nodes.get(key)
         if node is not None:
             node.fill(now)
-            self._look_at(node)
+            self.queue.look_at(node)
         return self._serve(now)
 
     def next_deadline(self) -> float:
-        return min(super().next_deadline(), self.next_refill())
-
-    def next_refill(self) -> float:
-        """When somebody who waits for time alone may have waited long enough."""
-        refills = self.refills
-        while refills and refills[0][0] != refills[0][2].refill_at:
-            heappop(refills)
-        return refills[0][0] if refills else NEVER
+        return min(super().next_deadline(), self.queue.next_refill())
 
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
@@ -449,69 +354,21 @@ class PathLedger(BaseLedger[C]):
                 if node.is_balanced:
                     self.unbalanced.discard(node)
             if node.waiting:
-                self._look_at(node)
+                self.queue.look_at(node)
         self._lower_attention()
 
     def settle(self, now: float = 0.0) -> list[C]:
         """Go on with what is unfinished, by rule 4, and return who is granted."""
-        granted: list[C] = []
-        work, looks = self.work, LOOKS
-        if self.refills:
-            self._look_at_refilled(now)
-        while work and looks:
-            ticket, node = heappop(work)
-            if node.look != ticket:
-                continue  # it has been put there with an older head since
-            node.look = None
-            first = node.first_parked()
-            if first is None:
-                continue
-            if not node.has_room(first.need(node), now, first):
-                self._look_when_refilled(node, first)
-                continue
-            if first.ticket == ticket:
-                looks -= 1
-                node.unpark()
-                self._examine(first, node, now, granted)
-            self._look_at(node)
-        while work and work[0][1].look != work[0][0]:
-            heappop(work)  # so that `unfinished` tells the truth
+        granted = self.queue.settle(now)
+        for claim in granted:
+            self._file(claim, claim._slot_number, now)
         self._lower_attention()
         return granted
 
     @property
     def unfinished(self) -> bool:
         """Whether `settle` has to be called again."""
-        return bool(self.work)
-
-    def forget_idle(
-        self,
-        tier: int,
-        now: float,
-        older_than: float,
-        keep_at_most: int | None = None,
-        looks: int = UNLIMITED,
-    ) -> tuple[int, bool]:
-        """Forget nodes idle for that long, or beyond ``keep_at_most``; see `TierNodes.forget`."""
-        which = self.tiers[tier]
-        too_many = 0
-        if keep_at_most is not None:
-            if isinstance(which, RateTier):
-                busy = sum(node.used > now or node.waiting > 0 for node in which.nodes.values())
-            else:
-                claims = (*self.holders.values(), *self.waiting.values())
-                busy = len({claim.nodes[tier] for claim in claims})
-            too_many = len(which.nodes) - busy - keep_at_most
-        return which.forget(now, now - older_than, too_many, looks)
-
-    def trim(self, now: float) -> None:
-        """Forget the longest idle nodes of tiers that remember too many."""
-        for tier in self.tiers:
-            # Not counted, but no more than this can be in use.
-            busy = len(self.holders) + len(self.waiting)
-            too_many = len(tier.nodes) - busy - tier.max_idle
-            if too_many > 0:
-                tier.forget(now, -NEVER, too_many, 2 * too_many + LOOKS)
+        return bool(self.queue.work)
 
     # ---------------------------------------------------------- the own steps
 
@@ -521,38 +378,6 @@ class PathLedger(BaseLedger[C]):
             for tier, key in zip(self.tiers, path, strict=True)
         ]
 
-    def _take(self, claim: C, nodes: Sequence[Any], now: float) -> int | None:
-        """Take what a claim needs of each node; its slot number, or None if one had too little.
-
-        Without any slots the number is 0.
-        """
-        if claim.needs is not None:
-            return self._take_several(claim, nodes, claim.needs, now)
-        number = 0
-        for taken_of, node in enumerate(nodes):
-            taken = node.take_one()
-            if taken is None:  # a taker on the quick lane was faster
-                for other in nodes[:taken_of]:
-                    other.put_back_one(number)
-                return None
-            number = taken
-        return number
-
-    def _take_several(
-        self, claim: C, nodes: Sequence[Any], needs: Sequence[int], now: float
-    ) -> int | None:
-        number = 0
-        for index, (node, need) in enumerate(zip(nodes, needs, strict=True)):
-            taken = node.take(need, now)
-            if not taken:  # of a ledger without rates: only there is a quick lane
-                for other, others_need in zip(nodes[:index], needs, strict=False):
-                    other.put_back(others_need, ())
-                return None
-            if index == self._widest:
-                claim.ranges = taken
-                number = taken[0].start
-        return number
-
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
         self._free(claim, now)
@@ -560,33 +385,23 @@ class PathLedger(BaseLedger[C]):
 
     def _serve(self, now: float) -> list[C]:
         """Go on if there is something to go on with."""
-        return self.settle(now) if self.work or self.refills else []
+        return self.settle(now) if self.queue.work or self.refills else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
-        if self._widest is not None:
+        if self.queue.widest is not None:
             super()._file(claim, number, now)
             return
         # Of rates alone nothing is held.
         claim._slot_number = number
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
-        self._remember(claim, now)
-
-    def _remember(self, claim: C, now: float) -> None:
-        """Remember one that ends, for corrections of what it took of rates."""
-        self._forget_recent(now)
-        self.recent[claim.key] = Ended(now + self._settle_for, claim.nodes, claim.needs)
-
-    def _forget_recent(self, now: float) -> None:
-        recent = self.recent
-        while recent and next(iter(recent.values())).until <= now:
-            recent.popitem(last=False)
+        self.recent.remember(claim, now)
 
     def _free(self, claim: C, now: float) -> None:
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
         if self.refills is not None:
-            self._remember(claim, now)
+            self.recent.remember(claim, now)
         for node in claim.nodes:
             if not isinstance(node, Node):
                 continue  # what was taken of a rate comes back by time
@@ -606,138 +421,8 @@ class PathLedger(BaseLedger[C]):
         if not self.groups and not self.unbalanced and not self.closed:
             self.attention = not QUICK_LANE
 
-    def _wait(self, claim: C, path: Path, now: float) -> bool:
-        """Let a claim wait; False if meanwhile it lacks nothing."""
-        group = self.groups.get(path)
-        if group is None:
-            group = Group(path, tuple(self._nodes(path, now)))
-            group.ticket = self.last_ticket + 1
-            group.needs = claim.needs
-            at = group.lacks(now) or next((n for n in group.nodes if n.first_parked()), None)
-            if at is None:
-                return False
-            self.groups[path] = group
-            self._park(group, at)
-        self.last_ticket = claim.ticket = self.last_ticket + 1
-        claim.nodes = group.nodes
-        claim.group = group
-        for node in group.nodes:
-            node.waiting += 1
-        group.waiters[claim.key] = claim
-        self.waiting[claim.key] = claim
-        return True
-
     def _leave(self, claim: C, now: float) -> None:
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
-        group = claim.group
-        was_head = group.ticket == claim.ticket
-        if was_head:
-            self._drop_keeps(group, group.keeps)
-        at = group.parked_at
-        assert at is not None
-        self._take_out(claim)
-        if was_head:
-            if group.waiters:
-                self._park(group, at)
-            if not isinstance(at, Node) or at.has_room(
-                1, now
-            ):  # too little for the head that left, but not for those behind it
-                self._look_at(at)
-        for node in group.nodes:
-            node.used = max(node.used, now)
+        self.queue.leave(claim, now)
         self._lower_attention()
-
-    def _take_out(self, claim: C) -> None:
-        """End a wait; its group is not parked any more if it was the head."""
-        group = claim.group
-        del self.waiting[claim.key], group.waiters[claim.key], claim.group
-        for node in group.nodes:
-            node.waiting -= 1
-        if not group.waiters:
-            del self.groups[group.path]
-            group.parked_at = None
-            return
-        head = next(iter(group.waiters.values()))
-        group.ticket = head.ticket
-        group.needs = head.needs
-
-    def _park(self, group: Group, node: BaseNode) -> None:
-        group.parked_at = node
-        node.park(group)
-        if node.first_parked() is group:
-            self._look_when_refilled(node, group)
-
-    def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
-        """Look at a rate node again when there will be room for its oldest head."""
-        if not isinstance(node, RateNode):
-            return
-        assert self.refills is not None
-        when = node.ready_at(first.need(node), first)
-        if when != node.refill_at:
-            node.refill_at = when
-            if when < NEVER:
-                heappush(self.refills, (when, next(_pushes), node))
-
-    def _look_at_refilled(self, now: float) -> None:
-        refills = self.refills
-        assert refills is not None
-        while refills and (refills[0][0] <= now or refills[0][0] != refills[0][2].refill_at):
-            when, _, node = heappop(refills)
-            if when == node.refill_at:
-                node.refill_at = NEVER
-                self._look_at(node)
-
-    def _look_at(self, node: BaseNode) -> None:
-        """Put a node that may have got a slot among those to be looked at."""
-        first = node.first_parked()
-        if first is None:
-            if isinstance(node, RateNode):
-                node.refill_at = NEVER
-        elif node.look is None or first.ticket < node.look:
-            node.look = first.ticket
-            heappush(self.work, (first.ticket, node))
-
-    def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
-        """Grant the head of a group, or park it where it lacks something."""
-        lacking = group.lacks(now)
-        while lacking is None:
-            claim: C = next(iter(group.waiters.values()))
-            number = self._take(claim, group.nodes, now)
-            if number is not None:
-                self._grant(claim, number, here, now, granted)
-                return
-            lacking = group.lacks(now)
-        narrower = group.nodes[: group.nodes.index(lacking)]
-        if group.keeps:
-            self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
-        if self.last_ticket - group.ticket > PATIENCE:
-            self._keep(group, narrower)
-        self._park(group, lacking)
-
-    def _grant(self, claim: C, number: int, here: BaseNode, now: float, granted: list[C]) -> None:
-        group = claim.group
-        for node in group.keeps:
-            node.kept_for, node.kept = None, 0  # it is taken now
-            if isinstance(node, RateNode):
-                self._look_at(node)  # those who wait there wait for another time
-        group.keeps = []
-        self._file(claim, number, now)
-        self._take_out(claim)
-        if group.waiters:
-            self._park(group, group.lacks(now) or here)
-        granted.append(claim)
-
-    def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
-        for node in narrower:
-            if node.kept_for is None and node.value != UNLIMITED:
-                node.kept_for, node.kept = group, group.need(node)
-                group.keeps.append(node)
-            elif node.kept_for is not group and node.value != UNLIMITED:
-                return
-
-    def _drop_keeps(self, group: Group, which: list[BaseNode]) -> None:
-        group.keeps = [node for node in group.keeps if node not in which]
-        for node in which:
-            node.kept_for, node.kept = None, 0
-            self._look_at(node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotwise._ledger import paths
+from slotwise._ledger import path_queue
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, PathClaim
@@ -62,7 +62,7 @@ def check(ledger: PathLedger[Any], now: float = 0.0, *, resized: bool = False) -
     )
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"
     assert sum(len(group.waiters) for group in ledger.groups.values()) == len(waiters)
-    widest = [ledger.tiers[ledger._widest]] if ledger._widest is not None else []
+    widest = [] if ledger.queue.widest is None else [ledger.tiers[ledger.queue.widest]]
     for node in (node for tier in widest for node in tier.nodes.values()):
         _check_numbers(node, [claim for claim in holders if node in claim.nodes])
 
@@ -91,7 +91,9 @@ def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: boo
     assert ledger.groups.get(keeper.path) is keeper, "P4: kept for nobody"
     assert node in keeper.keeps, "P4: a keep its group knows nothing of"
     assert node.kept == keeper.need(node), "P4: not as many as it needs"
-    assert ledger.last_ticket - keeper.ticket > paths.PATIENCE, "P4: kept for one not overdue"
+    assert ledger.queue.last_ticket - keeper.ticket > path_queue.PATIENCE, (
+        "P4: kept for one not overdue"
+    )
     if resized:
         return
     at = keeper.parked_at

@@ -21,7 +21,7 @@ Parked = list[tuple[Hashable, int, list[int]]]
 
 def parked_groups(ledger: PathLedger[C]) -> Parked:
     """Where those who wait are parked, the oldest head first; nothing may be unfinished."""
-    assert not ledger.work
+    assert not ledger.unfinished
     found: Parked = []
     for group in sorted(ledger.groups.values(), key=lambda group: group.ticket):
         assert group.parked_at is not None
@@ -71,19 +71,13 @@ def restore_waiters(
             ledger.groups[path] = group = Group(path, tuple(ledger._nodes(path, 0.0)))
             group.ticket = ticket
             group.needs = claim.needs
-        claim.ticket = ticket
-        claim.nodes = group.nodes
-        claim.group = group
-        for node in group.nodes:
-            node.waiting += 1
-        group.waiters[claim.key] = claim
-        ledger.waiting[claim.key] = claim
+        ledger.queue.join(claim, group, ticket)
         if deadline is not None:
             ledger.timed().set(claim.key, deadline)
         ledger.attention = True
     for head, tier, keeps in parked:
         group = ledger.waiting[head].group
-        ledger._park(group, group.nodes[tier])
+        ledger.queue.park(group, group.nodes[tier])
         for index in keeps:
             node = group.nodes[index]
             node.kept_for, node.kept = group, group.need(node)

@@ -10,7 +10,8 @@ from math import floor
 
 from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER
-from slotwise._ledger.path_nodes import BaseNode, Group, TierNodes
+from slotwise._ledger.path_nodes import BaseNode, Group
+from slotwise._ledger.tier_nodes import TierNodes
 
 _TAKEN: Sequence[range] = (range(1),)
 

@@ -34,9 +34,12 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
-from slotwise._ledger.path_nodes import UNLIMITED, Node, TierNodes
+from slotwise._ledger.idle_nodes import trim
+from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode, RateTier
+from slotwise._ledger.rated_lane import give_at_once, take_at_once
+from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
@@ -111,14 +114,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         granted = self.settle(now)
         if self.try_request(claim, claim.path, now):
             granted.append(claim)
-        self.trim(now)  # it may have brought a new key
+        trim(self, now)  # it may have brought a new key
         return granted
 
     def _queue(
         self, claim: MemoryPathAcquisition, now: float, until: float | None
     ) -> list[MemoryPathAcquisition]:
         granted = self.request(claim, claim.path, now, wait_until=until)
-        self.trim(now)  # it may have brought a new key
+        trim(self, now)  # it may have brought a new key
         return granted
 
     def _after_change(
@@ -129,7 +132,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if self.refills is not None:
             if self.name is not None:
                 unfilled[self.name] = self
-            self._ring_by(self.next_refill())
+            self._ring_by(self.queue.next_refill())
         return super()._after_change(granted, now)
 
     # ------------------------------------------------------------- rates
@@ -137,7 +140,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def take_rated(self, claim: MemoryPathAcquisition) -> bool:
         """Take what is free of slots and rates, *in the section*; False to ask for it."""
         now = clock.now()
-        if not self.take_at_once(claim, claim.path, now):
+        if not take_at_once(self, claim, claim.path, now):
             return False
         claim.since = now
         if self.name is not None:
@@ -180,7 +183,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         now = clock.now()
-        if self.refills is not None and self.give_at_once(lease, now):
+        if self.refills is not None and give_at_once(self, lease, now):
             return []
         self._free(lease, now)
         return self._after_giving(now)
@@ -205,8 +208,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _after_giving(self, now: float) -> list[MemoryPathAcquisition]:
         if len(self.tables[0]) > self.roomy:
-            self.trim(now)
-        return self.go_on(now) if self.work else []
+            trim(self, now)
+        return self.go_on(now) if self.unfinished else []
 
     def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
@@ -216,7 +219,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def post(self, claims: Sequence[MemoryPathAcquisition]) -> None:
         super().post(claims)
-        if self.work:
+        if self.unfinished:
             # What the bound on the work of one call left over is done piece by piece.
             post(self._do_more)
 

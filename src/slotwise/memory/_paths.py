@@ -16,7 +16,8 @@ from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
-from slotwise._ledger.path_nodes import ValueUnknown
+from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
@@ -320,7 +321,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         while more:
             now = clock.now()
             some, more = exclusive(
-                self._tracker.forget_idle, index, now, older_than, keep_at_most, _AT_ONCE
+                *(forget_idle, self._tracker),
+                *(index, now, older_than, keep_at_most, _AT_ONCE),
             )
             forgotten += some
         return forgotten

@@ -242,7 +242,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             number = taken
             nodes.append(node)
         claim.nodes = nodes
-        self.last_ticket += 1
+        self.queue.last_ticket += 1
         self._file(claim, number, now)
         return True
 
@@ -299,7 +299,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def apply(self, record: Record) -> list[Event]:
         verb, now, wall_us, *args = record
         events = self.VERBS[verb](self, now, wall_us, *args)
-        while self.work:  # nobody else can go on with it
+        while self.unfinished:  # nobody else can go on with it
             events += self._granted(self.settle(now), now, wall_us)
         claim: Any
         for event, claim in events:
@@ -341,7 +341,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             "boot": self.boot,
             "closure": None if self.closure is None else [self.closure.reason],
             "fence": self.fence,
-            "ticket": self.last_ticket,
+            "ticket": self.queue.last_ticket,
             "holders": [
                 [
                     *claim.arguments(),
@@ -361,7 +361,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         check_path_snapshot(snapshot)
         state = cls(snapshot["name"], _read_specs(snapshot["tiers"]), snapshot["boot"])
         state.fence = snapshot["fence"]
-        state.last_ticket = snapshot["ticket"]
+        state.queue.last_ticket = snapshot["ticket"]
         for tier, former, (value, known, own) in zip(
             state.tiers, state.former_values, snapshot["values"], strict=True
         ):

@@ -1,0 +1,255 @@
+"""PathQueue: those who wait for paths, where they are parked, and who of them is next.
+
+The rules stand in `paths`; these are 3, 4 and 5. Nothing here knows holders or deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+from slotwise._ledger.deadlines import NEVER
+from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Group, Node, Path, PathClaim
+from slotwise._ledger.rate_nodes import RateNode
+
+PATIENCE = 100
+LOOKS = 64
+
+C = TypeVar("C", bound=PathClaim)
+
+_pushes = count()  # so that the nodes in a heap are not compared
+
+
+class PathQueue(Generic[C]):
+    """The waiters by their keys and in groups, and the nodes that have to be looked at."""
+
+    __slots__ = ("groups", "last_ticket", "refills", "waiting", "widest", "work")
+
+    def __init__(self, widest: int | None, *, has_rates: bool) -> None:
+        """``widest``: which tier is the widest one with slots."""
+        self.widest = widest
+        self.waiting: dict[Hashable, C] = {}
+        self.groups: dict[Path, Group] = {}
+        self.last_ticket = 0
+        # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
+        # parked at one node, so no two tickets are the same, and nodes are not compared.
+        self.work: list[tuple[int, BaseNode]] = []
+        # With rates: the nodes to be looked at because of the time, a heap of (when, number
+        # of the push, node), some stale.
+        self.refills: list[tuple[float, int, RateNode]] | None = [] if has_rates else None
+
+    # ------------------------------------------------------- coming and going
+
+    def wait(self, claim: C, path: Path, nodes: Sequence[Any], now: float) -> bool:
+        """Let a claim wait; False if meanwhile it lacks nothing."""
+        group = self.groups.get(path)
+        if group is None:
+            group = Group(path, tuple(nodes))
+            group.ticket = self.last_ticket + 1
+            group.needs = claim.needs
+            at = group.lacks(now) or next((n for n in group.nodes if n.first_parked()), None)
+            if at is None:
+                return False
+            self.groups[path] = group
+            self.park(group, at)
+        self.last_ticket += 1
+        self.join(claim, group, self.last_ticket)
+        return True
+
+    def join(self, claim: C, group: Group, ticket: int) -> None:
+        """Put a claim behind the others of its group."""
+        claim.ticket = ticket
+        claim.nodes = group.nodes
+        claim.group = group
+        for node in group.nodes:
+            node.waiting += 1
+        group.waiters[claim.key] = claim
+        self.waiting[claim.key] = claim
+
+    def leave(self, claim: C, now: float) -> None:
+        """Take a waiter out; grants nothing."""
+        group = claim.group
+        was_head = group.ticket == claim.ticket
+        if was_head:
+            self._drop_keeps(group, group.keeps)
+        at = group.parked_at
+        assert at is not None
+        self._take_out(claim)
+        if was_head:
+            if group.waiters:
+                self.park(group, at)
+            # Too little for the head that left, but perhaps not for those behind it.
+            if not isinstance(at, Node) or at.has_room(1, now):
+                self.look_at(at)
+        for node in group.nodes:
+            node.used = max(node.used, now)
+
+    def _take_out(self, claim: C) -> None:
+        """End a wait; its group is not parked any more if it was the head."""
+        group = claim.group
+        del self.waiting[claim.key], group.waiters[claim.key], claim.group
+        for node in group.nodes:
+            node.waiting -= 1
+        if not group.waiters:
+            del self.groups[group.path]
+            group.parked_at = None
+            return
+        head = next(iter(group.waiters.values()))
+        group.ticket = head.ticket
+        group.needs = head.needs
+
+    # -------------------------------------------------- where they are looked for
+
+    def park(self, group: Group, node: BaseNode) -> None:
+        group.parked_at = node
+        node.park(group)
+        if node.first_parked() is group:
+            self._look_when_refilled(node, group)
+
+    def look_at(self, node: BaseNode) -> None:
+        """Put a node that may have got a slot among those to be looked at."""
+        first = node.first_parked()
+        if first is None:
+            if isinstance(node, RateNode):
+                node.refill_at = NEVER
+        elif node.look is None or first.ticket < node.look:
+            node.look = first.ticket
+            heappush(self.work, (first.ticket, node))
+
+    def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
+        """Look at a rate node again when there will be room for its oldest head."""
+        if not isinstance(node, RateNode):
+            return
+        assert self.refills is not None
+        when = node.ready_at(first.need(node), first)
+        if when != node.refill_at:
+            node.refill_at = when
+            if when < NEVER:
+                heappush(self.refills, (when, next(_pushes), node))
+
+    def _look_at_refilled(self, now: float) -> None:
+        refills = self.refills
+        assert refills is not None
+        while refills and (refills[0][0] <= now or refills[0][0] != refills[0][2].refill_at):
+            when, _, node = heappop(refills)
+            if when == node.refill_at:
+                node.refill_at = NEVER
+                self.look_at(node)
+
+    def next_refill(self) -> float:
+        """When somebody who waits for time alone may have waited long enough."""
+        refills = self.refills
+        while refills and refills[0][0] != refills[0][2].refill_at:
+            heappop(refills)
+        return refills[0][0] if refills else NEVER
+
+    # ----------------------------------------------------------------- serving
+
+    def settle(self, now: float) -> list[C]:
+        """Go on with what is unfinished, by rule 4.
+
+        Return who has got its slots, with its number; the ledger makes it a holder.
+        """
+        granted: list[C] = []
+        work, looks = self.work, LOOKS
+        if self.refills:
+            self._look_at_refilled(now)
+        while work and looks:
+            ticket, node = heappop(work)
+            if node.look != ticket:
+                continue  # it has been put there with an older head since
+            node.look = None
+            first = node.first_parked()
+            if first is None:
+                continue
+            if not node.has_room(first.need(node), now, first):
+                self._look_when_refilled(node, first)
+                continue
+            if first.ticket == ticket:
+                looks -= 1
+                node.unpark()
+                self._examine(first, node, now, granted)
+            self.look_at(node)
+        while work and work[0][1].look != work[0][0]:
+            heappop(work)  # so that `unfinished` tells the truth
+        return granted
+
+    def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
+        """Grant the head of a group, or park it where it lacks something."""
+        lacking = group.lacks(now)
+        while lacking is None:
+            claim: C = next(iter(group.waiters.values()))
+            number = take_all(claim, group.nodes, self.widest, now)
+            if number is not None:
+                claim._slot_number = number
+                self._grant(claim, here, now)
+                granted.append(claim)
+                return
+            lacking = group.lacks(now)
+        narrower = group.nodes[: group.nodes.index(lacking)]
+        if group.keeps:
+            self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
+        if self.last_ticket - group.ticket > PATIENCE:
+            self._keep(group, narrower)
+        self.park(group, lacking)
+
+    def _grant(self, claim: C, here: BaseNode, now: float) -> None:
+        group = claim.group
+        for node in group.keeps:
+            node.kept_for, node.kept = None, 0  # it is taken now
+            if isinstance(node, RateNode):
+                self.look_at(node)  # those who wait there wait for another time
+        group.keeps = []
+        self._take_out(claim)
+        if group.waiters:
+            self.park(group, group.lacks(now) or here)
+
+    def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
+        for node in narrower:
+            if node.kept_for is None and node.value != UNLIMITED:
+                node.kept_for, node.kept = group, group.need(node)
+                group.keeps.append(node)
+            elif node.kept_for is not group and node.value != UNLIMITED:
+                return
+
+    def _drop_keeps(self, group: Group, which: list[BaseNode]) -> None:
+        group.keeps = [node for node in group.keeps if node not in which]
+        for node in which:
+            node.kept_for, node.kept = None, 0
+            self.look_at(node)
+
+
+def take_all(claim: C, nodes: Sequence[Any], widest: int | None, now: float) -> int | None:
+    """Take what a claim needs of each node; its slot number, or None if one had too little.
+
+    Without any slots the number is 0.
+    """
+    if claim.needs is not None:
+        return _take_several(claim, nodes, claim.needs, widest, now)
+    number = 0
+    for taken_of, node in enumerate(nodes):
+        taken = node.take_one()
+        if taken is None:  # a taker on the quick lane was faster
+            for other in nodes[:taken_of]:
+                other.put_back_one(number)
+            return None
+        number = taken
+    return number
+
+
+def _take_several(
+    claim: C, nodes: Sequence[Any], needs: Sequence[int], widest: int | None, now: float
+) -> int | None:
+    number = 0
+    for index, (node, need) in enumerate(zip(nodes, needs, strict=True)):
+        taken = node.take(need, now)
+        if not taken:  # of a ledger without rates: only there is a quick lane
+            for other, others_need in zip(nodes[:index], needs, strict=False):
+                other.put_back(others_need, ())
+            return None
+        if index == widest:
+            claim.ranges = taken
+            number = taken[0].start
+    return number

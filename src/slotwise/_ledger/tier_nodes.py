@@ -1,0 +1,115 @@
+"""TierNodes: the nodes of one tier: how they are made, changed and forgotten.
+
+What a node is stands in `path_nodes`, who gets something of it is decided by `paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heappop, heappush, heapreplace
+from typing import Any
+
+from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Node
+
+
+class ValueUnknown(LookupError):
+    """A key appears in a tier where each has its own value: `PathLedger.learn` it first."""
+
+    def __init__(self, tier: int, key: Hashable) -> None:
+        super().__init__(tier, key)
+        self.tier = tier
+        self.key = key
+
+
+class TierNodes:
+    """The nodes of one tier: those in use, and those that are idle and only remembered."""
+
+    __slots__ = (
+        *("_ages", "_made", "_node", "index", "keeps_idle", "max_idle", "nodes", "own_values"),
+        "value",
+    )
+
+    def __init__(self, index: int, value: Any, node: type[Any]) -> None:
+        self.index = index
+        self._node = node
+        # An int, 0 for no limit; None if each key has its own, which has to be learnt; or a Rate.
+        self.value = value
+        self.nodes: dict[Hashable, Any] = {}
+        self.keeps_idle = True  # False: whoever ends a claim calls `drop_if_idle`
+        self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
+        self.own_values: dict[Hashable, Any] = {}  # of keys with another value
+        # A heap of (when it was used, a number, node): no later than `used` says, so
+        # that the first one that is right is the longest idle. Of two that were used
+        # at one instant it is the one that was made first.
+        self._ages: list[tuple[float, int, BaseNode]] = []
+        self._made = 0
+
+    def value_of(self, key: Hashable) -> Any:
+        """The value of a key, 0 for no limit; None if that is not known."""
+        value = self.own_values.get(key, self.value)
+        if value is None and key in self.nodes:
+            node = self.nodes[key]
+            value = 0 if node.value == UNLIMITED else node.value
+        return value
+
+    def most(self, key: Hashable) -> int:
+        """The most that a request may need of a key."""
+        return self.value_of(key) or UNLIMITED
+
+    def make(self, key: Hashable, now: float, value: int | None = None) -> Any:
+        """A node for a key that has none, with ``value`` if neither tier nor key has one."""
+        known = self.value_of(key)
+        if known is None:
+            known = value
+        if known is None:
+            raise ValueUnknown(self.index, key)
+        self.nodes[key] = node = self._node(self.index, key, known or UNLIMITED, now)
+        if key is not None and self.keeps_idle:  # a tier without keys has one node, always
+            self._made += 1
+            heappush(self._ages, (now, self._made, node))
+        return node
+
+    def change(self, value: Any, key: Hashable, now: float, *, one: bool) -> list[BaseNode]:
+        """Give a tier, or with ``one`` one key, another value; return the nodes with that value."""
+        if one:
+            self.own_values[key] = value
+            nodes = [self.nodes[key]] if key in self.nodes else []
+        else:
+            self.value = value
+            nodes = [node for node in self.nodes.values() if node.key not in self.own_values]
+        for node in nodes:
+            self._change_node(node, value, now)
+        return nodes
+
+    def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
+        node.value = value or UNLIMITED
+
+    def drop_if_idle(self, node: Node) -> None:
+        """Forget a node at once if nobody holds or waits for anything of it."""
+        if node.key is not None and not node.waiting and not node.in_use:
+            self.nodes.pop(node.key, None)
+
+    def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
+        """Forget nodes unused since ``before``, and the ``too_many`` that are idle for longest.
+
+        Those that are held or waited for stay. At most ``looks`` are looked at; how
+        many were forgotten, and whether there is more to look at.
+        """
+        ages, in_use = self._ages, []
+        forgotten = 0
+        while ages and looks:
+            when, tie, node = ages[0]
+            if when > now or (when > before and forgotten >= too_many):
+                break
+            looks -= 1
+            if node.used > when:
+                heapreplace(ages, (node.used, tie, node))
+            elif node.retire(now):
+                heappop(ages)
+                del self.nodes[node.key]
+                forgotten += 1
+            else:
+                in_use.append((now, *heappop(ages)[1:]))
+        for entry in in_use:  # it will not be idle for longer than from now on
+            heappush(ages, entry)
+        return forgotten, bool(ages) and not looks
