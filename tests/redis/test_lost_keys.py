@@ -233,7 +233,7 @@ def test_nobody_passes_waiters_whose_queue_was_evicted(
     for kind in lost:
         client.delete(getattr(fleet.keys, kind))
     fleet.now += 0.1
-    many = (VALUE, INTERVAL, None, "", "host 1 ", "", "", "sw-x-100", "sw-x-101")
+    many = (VALUE, INTERVAL, None, "", "host 1 ", "", "", "wait", "sw-x-100", "sw-x-101")
     one = (VALUE, INTERVAL, None, "try" if by == "try" else "wait", "", "host 1 ", "", "")
     if by == "newcomers":
         fleet.run("semaphore/request_many", *many)

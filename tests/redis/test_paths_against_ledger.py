@@ -18,12 +18,14 @@ import pytest
 import redis
 from tests.redis._server import FAKE_CLOCK
 
+from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
 from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
+from slotwise.redis._dialect import write_wait
 from slotwise.redis._path_keys import (
     KINDS,
     PathKeys,
@@ -62,6 +64,7 @@ class Pair:
         # How often the rare things happened.
         self.kept = self.left_over = self.refused = self.blocked = self.settled = 0
         self.resized = False
+        self.overload_dice: random.Random | None = None  # if some requests may not wait
 
     # ------------------------------------------------------- the server's side
 
@@ -104,11 +107,13 @@ class Pair:
     def request(
         self, claim_id: str, path: tuple[str, ...], ttl: float | None, *, wait: bool
     ) -> None:
+        overload = self.some_overload() if wait else None
         self.ttls[claim_id], self.paths[claim_id] = ttl, path
         self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
-        own = ("wait" if wait else "try", "", "host 1 x y", "due", "", claim_id, write_path(path))
+        mode = write_wait(overload) if wait else "try"
+        own = (mode, "", "host 1 x y", "due", "", claim_id, write_path(path))
         reply = self.run("tiers/request", *args, *own)
         claim = claim_of(claim_id, ttl)
         needs = claim.needs
@@ -116,7 +121,17 @@ class Pair:
             self.note(self.ledger.settle(self.now))
             assert reply[:3] == ["refused", unfit.most(path[unfit.index]), unfit.index]
             return
-        if wait:
+        if overload is not None:
+            granted = self.ledger.settle(self.now)
+            if self.ledger.try_request(claim, path, self.now):
+                granted.append(claim)
+            elif (waiting := overload.exceeded(*self.waiting_on(path))) is not None:
+                self.note(granted)
+                assert (reply[0], reply[5]) == ("full", waiting)
+                return
+            else:
+                self.wait(claim, path)
+        elif wait:
             granted = self.ledger.request(
                 claim, path, self.now, wait_until=self.silent_at[claim_id]
             )
@@ -134,10 +149,29 @@ class Pair:
             soonest = min(self.ledger.next_deadline(), self.now + INTERVAL)
             assert reply[1] <= ceil((soonest - self.now) * 1000) + 1
 
+    def some_overload(self) -> Overload | None:
+        dice = self.overload_dice
+        if dice is None or dice.random() < 0.7:
+            return None
+        most = [dice.choice([None, None, None, None, 0, 1, 3, 6]) for _ in self.ledger.tiers]
+        return overload_of(dice.choice([None, None, 0, 1, 3, 6]), most)
+
+    def wait(self, claim: PathClaim, path: tuple[str, ...]) -> None:
+        """What `PathLedger.request` does with one that doesn't fit."""
+        self.ledger.attention = True
+        nodes = self.ledger._nodes(path, self.now)
+        assert self.ledger.queue.wait(claim, path, nodes, self.now)
+        self.ledger.timed().set(claim.key, self.silent_at[str(claim.key)])
+
+    def waiting_on(self, path: tuple[str, ...]) -> tuple[int, list[int]]:
+        nodes = [tier.nodes.get(key) for tier, key in zip(self.ledger.tiers, path, strict=True)]
+        return len(self.ledger.waiting), [0 if node is None else node.waiting for node in nodes]
+
     def request_many(self, requests: dict[str, tuple[str, ...]]) -> None:
         self.end_what_is_over()
         args: list[object] = ["s*,m*,l", self.declared, INTERVAL, "-"]
-        args += ("wait", "", "host 1 x y", "", "")
+        overload = self.some_overload()
+        args += (write_wait(overload), "", "host 1 x y", "", "")
         for claim_id, path in requests.items():
             self.ttls[claim_id], self.paths[claim_id] = None, path
             self.silent_at[claim_id] = self.now + INTERVAL
@@ -153,11 +187,10 @@ class Pair:
                 self.note([claim])
                 assert reply[0] == "granted"
                 self.tokens.append(reply[2])
+            elif overload and overload.exceeded(*self.waiting_on(path)) is not None:
+                assert reply[0] == "full"
             else:
-                self.ledger.attention = True
-                nodes = self.ledger._nodes(path, self.now)
-                assert self.ledger.queue.wait(claim, path, nodes, self.now)
-                self.ledger.timed().set(claim_id, self.silent_at[claim_id])
+                self.wait(claim, path)
                 assert reply[0] == "queued"
 
     def give(self, ids: list[str]) -> None:
@@ -413,6 +446,7 @@ def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pai
     monkeypatch.setattr(rules, "LOOKS", looks)
     values = [dice.choice([1, 1, 2, 0]), dice.choice([1, 2, 3]), dice.choice([0, 2, 2, 3, 5])]
     pair = Pair(client, values, patience, looks)
+    pair.overload_dice = random.Random(seed) if seed % 3 == 1 else None
     users = ["", "a b", "{x}", "a,b:c>", "\ud800", "\0", "!"][: dice.choice([2, 4, 7])]
     assert [read_node(write_node(3, user).encode()) for user in users] == [(3, u) for u in users]
     issued = 0
@@ -483,6 +517,7 @@ def play_rates(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) 
     values = [dice.choice(RATES), dice.choice([2, 3, *RATES]), dice.choice([0, 2, 3])]
     dice.shuffle(values)
     pair = Pair(client, values, patience, looks)
+    pair.overload_dice = random.Random(seed) if seed % 3 == 1 else None
     rates = [tier for tier, value in enumerate(values) if isinstance(value, Rate)]
     users, issued = ["a", "b c", "d"], 0
     seen: list[str] = []

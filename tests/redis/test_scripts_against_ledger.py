@@ -15,9 +15,11 @@ import pytest
 import redis
 from tests.redis._server import FAKE_CLOCK
 
+from slotwise._core.overload import Overload, overload_of
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
+from slotwise.redis._dialect import write_wait
 from slotwise.redis._keys import Keys
 from slotwise.redis._scripts import Script, load
 
@@ -88,16 +90,25 @@ class Pair:
         self.ttls[claim_id] = ttl
         self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
-        mode = "wait" if wait else "try"
+        overload = some_overload() if wait else None
+        mode = write_wait(overload) if wait else "try"
         args = (claim_id, self.value, INTERVAL, ttl, mode, "")
         reply = self.run(
             load("semaphore/request"), *args, "host 1 label", "", random.choice(["", "due"])
         )
-        self.compare_request(Claim(claim_id, slots, ttl), reply, wait=wait)
+        self.compare_request(Claim(claim_id, slots, ttl), reply, wait=wait, overload=overload)
 
-    def compare_request(self, claim: Claim, reply: list[Any], *, wait: bool) -> None:
+    def compare_request(
+        self, claim: Claim, reply: list[Any], *, wait: bool, overload: Overload | None = None
+    ) -> None:
+        waiting = overload and overload.exceeded(len(self.ledger.waiting))
         try:
-            if wait:
+            if waiting is not None and not self.ledger.try_request(claim, self.now):
+                assert reply[:4] == ["full", self.ledger.value, self.ledger.in_use, waiting]
+                return
+            if waiting is not None:
+                granted = [claim]
+            elif wait:
                 granted = self.ledger.request(claim, self.now, wait_until=self.now + INTERVAL)
             else:
                 granted = [claim] if self.ledger.try_request(claim, self.now) else []
@@ -123,12 +134,16 @@ class Pair:
             self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
         args = (self.value, INTERVAL, ttl, "", "host 1 ", random.choice(["", "due"]))
-        reply = self.run(load("semaphore/request_many"), *args, "", *ids)
+        overload = some_overload()
+        reply = self.run(load("semaphore/request_many"), *args, "", write_wait(overload), *ids)
         if reply[0] == "each":
             self.fell_back += 1
             for claim_id, own in zip(ids, reply[1:], strict=True):
-                self.compare_request(Claim(claim_id, 1, ttl), own, wait=True)
+                self.compare_request(Claim(claim_id, 1, ttl), own, wait=True, overload=overload)
             return
+        assert (
+            overload is None or overload.exceeded(len(self.ledger.waiting) + len(ids) - 1) is None
+        )
         assert reply[:2] == ["queued", self.ledger.value]
         for claim_id in ids:
             claim = Claim(claim_id, 1, ttl)
@@ -220,6 +235,10 @@ class Pair:
         }
         for key in self.client.keys("*"):
             assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+
+
+def some_overload() -> Overload | None:
+    return overload_of(random.choice([None, None, 0, 1, 2, 4]))
 
 
 @pytest.mark.parametrize("seed", range(12))

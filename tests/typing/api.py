@@ -13,6 +13,7 @@ from slotwise import (
     AcquisitionResult,
     Claimant,
     Limit,
+    LimitFull,
     MemorySemaphore,
     ProcessSemaphore,
     Rate,
@@ -410,3 +411,20 @@ async def use_limited() -> None:
 
 
 plain_callable: Callable[[int], Coroutine[Any, Any, str | None]] = perhaps
+
+
+async def overload(config: RedisConfig) -> None:
+    for semaphore in (
+        MemorySemaphore(1, max_waiting=3),
+        ProcessSemaphore(1, max_waiting=3),
+        RedisSemaphore(1, max_waiting=3, config=config),
+    ):
+        assert_type(semaphore.max_waiting, int | None)
+    tiers = Tiers(Tier("tenant", 1, keyed=True, max_waiting=2), Tier("all", 5), max_waiting=9)
+    assert_type(tiers.max_waiting, int | None)
+    assert_type(RateLimit("crm", Rate(10, per=1), max_waiting=5).max_waiting, int | None)
+    try:
+        await tiers.acquire(tenant="acme")
+    except LimitFull as full:
+        assert_type(full.waiting, int)
+        assert_type(full.estimate, float | None)

@@ -76,6 +76,7 @@ class Limit(SameWhenCopied, ABC):
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first.
+            LimitFull: it would have to wait, and ``max_waiting`` others do.
             SemaphoreClosed: closed before or during the wait.
             ValueConflict: the name is in use with another value.
             ValueError: ``slots`` is more than the limit has.

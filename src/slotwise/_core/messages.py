@@ -14,6 +14,7 @@ from slotwise.errors import (
     AcquireTimeout,
     BackendError,
     ContextReused,
+    LimitFull,
     SemaphoreClosed,
     ValueConflict,
     WouldBlockLoop,
@@ -30,6 +31,13 @@ def display(name: str | None) -> str:
 
 def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
     return AcquireTimeout(f"no slot of {title} in {waited:g} s: {why}")
+
+
+def limit_full(title: str, full: str, *, waiting: int, estimate: float | None = None) -> LimitFull:
+    """Return the error of a newcomer that may not wait; ``full`` says how full the limit is."""
+    soon = "" if estimate is None else f"; a newcomer would be served in about {estimate:.3g} s"
+    text = f"no slot of {title}, and too many are waiting: {full}{soon}"
+    return LimitFull(text, waiting=waiting, estimate=estimate)
 
 
 def restate_timeout(error: AcquireTimeout | BackendError, title: str, timeout: float) -> None:

@@ -41,6 +41,8 @@ class TierSpec:
     by_key: bool = False
     key_of: str | None = None  # the tier whose key it uses, if that is another one
     value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
+    # How many may wait for one key of it; each object of a name has its own.
+    max_waiting: int | None = field(default=None, compare=False, repr=False)
 
     def ask(self, key: str) -> int:
         """The value of a key that appears, by the user's function.

@@ -14,6 +14,7 @@ from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
 from slotwise._core.messages import display
+from slotwise._core.overload import Overload, overload_of
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import AcquireTimeout
 
@@ -30,7 +31,10 @@ class Semaphore(Limit):
     name, made with the same arguments. A private one is its own copy, and can't be pickled.
     """
 
-    __slots__ = ("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_ttl")
+    __slots__ = (
+        *("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_overload"),
+        "_ttl",
+    )
 
     # Whether every inspection takes a round trip to a server.
     _has_a_server: ClassVar[bool] = False
@@ -41,13 +45,16 @@ class Semaphore(Limit):
         max_acquire_time: float | None,
         ttl: float | None,
         cancel_task_after_ttl: bool,
+        max_waiting: int | None,
     ) -> None:
         super().__init__()
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._overload = overload_of(max_waiting)
 
+    _overload: Overload | None  # whom it refuses at once
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
     async def _acquire_at_once(
@@ -108,6 +115,11 @@ class Semaphore(Limit):
         return self._cancel_task_after_ttl
 
     @property
+    def max_waiting(self) -> int | None:
+        """How many may wait before newcomers that would have to are refused; None is any number."""
+        return None if self._overload is None else self._overload.max_waiting
+
+    @property
     def _title(self) -> str:
         return display(self.name)
 
@@ -118,6 +130,7 @@ class Semaphore(Limit):
             "max_acquire_time": self._max_acquire_time,
             "ttl": self._ttl,
             "cancel_task_after_ttl": self._cancel_task_after_ttl,
+            "max_waiting": self.max_waiting,
         }
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from slotwise._core import messages
 from slotwise._core.closing import Closure
+from slotwise._core.overload import Overload
 from slotwise._ledger import NEVER
 from slotwise._ledger.base import BaseLedger
 from slotwise._wait import clock
@@ -22,7 +23,7 @@ from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Waker, wake
 from slotwise._wait.woken import Woken
-from slotwise.errors import AcquireTimeout
+from slotwise.errors import AcquireTimeout, LimitFull
 
 # Of all semaphores and tiers of this process: their keys are unique.
 ttl_cancels = TtlCancels()
@@ -79,13 +80,19 @@ class BaseTracker(BaseLedger[C]):
         """
         self._check(claim)
         timeout, now = claim.timeout, clock.now()
-        if timeout == 0:
+        granted: list[C] = []
+        is_granted, failure = False, None
+        if timeout == 0 or self._overload_of(claim) is not None:
             granted = self._try(claim, now)
-            if not granted or granted[-1] is not claim:
-                claim.failure = self._timeout_error(claim)
-        else:
+            is_granted = bool(granted) and granted[-1] is claim
+            if not is_granted:
+                failure = self._timeout_error(claim) if timeout == 0 else self._full_error(claim)
+        if failure is not None:
+            claim.failure = failure
+            claim.timeout = 0  # it doesn't wait
+        elif not is_granted:
             until = None if timeout is None else now + timeout
-            granted = self._queue(claim, now, until)
+            granted += self._queue(claim, now, until)
             if not granted or granted[-1] is not claim:
                 claim.since = now
                 claim.failure = None
@@ -98,6 +105,14 @@ class BaseTracker(BaseLedger[C]):
     @abstractmethod
     def _check(self, claim: C) -> None:
         """Raise if a claim can't be granted, now or later."""
+
+    @abstractmethod
+    def _overload_of(self, claim: C) -> Overload | None:
+        """Whom the limit that a claim was made by refuses at once."""
+
+    @abstractmethod
+    def _full_error(self, claim: C) -> LimitFull | None:
+        """The error of a claim that doesn't fit, if it may not wait either."""
 
     @abstractmethod
     def _try(self, claim: C, now: float) -> list[C]:

@@ -17,12 +17,14 @@ from slotwise._core.closing import Closure
 from slotwise._core.messages import (
     cost_above_burst,
     display,
+    limit_full,
     no_slot,
     occupancy,
     too_many_slots,
     ttl_ended,
     what_is_left,
 )
+from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     KeyStats,
     NodeStats,
@@ -44,7 +46,7 @@ from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
-from slotwise.errors import AcquireTimeout
+from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 
@@ -108,6 +110,18 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if error is not None:
                 raise error
         claim._slot_number = 0  # until it is granted
+
+    def _overload_of(self, claim: MemoryPathAcquisition) -> Overload | None:
+        return claim.paths._overload
+
+    def _full_error(self, claim: MemoryPathAcquisition) -> LimitFull | None:
+        overload = claim.paths._overload
+        nodes = [tier.nodes.get(key) for tier, key in zip(self.tiers, claim.path, strict=True)]
+        at_nodes = [0 if node is None else node.waiting for node in nodes]
+        waiting = None if overload is None else overload.exceeded(len(self.waiting), at_nodes)
+        if waiting is None:
+            return None
+        return limit_full(self.title, self._fullness(claim), waiting=waiting)
 
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
         self.check_request(claim, claim.path, now)  # what is granted next has to be returned
@@ -318,8 +332,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         )
 
     def _timeout_error(self, claim: MemoryPathAcquisition) -> AcquireTimeout:
+        return no_slot(self.title, claim.timeout or 0, self._fullness(claim))
+
+    def _fullness(self, claim: MemoryPathAcquisition) -> str:
         """Says which tier is in the way."""
-        where = "nothing of it"
         for spec, tier, key in zip(self.specs, self.tiers, claim.path, strict=True):
             node = tier.nodes.get(key)
             need = 1 if claim.needs is None else claim.needs[tier.index]
@@ -329,16 +345,15 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
                 if isinstance(node, RateNode):
                     left = node.level / node.rate.unit
                     told = what_is_left(left, node.rate, need, node.waiting)
-                    where = f"{_which(spec, key)}: {told}"
-                    break
+                    return f"{_which(spec, key)}: {told}"
                 full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
                 where = f"{_which(spec, key)}: {full}"
                 if node.in_use + need <= node.value:
                     where += ", the rest kept for an older request"
                 elif need > 1:
                     where += f", and {need} are needed"
-                break
-        return no_slot(self.title, claim.timeout or 0, where)
+                return where
+        return "nothing of it"
 
     def _never_fits(self, claim: MemoryPathAcquisition, needs: Sequence[int]) -> ValueError | None:
         """Why a claim will never be granted, if that is so."""

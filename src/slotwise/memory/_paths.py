@@ -13,6 +13,7 @@ from slotwise._core import messages
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error, unknown_acquisition
+from slotwise._core.overload import Overload
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -58,6 +59,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         cancel_task_after_ttl: also cancel the task that took the slots.
         max_idle_keys: how many idle keys of each keyed tier are kept at most,
             those used last; None remembers all until they are forgotten by `forget_idle`.
+        overload: whom it refuses at once.
         closed_error: makes what is raised once it is closed.
     """
 
@@ -66,6 +68,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         "_cancel_task_after_ttl",
         "_closed_error",
         "_lane",
+        "_overload",
         "_specs",
         "_tracker",
         "_ttl",
@@ -83,11 +86,13 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_idle_keys: int | None = None,
+        overload: Overload | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._closed_error = closed_error
+        self._overload = overload
         self._specs = tuple(tiers)
         self._tracker = exclusive(_tracker_for, tiers, name)
         # Whose quick lane is taken; a ttl leads past it.

@@ -28,6 +28,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
+from slotwise._core.overload import overload_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
@@ -68,6 +69,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
+        max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
+            LimitFull. None lets any number wait.
     """
 
     __slots__ = (
@@ -75,6 +78,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         "_numbers",
         "_tracker",
         "_value",
+        "_waits_in_line",
     )
 
     _does_io = False
@@ -89,6 +93,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         max_acquire_time: float | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
+        max_waiting: int | None = None,
     ) -> None:
         # Names come and go by the hundred thousand, so what is as it should be
         # is not looked at twice.
@@ -107,6 +112,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         if cancel_task_after_ttl is not False:
             check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._overload = None if max_waiting is None else overload_of(max_waiting)
+        # Whether blocks may wait in the tracker's line, where nobody counts or times them.
+        self._waits_in_line = max_acquire_time is None and self._overload is None
         # The slot numbers of `async with` blocks of this instance that need no
         # claim. Nobody sees which block has which, so a stack will do.
         self._numbers: list[int] = []
@@ -304,7 +312,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                     self._numbers.append(number)
                     return
             loop = get_running_loop()
-            if self._max_acquire_time is None and (loop is tracker.home or tracker.at_home(loop)):
+            if self._waits_in_line and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
                 at_once = False
                 try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from slotwise._core import messages
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
+from slotwise._core.overload import Overload
 from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._wait import clock
@@ -23,7 +24,7 @@ from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
 from slotwise._wait.wakers import Delivery, send, wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
-from slotwise.errors import AcquireTimeout, SemaphoreClosed
+from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
 from slotwise.memory._base_tracker import BaseTracker, nothing
@@ -95,6 +96,16 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _check(self, claim: MemoryClaim) -> None:
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
+
+    def _overload_of(self, claim: MemoryClaim) -> Overload | None:
+        return claim.semaphore._overload
+
+    def _full_error(self, claim: MemoryClaim) -> LimitFull | None:
+        overload, waiting = claim.semaphore._overload, self._about_waiting()
+        if overload is None or overload.exceeded(waiting) is None:
+            return None
+        full = messages.occupancy(value=self.value, held=self.in_use, waiting=waiting)
+        return messages.limit_full(display(self.name), full, waiting=waiting)
 
     def _try(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
         return [claim] if self.try_request(claim, now) else []

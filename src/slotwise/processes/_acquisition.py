@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core.closing import Generation
+from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, wake
 
@@ -31,6 +32,7 @@ class ProcessAcquisition(AcquisitionResult):
         "granted_at",
         "holds",
         "label",
+        "overload",
         "requested",
         "requested_at",
         "task",
@@ -62,6 +64,7 @@ class ProcessAcquisition(AcquisitionResult):
         self.requested_at = requested_at
         self.generation = generation  # of the instance that was asked
         self.grace = 0.0  # for how long it keeps its slots after a kick
+        self.overload: Overload | None = None  # of the instance that was asked
         self.requested = False  # whether it may be in the file
         self.granted_at = 0.0
         self.holds = False

@@ -187,6 +187,10 @@ class BaseState(BaseLedger[C]):
     def conflict(self, declared: Any) -> ValueConflict:
         """Return the error of somebody who declares other values than those in use."""
 
+    def waiting_at(self, wanted: Any) -> Sequence[int]:  # noqa: ARG002 - tiers need it
+        """Return how many wait for each node of a path; nothing without tiers."""
+        return ()
+
     @abstractmethod
     def fullness(self, wanted: Any) -> str:
         """Say to a caller that got no slot how full it is."""

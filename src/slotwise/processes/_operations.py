@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from slotwise._core.closing import Generation
-from slotwise._core.messages import closed_error
+from slotwise._core.messages import closed_error, limit_full
+from slotwise._core.overload import Overload
 from slotwise.errors import BackendError
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._base_state import AnyState
@@ -55,6 +56,8 @@ def _request(
             _admit(file, state, acquisition, declared)
             return False
     _admit(file, state, acquisition, declared)
+    if acquisition.overload is not None and make_waker is not None:
+        _refuse_overload(file, state, acquisition, acquisition.overload, declared)
     _declare(file, state, declared, after)
     timeout = acquisition.timeout
     if make_waker is not None and timeout is not None:
@@ -94,6 +97,22 @@ def _admit(
     never = state.never_fits(acquisition.wanted, declared, file.title)
     if never is not None:
         raise never
+
+
+def _refuse_overload(
+    file: SemaphoreFile,
+    state: AnyState,
+    acquisition: ProcessAcquisition,
+    overload: Overload,
+    declared: Any,
+) -> None:
+    """Raise if it would have to wait, and may not."""
+    wanted = acquisition.wanted
+    if state.is_free(wanted, declared):
+        return
+    waiting = overload.exceeded(len(state.waiting), state.waiting_at(wanted))
+    if waiting is not None:
+        raise limit_full(file.title, state.fullness(wanted), waiting=waiting)
 
 
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:

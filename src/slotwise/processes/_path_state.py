@@ -218,6 +218,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 return f"{spec.node(key)}: {full}"
         return "nothing of it"
 
+    def waiting_at(self, wanted: PathRequest) -> list[int]:
+        nodes = [tier.nodes.get(key) for tier, key in zip(self.tiers, wanted.path, strict=True)]
+        return [0 if node is None else node.waiting for node in nodes]
+
     def _enter(
         self, claim: ProcessPathClaim, value: None, now: float, wait_until: float | None
     ) -> list[ProcessPathClaim]:

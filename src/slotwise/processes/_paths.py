@@ -16,6 +16,7 @@ from typing import Any
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
+from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
     Path,
@@ -132,13 +133,14 @@ class ProcessPaths(ProcessLimit, PathBackend):
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
         max_idle_keys: how many idle keys of each tier this object remembers.
+        overload: whom it refuses at once.
         directory: the directory for the files.
     """
 
     __slots__ = (
         *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
         *("_generation", "_generation_key", "_idle", "_idle_in", "_indexes"),
-        *("_max_idle_keys", "_ttl"),
+        *("_max_idle_keys", "_overload", "_ttl"),
     )
 
     has_cm = True
@@ -153,6 +155,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_idle_keys: float = inf,
+        overload: Overload | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._declared = tuple(tiers)
@@ -163,6 +166,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._max_idle_keys = max_idle_keys
+        self._overload = overload
         self._idle_in: object = None
         suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
         self._attach(locate(directory), name, suffix)
@@ -235,6 +239,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
         acquisition.idle = idle
         acquisition.is_counted = False
+        acquisition.overload = self._overload
         return acquisition
 
     def _values_of(self, path: Path, idle: IdleKeys) -> tuple[tuple[int, int], ...]:

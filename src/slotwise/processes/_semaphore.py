@@ -55,6 +55,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever holds it.
         cancel_task_after_ttl: also cancel the task that took the slot.
+        max_waiting: how many may wait, in all processes; beyond it, newcomers that would have to
+            wait get a LimitFull. None lets any number wait.
         directory: the directory for the files; by default that of SLOTWISE_DIR, or else one
             for this user in the system's temporary directory.
     """
@@ -71,9 +73,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         max_acquire_time: float | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
+        max_waiting: int | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl)
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting)
         self._declared = check_count("value", value, most=MOST_SLOTS)
         self._kick_grace = 0.0
         self._attach(locate(directory), self._name, PRIVATE_SUFFIX if name is None else SUFFIX)
@@ -86,6 +89,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         max_acquire_time: float | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
+        max_waiting: int | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> ProcessSemaphore:
         """Return the semaphore of that name, whatever its value.
@@ -99,6 +103,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             max_acquire_time=max_acquire_time,
             ttl=ttl,
             cancel_task_after_ttl=cancel_task_after_ttl,
+            max_waiting=max_waiting,
             directory=directory,
         )
         return semaphore._open_existing()
@@ -205,6 +210,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             check_label(label)
         acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
         acquisition.grace = self._kick_grace
+        acquisition.overload = self._overload
         return acquisition
 
     # ------------------------------------------------------------ inspecting

@@ -14,6 +14,7 @@ from slotwise.redis._net.connection import pack_half
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from slotwise._core.overload import Overload
     from slotwise.errors import AcquireTimeout
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._keys import KeySet
@@ -120,6 +121,14 @@ class Dialect(ABC):
     def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
         """For each id a digit, 1 if it was held, and the messages behind that."""
         return reply[0], reply[1:]
+
+
+def write_wait(overload: Overload | None) -> str:
+    """How a request says that it waits, and while how many do at most: see lua/*/request.lua."""
+    if overload is None:
+        return "wait"
+    total, *tiers = ["-" if m is None else str(m) for m in (overload.max_waiting, *overload.tiers)]
+    return f"wait {total} {','.join(tiers)}".rstrip()
 
 
 def pack_call(script: Script, keys: Sequence[bytes], count: int, *words: Any) -> bytes:

@@ -37,6 +37,7 @@ from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
 
 if TYPE_CHECKING:
+    from slotwise._core.overload import Overload
     from slotwise._core.paths import Needs, Path
     from slotwise.redis._dialect import Dialect, Released
     from slotwise.redis._loop_client import LoopClient
@@ -64,6 +65,7 @@ class RedisLimit:
     _generation: Generation
     _interval: float
     _limits: CallLimits
+    _overload: Overload | None
     _kick_grace: float
     _ping_interval: float
     _record: NameRecord

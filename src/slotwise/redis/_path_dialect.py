@@ -12,7 +12,7 @@ from slotwise._core import messages
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, pack_call, pack_word
+from slotwise.redis._dialect import Dialect, Released, pack_call, pack_word, write_wait
 from slotwise.redis._path_keys import PathKeys, read_node
 from slotwise.redis._scripts import load
 
@@ -44,7 +44,7 @@ class PathDialect(Dialect):
     ) -> list[Any]:
         return [
             *self._first_args(acquisition),
-            b"wait" if wait else b"try",
+            write_wait(acquisition.limit._overload) if wait else b"try",
             b"again" if again else b"",
             f"{acquisition.shared.owner} {acquisition.label}",
             due,
@@ -56,7 +56,8 @@ class PathDialect(Dialect):
     def request_many_args(self, batch: Sequence[RedisAcquisition], due: bytes) -> list[Any]:
         first = batch[0]
         values = " ".join(filter(None, (each.written_values for each in batch)))
-        args = [*self._first_args(first), b"wait", b"", f"{first.shared.owner} ", due, values]
+        args = [*self._first_args(first), write_wait(first.limit._overload), b""]
+        args += [f"{first.shared.owner} ", due, values]
         for each in batch:
             args += (each._acquisition_id, each.written_path)
         return args
@@ -69,8 +70,9 @@ class PathDialect(Dialect):
     def request_template(self, limit: RedisPaths) -> tuple[bytes, bytes]:
         shared, record = limit._attached()
         ttl = b"-" if limit._ttl is None else limit._ttl
-        words = (b"", limit._shape, limit._declared, limit._interval, ttl, b"wait", b"")
-        first = pack_call(self.request, record.keys.all, 12, *words, f"{shared.owner} ")
+        words = (b"", limit._shape, limit._declared, limit._interval, ttl)
+        more = write_wait(limit._overload), b"", f"{shared.owner} "
+        first = pack_call(self.request, record.keys.all, 12, *words, *more)
         return first, b""
 
     def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
@@ -96,6 +98,11 @@ class PathDialect(Dialect):
         if word == b"busy":
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:5]))
             return reply[5:]
+        if word == b"full":
+            node, value, held, at_node, waiting = reply[1:6]
+            full = self._fullness(acquisition, (node, value, held, at_node))
+            acquisition.fail(messages.limit_full(limit._title, full, waiting=waiting))
+            return reply[6:]
         if word == b"refused":
             acquisition.fail(self.refused_error(acquisition, *reply[1:3]))
             return reply[3:]
@@ -116,20 +123,25 @@ class PathDialect(Dialect):
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
     ) -> AcquireTimeout:
+        title, why = acquisition.limit._title, "it came just too late"
+        return messages.no_slot(title, waited, self._fullness(acquisition, counts) or why)
+
+    def _fullness(self, acquisition: RedisAcquisition, counts: Sequence[Any]) -> str:
+        """Says which tier is in the way; nothing if none is."""
         limit: Any = acquisition.limit
         node, value, held, waiting = counts
-        why = "it came just too late"
+        why = ""
         if node:
             tier, key = read_node(node)
             if isinstance(limit._tiers[tier].value, Rate):
                 cost = acquisition.needs[tier] if acquisition.needs else 1
                 left = messages.what_is_left(value - held, f"a burst of {value}", cost, waiting)
-                return messages.no_slot(limit._title, waited, f"{limit._node(tier, key)}: {left}")
+                return f"{limit._node(tier, key)}: {left}"
             occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
             why = f"{limit._node(tier, key)}: {occupancy}"
             if acquisition.needs is not None and acquisition.needs[tier] > 1:
                 why += f", and {acquisition.needs[tier]} are needed"
-        return messages.no_slot(limit._title, waited, why)
+        return why
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002
         return ""  # each tier has its own value

@@ -14,6 +14,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error, unknown_acquisition
+from slotwise._core.overload import Overload
 from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
 from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -58,6 +59,7 @@ class RedisPaths(RedisLimit, PathBackend):
         ping_interval: how often it sends a heartbeat; a fifth of that by default, and
             5 s at most.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
+        overload: whom it refuses at once.
     """
 
     _dialect = PATHS
@@ -73,7 +75,9 @@ class RedisPaths(RedisLimit, PathBackend):
         heartbeat_max_interval: float = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
+        overload: Overload | None = None,
     ) -> None:
+        self._overload = overload
         self._tiers = tuple(tiers)
         for tier in self._tiers:
             if isinstance(tier.value, int):

@@ -67,6 +67,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         ping_interval: how often it sends a heartbeat; a fifth of that by default, and
             5 s at most.
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
+        max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
+            to wait get a LimitFull. None lets any number wait.
         config: the server; ``RedisConfig()`` is the one on this machine.
     """
 
@@ -84,9 +86,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
         heartbeat_max_interval: float = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
+        max_waiting: int | None = None,
         config: RedisConfig | None = None,
     ) -> None:
-        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl)
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting)
         self._value = _check_value(value)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._set_up(

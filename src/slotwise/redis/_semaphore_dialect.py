@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, pack_call
+from slotwise.redis._dialect import Dialect, Released, pack_call, write_wait
 from slotwise.redis._keys import Keys
 from slotwise.redis._net.connection import pack_half
 from slotwise.redis._scripts import load
@@ -59,7 +59,7 @@ class SemaphoreDialect(Dialect):
             limit._value,
             acquisition.interval,
             b"" if acquisition.ttl is None else acquisition.ttl,
-            b"wait" if wait else b"try",
+            write_wait(limit._overload) if wait else b"try",
             b"again" if again else b"",
             f"{_owner(limit, acquisition.shared)} {acquisition.label}",
             acquisition.record.keys.notification,
@@ -70,8 +70,8 @@ class SemaphoreDialect(Dialect):
         shared, record = limit._attached()
         first = pack_call(self.request, record.keys.all, 10, b"")
         ttl = b"" if limit._ttl is None else limit._ttl
-        words = (limit._value, limit._interval, ttl, b"wait", b"", f"{_owner(limit, shared)} ")
-        return first, pack_half((*words, record.keys.notification))
+        words = limit._value, limit._interval, ttl, write_wait(limit._overload), b""
+        return first, pack_half((*words, f"{_owner(limit, shared)} ", record.keys.notification))
 
     def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
         first, middle = acquisition.limit._request_template()
@@ -89,6 +89,7 @@ class SemaphoreDialect(Dialect):
             f"{_owner(first.limit, first.shared)} ",
             due,
             first.record.keys.notification,
+            write_wait(first.limit._overload),
             *(each._acquisition_id for each in batch),
         ]
 
@@ -104,6 +105,12 @@ class SemaphoreDialect(Dialect):
             return reply[3:]
         if word == b"busy":
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:4]))
+            return reply[4:]
+        if word == b"full":
+            value, held, waiting = reply[1:4]
+            occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
+            title = acquisition.limit._title
+            acquisition.fail(messages.limit_full(title, occupancy, waiting=waiting))
             return reply[4:]
         if word == b"closed":
             acquisition.fail(acquisition.limit._closed_error(read_closure(reply[1:])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.overload import Overload
 from slotwise._core.paths import PathBackend, TierSpec
 from slotwise._core.semaphore import Semaphore
 from slotwise._urls import directory_of
@@ -33,6 +34,7 @@ def choose_backend(
     ping_interval: float | None,
     cancel_task_on_loss: bool,
     max_idle_keys: int,
+    overload: Overload | None,
     closed_error: Callable[..., SemaphoreClosed],
 ) -> PathBackend:
     if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
@@ -45,6 +47,7 @@ def choose_backend(
                 ttl=ttl,
                 cancel_task_after_ttl=cancel_task_after_ttl,
                 max_idle_keys=max_idle_keys,
+                overload=overload,
                 closed_error=closed_error,
             )
 
@@ -62,6 +65,7 @@ def choose_backend(
                 ttl=ttl,
                 cancel_task_after_ttl=cancel_task_after_ttl,
                 max_idle_keys=max_idle_keys,
+                overload=overload,
                 directory=directory_of(url),
             )
         return _in_directory(specs, url, name, ttl)
@@ -80,6 +84,7 @@ def choose_backend(
             name=name or DEFAULT_NAME,
             cancel_task_after_ttl=cancel_task_after_ttl,
             cancel_task_on_loss=cancel_task_on_loss,
+            overload=overload,
             **options,
         )
 

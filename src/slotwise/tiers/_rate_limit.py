@@ -47,6 +47,8 @@ class RateLimit(Limit):
         rate: how much per time.
         url: where it is kept, as for `Tiers`.
         max_acquire_time: the longest wait in seconds; None waits forever.
+        max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
+            LimitFull. None lets any number wait.
     """
 
     __slots__ = ("_does_io", "_rate", "_tiers")
@@ -58,13 +60,18 @@ class RateLimit(Limit):
         *,
         url: str | RedisConfig | None = None,
         max_acquire_time: float | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(rate, Rate):
             raise TypeError(f"rate must be a Rate, not {kind_of(rate)}")
         self._rate = rate
         self._tiers = Tiers(
-            Tier(_TIER, rate=rate), name=name, url=url, max_acquire_time=max_acquire_time
+            Tier(_TIER, rate=rate),
+            name=name,
+            url=url,
+            max_acquire_time=max_acquire_time,
+            max_waiting=max_waiting,
         )
         self._does_io = self._tiers._does_io
 
@@ -78,6 +85,21 @@ class RateLimit(Limit):
         return self._rate
 
     @property
+    def url(self) -> str | RedisConfig | None:
+        """Where it is kept."""
+        return self._tiers.url
+
+    @property
+    def max_acquire_time(self) -> float | None:
+        """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
+        return self._tiers.max_acquire_time
+
+    @property
+    def max_waiting(self) -> int | None:
+        """How many may wait before newcomers that would have to are refused; None is any number."""
+        return self._tiers.max_waiting
+
+    @property
     def _title(self) -> str:
         return "a private rate" if self.name is None else f"the rate {self.name!r}"
 
@@ -87,7 +109,11 @@ class RateLimit(Limit):
     def _recipe(self) -> Recipe | None:
         if self._tiers._recipe() is None:
             return None
-        options = {"url": self._tiers.url, "max_acquire_time": self._tiers.max_acquire_time}
+        options = {
+            "url": self.url,
+            "max_acquire_time": self.max_acquire_time,
+            "max_waiting": self.max_waiting,
+        }
         return Recipe(RateLimit, (self.name, self._rate), options)
 
     # ------------------------------------------------------------- acquiring

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slotwise._core.arguments import check_limit
+from slotwise._core.overload import check_max_waiting
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of, redacted_repr
@@ -28,12 +29,16 @@ class Tier:
     With a ``rate`` it has no slots: what is taken comes back by time alone. What one
     acquisition takes is its cost, 1 by default; it is passed by the tier's name or, where
     that is the name of a key, in ``costs``.
+
+    While ``max_waiting`` requests wait whose path goes through the tier, or through the same key
+    of it, a newcomer that would have to wait there gets a LimitFull; None lets any number wait.
     """
 
     name: str
     value: int | Callable[[str], int] | None = None
     keyed: bool | str = False
     rate: Rate | None = None
+    max_waiting: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -49,6 +54,7 @@ class Tier:
             raise TypeError(
                 f"keyed must be True, False or the name of a tier, not {kind_of(self.keyed)}"
             )
+        check_max_waiting(self.max_waiting)
         if self.rate is not None:
             if not isinstance(self.rate, Rate):
                 raise TypeError(f"rate must be a Rate, not {kind_of(self.rate)}")
@@ -68,7 +74,9 @@ class Tier:
         keyed = bool(self.keyed)
         key_of = self.keyed if isinstance(self.keyed, str) else None
         if callable(self.value):
-            return TierSpec(self.name, 0, keyed, by_key=True, key_of=key_of, value_of=self.value)
-        value = self.rate or self.value
-        assert value is not None
-        return TierSpec(self.name, value, keyed, key_of=key_of)
+            spec = TierSpec(self.name, 0, keyed, by_key=True, key_of=key_of, value_of=self.value)
+        else:
+            value = self.rate or self.value
+            assert value is not None
+            spec = TierSpec(self.name, value, keyed, key_of=key_of)
+        return replace(spec, max_waiting=self.max_waiting)

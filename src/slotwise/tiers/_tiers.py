@@ -24,6 +24,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.overload import check_max_waiting, overload_of
 from slotwise._core.paths import NO_RATES, KeyStats, Needs, Path, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -85,6 +86,8 @@ class Tiers(SameWhenCopied):
         cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
             only; in memory nothing is lost).
         max_idle_keys: how many idle keys of each tier are kept, those used last.
+        max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
+            LimitFull. None lets any number wait. Atomic only, as that of a `Tier` is.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Tiers(SameWhenCopied):
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         max_idle_keys: int = MAX_IDLE_KEYS,
+        max_waiting: int | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
@@ -122,6 +126,7 @@ class Tiers(SameWhenCopied):
             "ping_interval": ping_interval,
             "cancel_task_on_loss": cancel_task_on_loss,
             "max_idle_keys": max_idle_keys,
+            "max_waiting": max_waiting,
             "closed_error": closed_error,
         }
         # Those with keys of their own, those that use the key of another, and rates.
@@ -135,6 +140,9 @@ class Tiers(SameWhenCopied):
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
         if self._rates and not atomic:
             raise TypeError("rates need atomic tiers")
+        overload = overload_of(max_waiting, [tier.max_waiting for tier in tiers])
+        if overload is not None and not atomic:
+            raise TypeError("max_waiting needs atomic tiers")
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
@@ -151,6 +159,7 @@ class Tiers(SameWhenCopied):
             ping_interval=check_seconds("ping_interval", ping_interval),
             cancel_task_on_loss=check_flag("cancel_task_on_loss", cancel_task_on_loss),
             max_idle_keys=self._max_idle_keys,
+            overload=overload,
             closed_error=closed_error,
         )
         # Makes the context manager of a path; its arguments have been checked.
@@ -217,6 +226,11 @@ class Tiers(SameWhenCopied):
         """How many idle keys of each tier are kept."""
         return self._max_idle_keys
 
+    @property
+    def max_waiting(self) -> int | None:
+        """How many may wait before newcomers that would have to are refused; None is any number."""
+        return check_max_waiting(self._options["max_waiting"])
+
     # ------------------------------------------------------------- acquiring
 
     def at(self, *, costs: Mapping[str, int] | None = None, **keys: str | int) -> PathLimit:
@@ -253,6 +267,7 @@ class Tiers(SameWhenCopied):
 
         Raises:
             AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
+            LimitFull: it would have to wait, and ``max_waiting`` others do.
             SemaphoreClosed: closed before or during the wait.
             TypeError: a key is missing, unknown or not a str.
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a

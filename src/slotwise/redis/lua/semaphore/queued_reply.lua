@@ -1,5 +1,12 @@
--- semaphore/queued_reply.lua: the reply of the fast halves of request.lua and request_many.lua to
--- requests that wait. Not a script.
+-- semaphore/queued_reply.lua: what the fast halves of request.lua and request_many.lua say to
+-- requests that wait, and whether those may. Not a script.
+
+-- Whether so many more may wait, by a word like "wait 5", which says how many at most.
+local function may_queue(word, more)
+  local most = tonumber(string.match(word, '^wait (%d+)'))
+  return not most or redis.call('ZCARD', KEYS[4]) + more <= most
+end
+
 local function queued_reply(value, held, now, interval, tell_due)
   -- All slots are held, but not all numbers: a client that knows none holds something.
   local lowest = redis.call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')

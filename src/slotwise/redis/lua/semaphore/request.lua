@@ -2,12 +2,13 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
 --       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
---       6 "wait" or "try"   7 "again" if it may have been asked before, else empty
+--       6 "wait", "wait N" if it does only while fewer than N others wait, or "try"   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
 --       10 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}
 --         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)}
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
+--         {"full", value, held, waiting}           it may not wait; nothing has changed
 --         {"conflict", value, held, waiting}       in use with another value
 --         {"too many", value}                      more slots than there are
 --         {"closed", the reason if there is one}   for everybody, until reopen.lua
@@ -69,7 +70,7 @@ do
                    claim_text(ARGV[4], '-', now_text, now_text, number, token_text, ARGV[8]))
         return {'granted', number, token, value}
       end
-    elseif is_whole and held >= value and ARGV[6] == 'wait' then
+    elseif is_whole and held >= value and (ARGV[6] == 'wait' or (ARGV[6] ~= 'try' and may_queue(ARGV[6], 1))) then
       local waiting_heartbeat, ticket = KEYS[5], now_text
       if last then
         ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))
@@ -90,5 +91,5 @@ end
 -- include semaphore/request_rule.lua
 open(1, ARGV[1])
 pattern = ARGV[9]
-return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'wait',
+return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6],
                ARGV[7] == 'again', ARGV[8])

@@ -4,7 +4,8 @@
 --       3 heartbeat_max_interval (s)   4 ttl (s; empty: none)
 --       5 "again" if they may have been asked before, else empty   6 owner: "!secret host pid label"
 --       7 "due" to be told when somebody's time is up, else empty
---       8 pattern of foreign notification lists   9... the acquisition ids
+--       8 pattern of foreign notification lists   9 "wait" or "wait N", as for request.lua
+--       10... the acquisition ids
 -- Returns {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)},
 --          all of them, in their order
 --         {"each", what request.lua would reply to the first, to the second ...}
@@ -20,12 +21,12 @@ do
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and ARGV[5] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and held >= value
-      and redis.call('EXISTS', waiting, waiting_heartbeat) ~= 1 then
+      and may_queue(ARGV[9], #ARGV - 9) and redis.call('EXISTS', waiting, waiting_heartbeat) ~= 1 then
     local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
     local ticket, deadline = math.max(now, (last or 0) + 0.000001), string.format('%.6f', now + interval)
     local ttl = ARGV[4] == '' and '-' or ARGV[4]
     local tickets, deadlines, filed = {}, {}, {}
-    for i = 9, #ARGV do
+    for i = 10, #ARGV do
       local text = string.format('%.6f', ticket)
       tickets[#tickets + 1] = text
       tickets[#tickets + 1] = ARGV[i]
@@ -49,8 +50,8 @@ end
 open(1, ARGV[1])
 pattern = ARGV[8]
 local replies = {'each'}
-for i = 9, #ARGV do
-  replies[#replies + 1] = request(ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), true,
+for i = 10, #ARGV do
+  replies[#replies + 1] = request(ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[9],
                                   ARGV[5] == 'again', ARGV[6])
 end
 return replies

@@ -1,7 +1,7 @@
 -- semaphore/request_rule.lua: one request in full, for request.lua and request_many.lua, whose
 -- replies are those of request.lua. Not a script.
 -- include semaphore/rules.lua
-local function request(id, declared, interval, ttl, may_wait, again, owner)
+local function request(id, declared, interval, ttl, word, again, owner)
   caller, messages = client_of(id), {}
 
   local function answer(...)
@@ -70,8 +70,10 @@ local function request(id, declared, interval, ttl, may_wait, again, owner)
   if queued == 0 and held + slots <= value and allot(id, claim, value) then
     hold(id, claim, facts[3], interval)
     return answer('granted', claim.number, claim.token, value)
-  elseif not may_wait then
+  elseif word == 'try' then
     return answer('busy', value, held, queued)
+  elseif queued >= (tonumber(string.match(word, '^wait (%d+)')) or math.huge) then
+    return answer('full', value, held, queued)
   end
 
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])

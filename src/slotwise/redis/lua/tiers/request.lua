@@ -4,13 +4,16 @@
 -- ARGV  1 now (s; empty: the server's clock)
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
---       6 "wait" or "try"   7 "again" if they may have been requested before, else empty
+--       6 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer
+--       than n at each node, "-" being any number   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
 --       10 "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
 --       11... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
 -- Returns {"granted", number, token}
 --         {"queued", ms until the next check is due, or -1}
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
+--         {"full", node, value, held, waiting, and how many wait where no more may}
+--                                                  it may not wait; nothing has changed
 --         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value}      in use with other tiers
 --         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
@@ -18,7 +21,7 @@
 -- messages behind the last.
 -- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
 -- include tiers/rules.lua
-local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] == 'wait'
+local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] ~= 'try'
 local again, owner, tell_due = ARGV[7] ~= '', ARGV[8], ARGV[9] ~= ''
 local interval, first = tonumber(interval_text), 11
 
@@ -79,6 +82,22 @@ for name, value in string.gmatch(ARGV[10], '(%S+)=(%d+)') do
   node.own = node.own or tonumber(value)
 end
 
+-- How many wait where no more may: everywhere, or at a node; nil if one more may.
+local bounds = string.match(ARGV[6], '^wait (.+)$')
+local function overload(path_nodes)
+  local most, each_most = string.match(bounds, '^(%S+) ?(%S*)$')
+  if tonumber(most) then
+    if pending then flush(waiters) end
+    local waiting = redis.call('ZCARD', waiters)
+    if waiting >= tonumber(most) then return waiting end
+  end
+  local tier = 0
+  for text in string.gmatch(each_most, '[^,]+') do
+    tier = tier + 1
+    if tonumber(text) and path_nodes[tier].waiting >= tonumber(text) then return path_nodes[tier].waiting end
+  end
+end
+
 local deadline = seconds(now + interval)
 local function request(id, path)
   if again then
@@ -94,6 +113,11 @@ local function request(id, path)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
     return {'busy', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting}
+  end
+  local waiting = not is_free and bounds and overload(path_nodes)
+  if waiting then
+    lacking = lacking or path_nodes[1]
+    return {'full', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting, waiting}
   end
   last_ticket = last_ticket + 1
   local claim = {

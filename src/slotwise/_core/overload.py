@@ -1,0 +1,54 @@
+"""Overload: whom a limit refuses at once instead of letting them wait.
+
+Whoever fits is never asked. Drivers count who waits, in the same step in which a request would
+begin to; on Redis the scripts do. Nothing here raises, but for wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slotwise._core.arguments import MOST_SLOTS
+from slotwise._core.redaction import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """What a limit was made with; each object of a name has its own.
+
+    ``tiers`` has the most that may wait for one key of each tier, None for any number.
+    """
+
+    max_waiting: int | None = None
+    tiers: tuple[int | None, ...] = ()
+
+    def exceeded(self, waiting: int, at_nodes: Sequence[int] = ()) -> int | None:
+        """Return how many wait where no more may: everywhere, or at a node; None if one more may.
+
+        ``at_nodes`` are those who wait for each node of the newcomer's path.
+        """
+        if self.max_waiting is not None and waiting >= self.max_waiting:
+            return waiting
+        for most, there in zip(self.tiers, at_nodes, strict=False):
+            if most is not None and there >= most:
+                return there
+        return None
+
+
+def overload_of(max_waiting: int | None, tiers: Sequence[int | None] = ()) -> Overload | None:
+    """Return what was asked for, checked; None if nobody is to be refused."""
+    check_max_waiting(max_waiting)
+    limited = tuple(tiers) if any(most is not None for most in tiers) else ()
+    return None if max_waiting is None and not limited else Overload(max_waiting, limited)
+
+
+def check_max_waiting(given: object) -> int | None:
+    """Return an int of at least 0, or None for any number."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"max_waiting must be an int or None, not {kind_of(given)}")
+    if not 0 <= given <= MOST_SLOTS:
+        raise ValueError(f"max_waiting must be from 0 to 2**53, or None; not {given}")
+    return given
