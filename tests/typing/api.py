@@ -49,6 +49,7 @@ from slotwise.effects import (
     run_async,
 )
 from slotwise.effects import Semaphore as Permits
+from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.pipeline import (
     BoundedMap,
     BoundedMapSync,
@@ -428,3 +429,13 @@ async def overload(config: RedisConfig) -> None:
     except LimitFull as full:
         assert_type(full.waiting, int)
         assert_type(full.estimate, float | None)
+
+
+def instrumentation() -> None:
+    def hook(event: Event) -> None:
+        assert_type(event.name, str | None)
+        assert_type(event.waited, float | None)
+
+    add_hook(hook)
+    remove_hook(hook)
+    add_hook(lambda: None)  # type: ignore[misc,arg-type]

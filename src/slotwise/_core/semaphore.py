@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from slotwise._core import events
 from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
@@ -33,8 +35,14 @@ class Semaphore(Limit):
 
     __slots__ = (
         *("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_overload"),
-        "_ttl",
+        *("_reported", "_ttl"),
     )
+
+    _scope: ClassVar[str]  # who shares it, as events name it
+
+    # What events call it, if not by its name: of one tier of staged tiers, or of a template,
+    # the name of those, the tier and the keys.
+    _reported: tuple[str | None, str | None, Mapping[str, str]]
 
     # Whether every inspection takes a round trip to a server.
     _has_a_server: ClassVar[bool] = False
@@ -55,6 +63,25 @@ class Semaphore(Limit):
         self._overload = overload_of(max_waiting)
 
     _overload: Overload | None  # whom it refuses at once
+
+    def _tell_requested(
+        self,
+        acquisition_id: str,
+        slots: int,
+        now: float,
+        path: object = None,  # noqa: ARG002 - tiers have one
+        /,
+    ) -> None:
+        """Tell the hooks of a request, which begins."""
+        name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
+        events.requested(acquisition_id, name, self._scope, now, slots=slots, tier=tier, keys=keys)
+
+    def _tell_resized(self, value: int) -> None:
+        """Tell the hooks of a change of the value."""
+        if events.hooks:
+            name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
+            events.resized(name, self._scope, value, tier=tier, keys=keys)
+
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
     async def _acquire_at_once(

@@ -9,22 +9,41 @@ import logging
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core import log
+from slotwise._core import events, log
 from slotwise._core.messages import KICKED, display, ttl_ended
 from slotwise._wait import clock
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
+    from slotwise.memory._path_acquisition import MemoryPathAcquisition
+    from slotwise.memory._semaphore import MemorySemaphore
     from slotwise.memory._tracker import Tracker
 
 logger = logging.getLogger("slotwise.memory")
 
 # For who can't wait for a call: `logged[DEBUG]`, and a KeyError if it isn't known.
+# While somebody listens to events it is not the logger's, and says yes: that closes the quick lane.
 logged = log.cached_answers(logger)
-perhaps_wanted = log.cached_levels(logger)
+perhaps_wanted = logged.get
 
 
-def acquiring(lease: MemoryAcquisition, name: str | None) -> None:
+def _switch(listening: bool) -> None:
+    logged.clear()
+    if listening:
+        logger._cache = {}  # type: ignore[attr-defined]
+        logged[DEBUG] = True
+    else:
+        logger._cache = logged  # type: ignore[attr-defined]
+        logger.isEnabledFor(DEBUG)  # fills it
+
+
+events.on_switch(_switch)
+
+
+def acquiring(lease: MemoryAcquisition, semaphore: MemorySemaphore) -> None:
+    if events.hooks:
+        semaphore._tell_requested(lease.acquisition_id, lease.slots, clock.now())
+    name = semaphore._name
     if logger.isEnabledFor(DEBUG):
         logger.debug(
             "acquiring %d of %s",
@@ -36,22 +55,37 @@ def acquiring(lease: MemoryAcquisition, name: str | None) -> None:
 
 def acquired(lease: MemoryAcquisition, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
+    if events.hooks:
+        events.acquired(lease.acquisition_id, clock.now())
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         lease.since = clock.now()
         acquire_time = lease.since - started
         log.acquired(logger, lease, tracker.name, tracker.value, acquire_time)
 
 
+def refused(lease: MemoryAcquisition | MemoryPathAcquisition, error: BaseException | None) -> None:
+    if events.hooks:
+        events.refused(lease.acquisition_id, clock.now(), error, waits=lease.timeout != 0)
+
+
 def released(lease: MemoryAcquisition, tracker: Tracker) -> None:
+    ended(lease, "released")
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         log.released(logger, lease, tracker.name, tracker.value, _held_time(lease))
 
 
+def ended(lease: MemoryAcquisition | MemoryPathAcquisition, kind: events.Kind) -> None:
+    if events.hooks:
+        events.ended(lease.acquisition_id, kind, clock.now())
+
+
 def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
+    ended(lease, "expired")
     log.lost(logger, lease, tracker.name, tracker.value, held_time, ttl_ended(lease.ttl))
 
 
 def kicked(lease: MemoryAcquisition, tracker: Tracker) -> None:
+    ended(lease, "kicked")
     log.lost(logger, lease, tracker.name, tracker.value, _held_time(lease), KICKED)
 
 

@@ -113,6 +113,10 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
             tracker.look_around(self.nodes)
         return True
 
+    def end(self) -> bool:
+        """`give`, for somebody else than its holder."""
+        return self.give()
+
     # --------------------------------------------------- the context manager
 
     async def __aenter__(self) -> Self:

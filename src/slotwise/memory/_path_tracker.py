@@ -47,6 +47,7 @@ from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
+from slotwise.memory import _log
 from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 
@@ -321,6 +322,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self.reopen()
 
     def _log_expired(self, claim: MemoryPathAcquisition, held_time: float) -> None:
+        _log.ended(claim, "expired")
         log.lost(_logger, claim, self.name, None, held_time, ttl_ended(claim.ttl))
 
     # -------------------------------------------------------------- messages

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from weakref import WeakValueDictionary
 
-from slotwise._core import messages
+from slotwise._core import events, messages
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error, unknown_acquisition
@@ -32,6 +32,11 @@ from slotwise.memory._path_acquisition import (
     MemoryPathAcquisition,
     TimedMemoryPathAcquisition,
 )
+from slotwise.memory._path_observed import (
+    ObservedLargeMemoryPathAcquisition,
+    ObservedMemoryPathAcquisition,
+    ObservedTimedMemoryPathAcquisition,
+)
 from slotwise.memory._path_tracker import PathTracker, unfilled
 from slotwise.memory._waiting import Waiting
 
@@ -45,6 +50,22 @@ _NO_LANE.attention = True
 _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
 # Names that are closed everywhere, which here is in this process: for its whole life.
 _closures: dict[str, Closure] = {}
+
+
+# What `cm` makes: others while somebody listens to events, so that the quick lane needs no look.
+_Plain: type[MemoryPathAcquisition] = MemoryPathAcquisition
+_Timed: type[TimedMemoryPathAcquisition] = TimedMemoryPathAcquisition
+_Large: type[LargeMemoryPathAcquisition] = LargeMemoryPathAcquisition
+
+
+def _switch(listening: bool) -> None:
+    global _Plain, _Timed, _Large
+    _Plain = ObservedMemoryPathAcquisition if listening else MemoryPathAcquisition
+    _Timed = ObservedTimedMemoryPathAcquisition if listening else TimedMemoryPathAcquisition
+    _Large = ObservedLargeMemoryPathAcquisition if listening else LargeMemoryPathAcquisition
+
+
+events.on_switch(_switch)
 
 
 class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
@@ -112,13 +133,13 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         """A context manager for one acquisition, whose result it gives."""
         lease: MemoryPathAcquisition
         if needs is not None:
-            lease = large = LargeMemoryPathAcquisition()
+            lease = large = _Large()
             large.needs = needs
             large.ttl = self._ttl
         elif self._ttl is None:
-            lease = MemoryPathAcquisition()
+            lease = _Plain()
         else:
-            lease = timed = TimedMemoryPathAcquisition()
+            lease = timed = _Timed()
             timed.ttl = self._ttl
         lease.key = None
         lease.paths = self
@@ -139,7 +160,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()
         if not lease.take():
-            await self._acquire(lease)
+            await lease._wait()
         return lease
 
     def acquire_sync(
@@ -153,7 +174,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()
         if not lease.take():
-            self._acquire_sync(lease)
+            lease._wait_sync()
         return lease
 
     async def _acquire(self, lease: MemoryPathAcquisition) -> None:
@@ -234,9 +255,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def kick_sync(self, acquisition_id: str) -> bool:
         lease = self._tracker.holders.get(key_of(acquisition_id))
-        if lease is None or not lease.give():
+        if lease is None or not lease.end():
             return False
         lease.lost.set(messages.KICKED)
+        _log.ended(lease, "kicked")
         return True
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
@@ -271,6 +293,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
+        events.resized_tier(self._tracker.name, "memory", value, tier, key)
 
     async def close(self) -> None:
         self.close_sync()

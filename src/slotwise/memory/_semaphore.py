@@ -82,6 +82,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     )
 
     _does_io = False
+    _scope = "memory"
 
     _tracker: Tracker
 
@@ -199,7 +200,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ) -> AcquisitionResult | None:
         acquired = self.try_acquire_sync(slots, label=label)
         if acquired is not None and self._tracker.woken:
-            await self._let_woken_pass(cast("MemoryAcquisition", acquired))
+            lease = cast("MemoryAcquisition", acquired)
+            try:
+                await self._let_woken_pass(lease)
+            except BaseException:
+                _log.ended(lease, "released")
+                raise
         return acquired
 
     def try_acquire_sync(
@@ -209,24 +215,38 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         lease.key = next_key()
         if lease.take():
             return lease
+        lease.timeout = 0
         started = self._begin(lease)
-        if not exclusive(lambda: _attachment.current(self).ask_now(lease)):
-            return None
-        self._note_acquired(lease, started)
+        try:
+            if not exclusive(lambda: _attachment.current(self).ask_now(lease)):
+                _log.refused(lease, None)
+                return None
+            self._note_acquired(lease, started)
+        except BaseException as error:
+            _log.refused(lease, error)
+            raise
         return lease
 
     async def _acquire(self, lease: MemoryAcquisition) -> None:
         """Get what the quick lane did not give, waiting if need be."""
         started = self._begin(lease)
-        await self._get(lease)
-        self._note_acquired(lease, started)
+        try:
+            await self._get(lease)
+            self._note_acquired(lease, started)
+        except BaseException as error:
+            _log.refused(lease, error)
+            raise
 
     def _acquire_sync(self, lease: MemoryAcquisition) -> None:
         """Like `_acquire`, for a thread."""
         started = self._begin(lease)
-        if not self._request(lease, thread_waker):
-            self._wait_sync(lease)
-        self._note_acquired(lease, started)
+        try:
+            if not self._request(lease, thread_waker):
+                self._wait_sync(lease)
+            self._note_acquired(lease, started)
+        except BaseException as error:
+            _log.refused(lease, error)
+            raise
 
     def _begin(self, lease: MemoryAcquisition) -> float:
         """What comes before asking the ledger; the time, if anybody wants to know it."""
@@ -234,7 +254,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             cast("TimedMemoryAcquisition", lease).task = running_task()
         if not perhaps_wanted(DEBUG, True):
             return 0.0
-        _log.acquiring(lease, self._name)
+        _log.acquiring(lease, self)
         return clock.now()
 
     def _note_acquired(self, lease: MemoryAcquisition, started: float) -> None:
@@ -544,6 +564,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         check_count("value", value)
         exclusive(_attachment.resize, self, value)
         deliver_posted()
+        self._tell_resized(value)
 
     async def close(self) -> None:
         self.close_sync()

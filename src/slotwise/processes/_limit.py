@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slotwise._core import events
 from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Generation
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
@@ -74,9 +75,13 @@ class ProcessLimit:
         file = self._attachment.file()
         process = file.process
         acquisition_id = f"{process.owner}-{process.next_number()}"
+        now = clock.now()
+        if events.hooks:
+            limit: Any = self  # a Semaphore, or tiers: both have this
+            limit._tell_requested(acquisition_id, wanted, now)
         return made(
             *(acquisition_id, file, wanted, self._ttl, timeout, label),
-            *(clock.now(), self._generation),
+            *(now, self._generation),
         )
 
     # ------------------------------------------------------------- releasing

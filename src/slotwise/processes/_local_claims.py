@@ -234,7 +234,7 @@ class LocalClaims:
         acquisition.lost.set(reason)
         if cancel is not None:
             cancel.send()
-        _log.lost(acquisition, reason)
+        _log.lost(acquisition, event, reason)
 
 
 def _likely_event(acquisition: ProcessAcquisition, state: AnyState, now: float) -> str:

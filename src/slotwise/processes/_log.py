@@ -6,9 +6,9 @@ The wording and the fields are those of every driver: see `slotwise._core.log`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from slotwise._core import log
+from slotwise._core import events, log
 from slotwise._wait import clock
 
 if TYPE_CHECKING:
@@ -21,12 +21,21 @@ _perhaps_wanted = log.cached_levels(logger)
 
 
 def acquired(holder: ProcessAcquisition) -> None:
+    if events.hooks:
+        events.acquired(holder.acquisition_id, holder.granted_at, holder.fencing_token)
     if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         acquire_time = holder.granted_at - holder.requested_at
         log.acquired(logger, holder, holder.file.public_name, _value(holder), acquire_time)
 
 
+def refused(waiter: ProcessAcquisition, error: BaseException | None, *, waits: bool) -> None:
+    if events.hooks:
+        events.refused(waiter.acquisition_id, clock.now(), error, waits=waits)
+
+
 def released(holder: ProcessAcquisition) -> None:
+    if events.hooks:
+        events.ended(holder.acquisition_id, "released", clock.now())
     if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
 
@@ -36,7 +45,12 @@ def released_nothing(file: SemaphoreFile, acquisition_id: str) -> None:
     log.released_nothing(logger, acquisition_id, file.public_name, issued_here=issued_here)
 
 
-def lost(holder: ProcessAcquisition, reason: str) -> None:
+def lost(holder: ProcessAcquisition, event: str, reason: str) -> None:
+    if events.hooks:
+        kind: events.Kind = "lost"
+        if event in ("expired", "kicked"):
+            kind = cast("events.Kind", event)
+        events.ended(holder.acquisition_id, kind, clock.now())
     name = holder.file.public_name
     log.lost(logger, holder, name, _value(holder), _held_time(holder), reason)
 

@@ -13,6 +13,7 @@ from slotwise._core.closing import Generation
 from slotwise._core.messages import closed_error, limit_full
 from slotwise._core.overload import Overload
 from slotwise.errors import BackendError
+from slotwise.processes import _log
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
@@ -143,6 +144,7 @@ def release(
             file.claims.by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
             acquisition.end()
             file.withdraw_id(acquisition_id)
+            _log.released(acquisition)
         raise
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from slotwise._core import events
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
@@ -242,6 +243,15 @@ class ProcessPaths(ProcessLimit, PathBackend):
         acquisition.overload = self._overload
         return acquisition
 
+    def _tell_requested(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
+        keys, slots = keys_by_name(self._declared, wanted.path), max(wanted.needs or (1,))
+        name = self._public_name
+        events.requested(acquisition_id, name, "process", now, slots=slots, keys=keys)
+
+    @property
+    def _public_name(self) -> str | None:
+        return self._attachment.file().public_name
+
     def _values_of(self, path: Path, idle: IdleKeys) -> tuple[tuple[int, int], ...]:
         """Ask for the values of keys, where each has its own and it is not remembered.
 
@@ -317,10 +327,12 @@ class ProcessPaths(ProcessLimit, PathBackend):
         await self._attachment.call_async(
             operations.resize, change, self._declared, self._generation
         )
+        events.resized_tier(self._public_name, "process", value, tier, key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         change = self._indexes[tier], _check_value(value), key
         self._attachment.call(operations.resize, change, self._declared, self._generation)
+        events.resized_tier(self._public_name, "process", value, tier, key)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

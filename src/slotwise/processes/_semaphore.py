@@ -63,6 +63,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     __slots__ = ("_attachment", "_declared", "_generation", "_generation_key")
 
+    _scope = "process"
+
     _declared: int | None  # the value it was made with; None accepts any
 
     def __init__(
@@ -287,12 +289,14 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         await self._attachment.call_async(
             operations.resize, (value, self._declared), self._declared, self._generation
         )
+        self._tell_resized(value)
 
     def resize_sync(self, value: int) -> None:
         check_count("value", value, most=MOST_SLOTS)
         self._attachment.call(
             operations.resize, (value, self._declared), self._declared, self._generation
         )
+        self._tell_resized(value)
 
     def _forget_sync(self) -> bool:
         """Delete it if nobody uses it, with all that it remembers; return whether it was."""

@@ -41,8 +41,8 @@ async def wait_for_grant(
         _log.acquired(acquisition)
     except Busy as error:
         raise _timed_out_locked(acquisition, error) from None
-    except BaseException:  # cancelled, or garbage-collected together with its event loop
-        _clean_up(acquisition)
+    except BaseException as error:  # cancelled, or garbage-collected together with its event loop
+        _clean_up(acquisition, error)
         raise
     return acquisition
 
@@ -58,8 +58,8 @@ def wait_for_grant_sync(
         _log.acquired(acquisition)
     except Busy as error:
         raise _timed_out_locked(acquisition, error) from None
-    except BaseException:  # such as KeyboardInterrupt
-        _clean_up(acquisition)
+    except BaseException as error:  # such as KeyboardInterrupt
+        _clean_up(acquisition, error)
         raise
     return acquisition
 
@@ -77,10 +77,11 @@ async def try_request(
         granted = await _request_in_loop(attachment, declared, acquisition, None, lock_timeout)
         if granted and acquisition.file.woken:
             await acquisition.file.woken.let_pass()
+        _tried(acquisition, granted)
     except Busy as error:
-        raise _messages.busy(acquisition.file.path, error) from None
-    except BaseException:
-        _clean_up(acquisition)
+        raise _try_locked(acquisition, error) from None
+    except BaseException as error:
+        _clean_up(acquisition, error)
         raise
     return granted
 
@@ -90,12 +91,27 @@ def try_request_sync(
 ) -> bool:
     """Like `try_request`."""
     try:
-        return _request(attachment, declared, acquisition, None, _NO_WAIT_LOCK_TIMEOUT)
+        granted = _request(attachment, declared, acquisition, None, _NO_WAIT_LOCK_TIMEOUT)
+        _tried(acquisition, granted)
     except Busy as error:
-        raise _messages.busy(acquisition.file.path, error) from None
-    except BaseException:
-        _clean_up(acquisition)
+        raise _try_locked(acquisition, error) from None
+    except BaseException as error:
+        _clean_up(acquisition, error)
         raise
+    return granted
+
+
+def _tried(acquisition: ProcessAcquisition, granted: bool) -> None:
+    if granted:
+        _log.acquired(acquisition)
+    else:
+        _log.refused(acquisition, None, waits=False)
+
+
+def _try_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception:
+    busy = _messages.busy(acquisition.file.path, error)
+    _log.refused(acquisition, busy, waits=False)
+    return busy
 
 
 def _request(
@@ -157,15 +173,19 @@ def _wait_sync(acquisition: ProcessAcquisition) -> None:
         raise acquisition.failure
 
 
-def _clean_up(acquisition: ProcessAcquisition) -> None:
-    """Leave nothing of a request whose caller will not see the outcome."""
+def _clean_up(acquisition: ProcessAcquisition, error: BaseException | None = None) -> None:
+    """Leave nothing of a request whose caller will not see the outcome, but ``error``."""
     if acquisition.requested and acquisition.failure is None:
         acquisition.file.withdraw(acquisition)
+    if error is not None:
+        _log.refused(acquisition, error, waits=acquisition.timeout != 0)
 
 
 def _timed_out_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception:
-    file = acquisition.file
-    return _messages.timed_out_locked(file.title, acquisition.timeout or 0.0, file.path, error)
+    file, timeout = acquisition.file, acquisition.timeout or 0.0
+    timed_out = _messages.timed_out_locked(file.title, timeout, file.path, error)
+    _log.refused(acquisition, timed_out, waits=True)
+    return timed_out
 
 
 def _lock_timeout(timeout: float | None) -> float | None:

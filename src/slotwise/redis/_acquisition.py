@@ -17,6 +17,7 @@ from slotwise._core.messages import unknown_acquisition
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
+from slotwise.redis import _log
 from slotwise.redis._diagnosis import ClosedByUs, Unreachable
 from slotwise.redis._net.connection import Call
 from slotwise.redis._path_keys import write_needs
@@ -343,6 +344,7 @@ class RedisAcquisition(AcquisitionResult):
                 self.client.holding.pop(self.record, None)
         if not self._ended:
             self._ended = True
+            _log.ended(self, "released")  # unless somebody knows better, and told it before
             self.limit._on_ended(self)
 
     def fail(self, error: BaseException) -> None:

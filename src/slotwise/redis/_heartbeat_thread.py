@@ -22,7 +22,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import fork
-from slotwise._core.messages import cancelled_after_ttl, ttl_ended
+from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
@@ -556,14 +556,14 @@ class HeartbeatThread:
         return soonest
 
     def _expire(self, holder: RedisAcquisition) -> None:
-        _log.lost(holder, ttl_ended(holder.ttl))
+        _log.lost(holder, "expired", ttl_ended(holder.ttl))
         message = cancelled_after_ttl(holder.acquisition_id, holder.ttl)
         cancel = message if holder.cancel_after_ttl else None
         self._shared.lose(holder, ttl_ended(holder.ttl), cancel_message=cancel)
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
         """Tell a holder, from any thread, that the server doesn't have it any more."""
-        _log.lost(holder, why)
+        _log.lost(holder, "kicked" if why == KICKED else "lost", why)
         message = f"{holder.acquisition_id} was lost: {why}"
         cancel = message if holder.cancel_on_loss else None
         self._shared.lose(holder, why, cancel_message=cancel)

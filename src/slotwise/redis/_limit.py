@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from slotwise._core import events
 from slotwise._core.arguments import check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
@@ -138,10 +139,17 @@ class RedisLimit:
         Raises:
             SemaphoreClosed: this process closed the instance.
         """
-        if not self._generation.admits(self._attached()[0].has):
-            raise self._closed_error()
         checked_label = "" if label is None else check_label(label) or ""
+        if not self._generation.admits(self._attached()[0].has):
+            closed = self._closed_error()
+            if events.hooks:
+                events.rejected(self.name, "redis", closed)
+            raise closed
         acquisition = RedisAcquisition(self, slots, checked_label, path, needs)
+        if events.hooks:
+            slots = slots if needs is None else max(needs)
+            limit: Any = self  # a Semaphore, or tiers: both have this
+            limit._tell_requested(acquisition.acquisition_id, slots, acquisition.requested_at, path)
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition

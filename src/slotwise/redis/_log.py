@@ -9,7 +9,7 @@ import time
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
-from slotwise._core import log
+from slotwise._core import events, log
 from slotwise.redis._diagnosis import logger
 
 if TYPE_CHECKING:
@@ -21,9 +21,21 @@ _perhaps_wanted = log.cached_levels(logger)
 
 
 def acquired(holder: RedisAcquisition) -> None:
+    if events.hooks:
+        events.acquired(holder.acquisition_id, holder.since, holder.fencing_token)
     if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         limit, acquire_time = holder.limit, holder.since - holder.requested_at
         log.acquired(logger, holder, limit.name, limit.value, acquire_time)
+
+
+def refused(waiter: RedisAcquisition, error: BaseException, *, waits: bool) -> None:
+    if events.hooks:
+        events.refused(waiter.acquisition_id, time.monotonic(), error, waits=waits)
+
+
+def ended(holder: RedisAcquisition, kind: events.Kind) -> None:
+    if events.hooks:
+        events.ended(holder.acquisition_id, kind, time.monotonic())
 
 
 def released(holder: RedisAcquisition) -> None:
@@ -36,6 +48,7 @@ def released_nothing(limit: RedisLimit, acquisition_id: str, *, issued_here: boo
     log.released_nothing(logger, acquisition_id, limit.name, issued_here=issued_here)
 
 
-def lost(holder: RedisAcquisition, reason: str) -> None:
+def lost(holder: RedisAcquisition, kind: events.Kind, reason: str) -> None:
+    ended(holder, kind)
     held_time = time.monotonic() - holder.since
     log.lost(logger, holder, holder.limit.name, holder.limit.value, held_time, reason)

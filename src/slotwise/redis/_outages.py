@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 
+from slotwise._core import events
 from slotwise.redis._diagnosis import logger
 
 # Replies that were on their way when a connection broke may still be read so much later.
@@ -38,6 +39,8 @@ def begin(server: str, error: BaseException, *, broken: bool, ago: float = 0.0) 
     known.since = min(known.since, time.monotonic() - ago)
     if known is outage:
         logger.warning("%s (trying again; releases continue in the background)", error)
+        if events.hooks:
+            events.unreachable(server, str(error))
 
 
 def answered(server: str) -> None:
@@ -57,4 +60,7 @@ def end(server: str, asked_at: float) -> None:
     if outage is None or asked_at < outage.noticed_at:
         return
     if ongoing.pop(server, None) is not None:  # else another thread has noted it
-        logger.warning("%s is back after %.1f s", server, time.monotonic() - outage.since)
+        seconds = time.monotonic() - outage.since
+        logger.warning("%s is back after %.1f s", server, seconds)
+        if events.hooks:
+            events.back(server, seconds)

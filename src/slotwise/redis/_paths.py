@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slotwise._core import events
 from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
-from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.paths import (
+    Needs,
+    Path,
+    PathBackend,
+    PathStats,
+    TierSpec,
+    TierStats,
+    keys_by_name,
+)
 from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
@@ -179,6 +188,12 @@ class RedisPaths(RedisLimit, PathBackend):
             lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
         )
 
+    def _tell_requested(
+        self, acquisition_id: str, slots: int, now: float, path: Path = (), /
+    ) -> None:
+        keys = keys_by_name(self._tiers, path)
+        events.requested(acquisition_id, self._name, "redis", now, slots=slots, keys=keys)
+
     def _values_of(self, path: Path) -> list[tuple[int, str, int]]:
         """Tier, key and value where each key has its own; the server knows those in use."""
         values = []
@@ -286,6 +301,7 @@ class RedisPaths(RedisLimit, PathBackend):
             go_on, *messages = more
             self._dispatch(messages)
             if not go_on:
+                events.resized_tier(self._name, "redis", value, tier, key)
                 return
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:

@@ -74,6 +74,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     _dialect = SEMAPHORE
     _has_a_server = True
+    _scope = "redis"
 
     def __init__(
         self,
@@ -360,6 +361,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             record.learn(current, self._value, value)
             self._dispatch(messages)
             if not go_on:
+                self._tell_resized(value)
                 return
 
     def resize_sync(self, value: int) -> None:

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 from slotwise._core import fork
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
+from slotwise.redis import _log
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import ClosedByUs, logger
@@ -238,6 +239,7 @@ class SharedClient:
             if holder is not None:
                 if more == ["later"]:  # it keeps its slots for its grace, or until its release
                     holder.lost.set(KICKED)
+                    _log.ended(holder, "kicked")
                 else:
                     self.heartbeat_thread.lose(holder, KICKED)
                 return

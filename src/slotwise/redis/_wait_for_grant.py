@@ -81,6 +81,16 @@ async def wait_for_grant(
     ``timeout`` 0 waits only for the server's answer, which may take as long as it may after any
     other timeout, or ``at_once`` seconds.
     """
+    try:
+        await _wait_for_grant(acquisition, timeout, at_once)
+    except BaseException as error:
+        _log.refused(acquisition, error, waits=timeout != 0)
+        raise
+
+
+async def _wait_for_grant(
+    acquisition: RedisAcquisition, timeout: float | None, at_once: float | None
+) -> None:
     future = acquisition.future
     answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
     deadline = None if timeout is None else _Deadline(acquisition, timeout or answer_limit)

@@ -53,6 +53,9 @@ class StageKey:
         self.name = stage.full_name(key)
         self.value = value
         self.semaphore = stage.make(self.name, value)
+        # So that hooks are told of a tier, and not of a name for each key.
+        keys = {} if key is None else {stage.spec.name: key}
+        self.semaphore._reported = stage.tiers_name, stage.spec.name, keys
         self.users = 0  # those who wait or hold
 
     def leave(self) -> None:
@@ -70,7 +73,7 @@ class Stage:
         self.make = make
         self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
-        self._name = name
+        self._name = self.tiers_name = name
         self._value = None if spec.by_key else value_for(spec.slots)
         self._own_values: dict[str | None, int] = {}
         self._keys: dict[str | None, StageKey] = {}

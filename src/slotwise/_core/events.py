@@ -1,0 +1,445 @@
+"""Events: tell hooks what happens to the acquisitions of this process, each thing once.
+
+Drivers report what happens, by the id of the acquisition; a record for each that waits or holds
+makes sure that these sums hold, whatever is reported twice, too late or by two threads:
+
+    requested = acquired + refused + still waiting
+    acquired = released + expired + lost + kicked + still held
+
+Nothing here is called while there is no hook: drivers look at `hooks` where they don't take
+their quickest way, and register with `on_switch` what closes that way. Hooks are never called
+under a lock of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+from slotwise._core import fork
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
+
+Kind: TypeAlias = Literal[
+    "requested",
+    "acquired",
+    "refused",
+    "released",
+    "expired",
+    "lost",
+    "kicked",
+    "resized",
+    "adapted",
+    "unreachable",
+    "back",
+]
+Reason: TypeAlias = Literal["timeout", "cancelled", "closed", "full", "unreachable"]
+
+ENDINGS: tuple[Kind, ...] = ("released", "expired", "lost", "kicked")
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+_NO_KEYS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to an acquisition, a limit or a server.
+
+    ``name`` is None for a limit without a name, and the server's for ``unreachable`` and
+    ``back``. ``scope`` is ``memory``, ``process`` or ``redis``. ``keys`` has the keys of a path
+    through tiers. ``tier`` is set if it happened to one tier of several.
+    """
+
+    kind: Kind
+    name: str | None
+    scope: str
+    acquisition_id: str | None = None
+    waited: float | None = None
+    held: float | None = None
+    reason: Reason | str | None = None
+    tier: str | None = None
+    keys: Mapping[str, str] = field(default_factory=lambda: _NO_KEYS, hash=False)
+    slots: int = 1
+    value: int | None = None
+    fencing_token: int | None = None
+
+
+# What each kind means, and which fields it has beside `name` and `scope`. The docs have this table.
+KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
+    "requested": ("somebody asks for slots", ("acquisition_id", "slots", "tier", "keys")),
+    "acquired": (
+        "it has them; `waited` seconds after it asked",
+        ("acquisition_id", "slots", "tier", "keys", "waited", "fencing_token"),
+    ),
+    "refused": (
+        "it doesn't get them, for a `reason`: timeout, cancelled, closed, full or unreachable",
+        ("acquisition_id", "slots", "tier", "keys", "waited", "reason"),
+    ),
+    "released": (
+        "the holder gave them back, after `held` seconds",
+        ("acquisition_id", "slots", "tier", "keys", "held"),
+    ),
+    "expired": ("its ttl ended", ("acquisition_id", "slots", "tier", "keys", "held")),
+    "lost": (
+        "it ended in another way: by silence, or its file or keys are gone",
+        ("acquisition_id", "slots", "tier", "keys", "held"),
+    ),
+    "kicked": ("somebody kicked it", ("acquisition_id", "slots", "tier", "keys", "held")),
+    "resized": ("this process changed the value of a limit", ("value", "tier", "keys")),
+    "adapted": (
+        "this process saw an adaptive limit change its value, for a `reason`",
+        ("value", "tier", "keys", "reason"),
+    ),
+    "unreachable": ("a server, which is the `name`, stopped answering", ("reason",)),
+    "back": ("it answers again, after `waited` seconds", ("waited",)),
+}
+
+Hook: TypeAlias = Callable[[Event], object]
+
+_log = logging.getLogger("slotwise.instrumentation")
+
+# Replaced as a whole. The first event loads the hooks that other packages declare: see below.
+hooks: tuple[Hook, ...]
+
+_lock = fork.new_lock()
+_switches: list[Callable[[bool], object]] = []
+_loading = False  # whether declared hooks are being loaded
+_failed: set[int] = set()  # the ids of hooks whose failure is logged already
+
+
+class Record:
+    """One acquisition that waits or holds, as it is told of."""
+
+    __slots__ = ("asked", "early", "granted", "keys", "name", "scope", "slots", "tier")
+
+    def __init__(
+        self,
+        name: str | None,
+        scope: str,
+        slots: int,
+        tier: str | None,
+        keys: Mapping[str, str],
+        asked: float,
+    ) -> None:
+        self.name = name
+        self.scope = scope
+        self.slots = slots
+        self.tier = tier
+        self.keys = keys
+        self.asked = asked
+        self.granted: float | None = None  # None while it waits
+        self.early: tuple[Kind, float] | None = None  # it ended before its caller had it
+
+    def event(self, kind: Kind, acquisition_id: str | None, **more: object) -> Event:
+        return Event(
+            kind,
+            self.name,
+            self.scope,
+            acquisition_id,
+            tier=self.tier,
+            keys=self.keys,
+            slots=self.slots,
+            **more,  # type: ignore[arg-type]
+        )
+
+
+# Those of this process that wait or hold, by id.
+_live: dict[str, Record] = {}
+
+
+def live() -> list[Record]:
+    """Those that wait or hold now, and were requested while there was a hook."""
+    with _lock:
+        return list(_live.values())
+
+
+# -------------------------------------------------------------------- hooks
+
+
+def add_hook(hook: Hook) -> None:
+    """Call ``hook`` with every `Event` from now on; adding it twice changes nothing.
+
+    It is called in the thread in which the thing happens, so it should be quick. An exception
+    that it raises is logged once, and reaches nobody else. What it does with limits of its own
+    is not told.
+    """
+    if not callable(hook):
+        raise TypeError(f"a hook is a callable of one event, not {type(hook).__name__}")
+    _replace(lambda old: old if hook in old else (*old, hook))
+
+
+def remove_hook(hook: Hook) -> None:
+    """Don't call ``hook`` any more; one that was not added is ignored."""
+    _replace(lambda old: tuple(each for each in old if each != hook))
+
+
+def _replace(change: Callable[[tuple[Hook, ...]], tuple[Hook, ...]]) -> None:
+    global hooks
+    with _lock:
+        before, hooks = hooks, change(hooks)
+        _failed.intersection_update(map(id, hooks))
+        if bool(before) == bool(hooks):
+            return
+        if not hooks:
+            _live.clear()
+            _later.clear()
+        for switch in _switches:
+            switch(bool(hooks))
+
+
+def on_switch(switch: Callable[[bool], object]) -> None:
+    """Call ``switch`` now and whenever the first hook comes or the last one goes."""
+    with _lock:
+        _switches.append(switch)
+        switch(bool(hooks))
+
+
+def _load_declared(event: Event) -> None:
+    """Load the hooks that other packages declare as entry points ``slotwise.hooks``."""
+    global _loading
+    with _lock:
+        if _loading or _load_declared not in hooks:
+            return  # another thread was faster
+        _loading = True
+    # Without the lock: what is imported here may do anything. Meanwhile others tell nothing.
+    declared: list[Hook] = []
+    try:
+        if _is_any_declared():
+            declared += _declared_hooks()
+    finally:
+        others = [hook for hook in hooks if hook is not _load_declared]
+        _replace(lambda _: tuple(dict.fromkeys([*others, *declared])))
+        _loading = False
+    for hook in declared:
+        _call(hook, event)
+
+
+def _is_any_declared() -> bool:
+    """Whether a package may declare hooks: a look that takes a tenth of importing the reader."""
+    for folder in sys.path:
+        if os.path.isfile(folder):  # noqa: PTH113 - pathlib costs more than all of this
+            return True  # an archive: the reader knows how to look into it
+        try:
+            entries = [each.path for each in os.scandir(folder or ".")]
+        except OSError:
+            continue
+        for path in entries:
+            if path.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(f"{path}/entry_points.txt", "rb") as file:  # noqa: PTH123
+                        if b"slotwise.hooks" in file.read():
+                            return True
+                except OSError:
+                    pass
+    return False
+
+
+def _declared_hooks() -> Iterator[Hook]:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    for entry in entry_points(group="slotwise.hooks"):
+        try:
+            yield entry.load()
+        except Exception:
+            _log.exception("the hook %r of entry point slotwise.hooks can't be loaded", entry.value)
+
+
+def skip_declared() -> None:
+    """Don't look for hooks of other packages in this process."""
+    remove_hook(_load_declared)
+
+
+hooks = (_load_declared,)
+
+
+# ------------------------------------------------------------------- telling
+
+
+class _Telling(threading.local):
+    busy = False  # whether this thread is in a hook
+
+
+_telling = _Telling()
+# Told by the next thread that tells anything: of acquisitions that end inside a hook, or in a
+# garbage collection, which may have interrupted a hook or code that it shares locks with.
+_later: deque[Event] = deque()
+
+
+def _tell(*events: Event) -> None:
+    _later.extend(events)
+    if _telling.busy or _loading:
+        return
+    _telling.busy = True
+    try:
+        while _later:
+            try:
+                event = _later.popleft()
+            except IndexError:  # another thread has it
+                return
+            for hook in hooks:
+                _call(hook, event)
+    finally:
+        _telling.busy = False
+
+
+def _call(hook: Hook, event: Event) -> None:
+    try:
+        hook(event)
+    except Exception:
+        if id(hook) not in _failed:
+            _failed.add(id(hook))
+            _log.exception("the hook %r failed; further failures of it are not logged", hook)
+
+
+# ----------------------------------------------------------------- reporting
+
+
+def requested(
+    acquisition_id: str,
+    name: str | None,
+    scope: str,
+    now: float,
+    *,
+    slots: int = 1,
+    tier: str | None = None,
+    keys: Mapping[str, str] = _NO_KEYS,
+) -> None:
+    """Somebody asks for slots."""
+    if _telling.busy:
+        return  # a hook's own
+    record = Record(name, scope, slots, tier, keys, now)
+    with _lock:
+        _live[acquisition_id] = record
+    _tell(record.event("requested", acquisition_id))
+
+
+def acquired(acquisition_id: str, now: float, fencing_token: int | None = None) -> None:
+    """The caller has its slots."""
+    with _lock:
+        record = _live.get(acquisition_id)
+        if record is None or record.granted is not None:
+            return
+        record.granted = now
+        early = record.early
+        if early is not None:
+            del _live[acquisition_id]
+    told = [
+        record.event(
+            "acquired", acquisition_id, waited=now - record.asked, fencing_token=fencing_token
+        )
+    ]
+    if early is not None:
+        kind, ended_at = early
+        told.append(record.event(kind, acquisition_id, held=max(ended_at - now, 0.0)))
+    _tell(*told)
+
+
+def refused(
+    acquisition_id: str, now: float, error: BaseException | None, *, waits: bool = True
+) -> None:
+    """The caller gets nothing, because of ``error``; None if a try found nothing free.
+
+    ``waits`` is whether the caller wanted to wait.
+    """
+    with _lock:
+        record = _live.get(acquisition_id)
+        if record is None or record.granted is not None:
+            return
+        del _live[acquisition_id]
+    event = record.event(
+        "refused", acquisition_id, waited=now - record.asked, reason=_reason(error, waits)
+    )
+    if isinstance(error, GeneratorExit):
+        _later.append(event)  # this is perhaps a garbage collection
+    else:
+        _tell(event)
+
+
+def rejected(
+    name: str | None,
+    scope: str,
+    error: BaseException,
+    *,
+    slots: int = 1,
+    keys: Mapping[str, str] = _NO_KEYS,
+) -> None:
+    """Somebody asks for slots and is refused before the request has an id."""
+    if not _telling.busy:
+        record = Record(name, scope, slots, None, keys, 0.0)
+        reason = _reason(error, True)
+        _tell(
+            record.event("requested", None),
+            record.event("refused", None, waited=0.0, reason=reason),
+        )
+
+
+def _reason(error: BaseException | None, waits: bool) -> Reason:
+    if isinstance(error, BackendError):  # even if it is a timeout too
+        return "unreachable"
+    if isinstance(error, AcquireTimeout):
+        return "timeout" if waits else "full"
+    if isinstance(error, SemaphoreClosed):
+        return "closed"
+    if error is None or isinstance(error, Exception):  # it will never fit, for one
+        return "full"
+    return "cancelled"
+
+
+def ended(acquisition_id: str, kind: Kind, now: float) -> None:
+    """A hold ended; only the first report of it is told."""
+    with _lock:
+        record = _live.get(acquisition_id)
+        if record is None:
+            return
+        if record.granted is None:
+            # Its caller doesn't have it yet: either it never will, or it is told then.
+            record.early = record.early or (kind, now)
+            return
+        del _live[acquisition_id]
+    _tell(record.event(kind, acquisition_id, held=now - record.granted))
+
+
+def resized(
+    name: str | None,
+    scope: str,
+    value: int | None,
+    *,
+    tier: str | None = None,
+    keys: Mapping[str, str] = _NO_KEYS,
+    adapted: str | None = None,
+) -> None:
+    """A limit has another value; ``adapted`` is why it changed it by itself."""
+    kind: Kind = "resized" if adapted is None else "adapted"
+    _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
+
+
+def resized_tier(name: str | None, scope: str, value: object, tier: str, key: str | None) -> None:
+    """A tier, or one key of it, has another value; that of a rate is its burst."""
+    if hooks:
+        number = value if isinstance(value, int) else getattr(value, "burst", None)
+        keys = _NO_KEYS if key is None else {tier: key}
+        resized(name, scope, number, tier=tier, keys=keys)
+
+
+def unreachable(server: str, why: str) -> None:
+    _tell(Event("unreachable", server, "redis", reason=why))
+
+
+def back(server: str, seconds: float) -> None:
+    _tell(Event("back", server, "redis", waited=seconds))
+
+
+def _forget() -> None:
+    """In a forked child: its parent's acquisitions are not its own."""
+    _live.clear()
+    _later.clear()
+    _telling.busy = False
+
+
+fork.in_child(fork.Step.FORGET, _forget)

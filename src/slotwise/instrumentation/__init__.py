@@ -1,0 +1,15 @@
+"""Instrumentation: hooks that are told what happens to the acquisitions of this process.
+
+    from slotwise.instrumentation import add_hook
+
+    add_hook(lambda event: print(event.kind, event.name, event.waited))
+
+`slotwise.instrumentation.opentelemetry` and `slotwise.instrumentation.prometheus` make metrics
+of it. A package can declare a hook as an entry point of the group ``slotwise.hooks``.
+"""
+
+from __future__ import annotations
+
+from slotwise._core.events import KINDS, Event, Hook, add_hook, remove_hook
+
+__all__ = ["KINDS", "Event", "Hook", "add_hook", "remove_hook"]

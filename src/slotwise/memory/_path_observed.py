@@ -1,0 +1,84 @@
+"""Acquisitions of tiers in memory while somebody listens to events: told of, never quick.
+
+`MemoryPaths.cm` makes these instead of those in `_path_acquisition` then.
+"""
+
+from __future__ import annotations
+
+from slotwise._core import events
+from slotwise._wait import clock
+from slotwise.memory import _log
+from slotwise.memory._base_acquisition import BaseAcquisition
+from slotwise.memory._path_acquisition import (
+    LargeMemoryPathAcquisition,
+    MemoryPathAcquisition,
+    TimedMemoryPathAcquisition,
+)
+
+
+class _Observed(MemoryPathAcquisition):
+    __slots__ = ()
+
+    def take(self) -> bool:
+        return False
+
+    def give(self) -> bool:
+        given = super().give()
+        if given:
+            _log.ended(self, "released")
+        return given
+
+    def end(self) -> bool:
+        return super().give()
+
+    async def _wait(self) -> None:
+        self._tell_requested()
+        try:
+            await super()._wait()
+            self._tell_acquired()
+        except BaseException as error:
+            _log.refused(self, error)
+            raise
+
+    def _wait_sync(self) -> None:
+        self._tell_requested()
+        try:
+            super()._wait_sync()
+            self._tell_acquired()
+        except BaseException as error:
+            _log.refused(self, error)
+            raise
+
+    def _tell_requested(self) -> None:
+        name, slots = self.paths._tracker.name, max(self.needs or (1,))
+        keys = self._keys()
+        events.requested(self.acquisition_id, name, "memory", clock.now(), slots=slots, keys=keys)
+
+    def _tell_acquired(self) -> None:
+        try:
+            events.acquired(self.acquisition_id, clock.now())
+        except BaseException:  # a signal handler's, and the caller will never know the id
+            self.give()
+            raise
+
+    # Not those of the quick lane.
+    __aenter__ = BaseAcquisition.__aenter__
+    __aexit__ = BaseAcquisition.__aexit__
+
+
+class ObservedMemoryPathAcquisition(_Observed):
+    """One slot of every tier."""
+
+    __slots__ = ()
+
+
+class ObservedTimedMemoryPathAcquisition(_Observed, TimedMemoryPathAcquisition):
+    """One slot of every tier, with a ttl."""
+
+    __slots__ = ()
+
+
+class ObservedLargeMemoryPathAcquisition(_Observed, LargeMemoryPathAcquisition):
+    """Several slots of at least one tier."""
+
+    __slots__ = ()
