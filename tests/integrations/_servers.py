@@ -1,0 +1,136 @@
+"""Real web servers for the tests: uvicorn in a thread, or any server as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import uvicorn
+from tests.redis._server import free_port
+
+LIMIT = 60  # seconds; only for tests that hang
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a state in a plain thread, by looking."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def uvicorn_thread(app, **options) -> Iterator[int]:
+    """Serve an app of this process; yields the port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    config = uvicorn.Config(app, log_level="warning", loop="asyncio", **options)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive(), "uvicorn")
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(LIMIT)
+        listener.close()
+        assert not thread.is_alive()
+
+
+class Switch:
+    """An ASGI app that passes requests on to the app of a test, so that tests share a server."""
+
+    def __init__(self) -> None:
+        self.app = None
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] != "lifespan":
+            await self.app(scope, receive, send)
+
+
+@contextlib.contextmanager
+def process(
+    *command: str, port: int | None = None, cwd: Path, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a server as a process until the block is left; waits until its port answers."""
+    log = cwd / f"log-{free_port()}"
+    with log.open("w") as output:
+        started = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | environment,
+        )
+    try:
+        if port is not None:
+            wait_until(lambda: listens(port) or started.poll() is not None, f"{command}")
+            assert started.poll() is None, log.read_text()
+        started.log = log
+        yield started
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            try:
+                started.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait(LIMIT)
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+# Not httpx.get(): it makes an SSL context for every request.
+http = httpx.Client(verify=False, trust_env=False, timeout=LIMIT)
+
+
+class Client:
+    """One raw connection, to leave in the middle of whatever."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+
+    def send(self, path: str = "/", *fields: str, method: str = "GET", body: bytes = b"") -> Client:
+        lines = [f"{method} {path} HTTP/1.1", "Host: test", *fields]
+        if body:
+            lines.append(f"Content-Length: {len(body)}")
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return self
+
+    def read_until(self, what: bytes) -> bytes:
+        got = b""
+        while what not in got:
+            data = self.socket.recv(65536)
+            assert data, f"closed before {what!r}: {got!r}"
+            got += data
+        return got
+
+    def read_all(self) -> bytes:
+        got = b""
+        while data := self.socket.recv(65536):
+            got += data
+        return got
+
+    def leave(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.leave()
