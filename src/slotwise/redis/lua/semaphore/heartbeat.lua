@@ -62,7 +62,7 @@ local function complete(id, value, interval)
 end
 
 local function mend_some()
-  local filed = redis.call('HLEN', state) - #FACTS
+  local filed = redis.call('HLEN', state) - USUAL_FACTS
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
   end
@@ -85,9 +85,10 @@ local function renew_name(first, at)
 
   local facts = redis.call('HMGET', state, '.interval', '.value', '.orphans', '.evicted', '.closed', '.reason')
   local longest = math.max(tonumber(facts[1]) or 0, interval)
-  if not facts[2] and holders + waiters > 0 then note_orphans() end
+  local is_known = tonumber(facts[2])  -- if not, state was lost
+  if not is_known and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
-  local filed = (facts[3] or not facts[2]) and claimed(ids)
+  local filed = (facts[3] or not is_known) and claimed(ids)
   local value = current_value()
   local deadline = seconds(now + interval)
   local evicted_at = tonumber(facts[4])
@@ -106,6 +107,7 @@ local function renew_name(first, at)
       members_of(id, firsts[i], lasts[i], members)
     else
       outcome[#outcome + 1] = 'lost ' .. id
+      drop(id)  -- if its claim was left, it is of no use: a later loss of main must not bring it back
     end
   end
   for i = holders + 1, #ids do

@@ -24,15 +24,16 @@ local function request(id, declared, interval, ttl, word, again, owner)
   local value = tonumber(facts[1])
   if not value and held + queued > 0 then
     value = tonumber(redis.call('GET', max))  -- foreign clients were here first
-    if value then facts[2] = ',' .. whole(value) .. ',' end
   end
+  local are_values_known = facts[2]
+  if value and not facts[2] then facts[2] = ',' .. whole(value) .. ',' end  -- lost, or theirs
   if not (value and facts[2] and string.find(facts[2], ',' .. declared .. ',', 1, true)) then
     if value and held + queued > 0 then return {'conflict', value, held, queued} end
     value = declared
     facts[2] = ',' .. declared .. ','
   end
-  if not facts[1] or tonumber(facts[1]) ~= value then
-    if not facts[1] then note_orphans() end
+  if not (facts[1] and are_values_known) or tonumber(facts[1]) ~= value then
+    if not tonumber(facts[1]) then note_orphans() end
     redis.call('HSET', state, '.value', value, '.values', facts[2])
     redis.call('SET', max, value, 'KEEPTTL')
     outlive(max, 4 * interval)

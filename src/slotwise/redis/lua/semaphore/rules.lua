@@ -28,6 +28,7 @@ local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
                '.evicted', '.until'}
+local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local rebuild  -- a function, below
 
 local function open(first, given_now)

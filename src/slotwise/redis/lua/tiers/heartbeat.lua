@@ -9,8 +9,17 @@
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include tiers/rules.lua
 
+-- Those of ARGV[first] .. ARGV[last] that are in none of some sets.
+local function missing(first, last, one, other)
+  local found = {}
+  for i = first, last do
+    if not one[ARGV[i]] and not (other and other[ARGV[i]]) then found[#found + 1] = ARGV[i] end
+  end
+  return found
+end
+
 -- For one object, whose keys begin at KEYS[first] and arguments at ARGV[at].
-local function renew_name(first, at)
+local function renew_object(first, at)
   open(first, ARGV[1])
   caller = ARGV[2]
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -21,7 +30,16 @@ local function renew_name(first, at)
 
   -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
   -- A ttl is not extended by that.
-  local holding, waiting = present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
+  local function look_up()
+    return present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
+  end
+  local holding, waiting = look_up()
+  if known['.shape'] and held + waited > 0 and blocked_until <= now
+      and (has_claims(missing(first_holder, first_waiter - 1, holding))
+           or has_claims(missing(first_waiter, last, waiting, holding)) or not is_sound()) then
+    rebuild()
+    holding, waiting = look_up()
+  end
   local over = {}
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
@@ -62,6 +80,16 @@ local function renew_name(first, at)
   if due ~= 0 and redis.call('EXISTS', waiters) == 0 then due = -1 end
   table.insert(outcome, 1, due)
   return outcome
+end
+
+-- What fails on something that is of the right type, and makes no sense, is made anew by the next call.
+local function renew_name(first, at)
+  local outcome, why = guarded(renew_object, first, at)
+  if outcome then return outcome end
+  if not string.find(why, 'WRONGTYPE', 1, true) and redis.pcall('HEXISTS', KEYS[first], '.shape') == 1 then
+    redis.pcall('HSET', KEYS[first], '.suspect', '1')
+  end
+  error({err = why})
 end
 
 return renew_names(renew_name, 10, KEYS[4])

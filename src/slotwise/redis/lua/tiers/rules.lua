@@ -4,6 +4,7 @@
 local PATIENCE = 100
 local LOOKS = 64
 local is_finished = false  -- whether it is known that no node is to be looked at
+local recount_numbers      -- a function, below
 
 -- Whether so many slots are free that are not kept for another head than that with `ticket`.
 local function has_room(node, need, ticket)
@@ -224,14 +225,24 @@ local function take_range(widest, at_most)  -- before it counts the new holder
   return first, widest.top
 end
 
--- Give a claim its slot numbers: the lowest that are free.
-local function number(claim, widest, need)
+-- The lowest numbers that are free, as ranges.
+local function take_ranges(widest, need)
   local taken = {}
   while need > 0 do
     local low, high = take_range(widest, need)
     need = need - (high - low + 1)
     local last = taken[#taken]
     if last and last[2] + 1 == low then last[2] = high else taken[#taken + 1] = {low, high} end
+  end
+  return taken
+end
+
+-- Give a claim its slot numbers.
+local function number(claim, widest, need)
+  local taken, value = take_ranges(widest, need), value_of(widest)
+  if value > 0 and taken[#taken][2] > value then  -- there are free ones below, which a key has lost
+    recount_numbers(widest)
+    taken = take_ranges(widest, need)
   end
   claim.number = taken[1][1]
   for i, each in ipairs(taken) do taken[i] = range(each[1], each[2]) end
@@ -243,6 +254,28 @@ local function free_all_numbers(widest)
     redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
   end
   freed[widest.name], widest.lowest, widest.top = nil, false, 0
+end
+
+-- Learn from the claims of those who hold which numbers are free.
+function recount_numbers(widest)
+  if pending then flush(holders) end
+  local ids, unread, taken = redis.call('ZRANGE', holders, 0, -1), {}, {}
+  for _, id in ipairs(ids) do
+    if known[id] == nil then unread[#unread + 1] = id end
+  end
+  fetch(unread)
+  for _, id in ipairs(ids) do
+    local claim = read_claim(id)
+    if claim and names_of(claim.path)[widest_tier] == widest.name then
+      for low, high in each_range(claim.numbers) do taken[#taken + 1] = {low, high} end
+    end
+  end
+  free_all_numbers(widest)
+  table.sort(taken, function(one, other) return one[1] < other[1] end)
+  for _, each in ipairs(taken) do
+    if each[1] > widest.top + 1 then free_range(widest, widest.top + 1, each[1] - 1) end
+    widest.top = math.max(widest.top, each[2])
+  end
 end
 
 -- What an id took of each tier, after corrections.
@@ -295,9 +328,10 @@ end
 
 -- End a hold, if there is one; grants nothing.
 local function release(id)
-  if redis.call('ZREM', holders, id) == 0 then return 0 end
-  local claim, needs = read_claim(id), needs_of(id)
-  if not claim then return 0 end
+  local was_there, claim, needs = redis.call('ZREM', holders, id) == 1, read_claim(id), needs_of(id)
+  local held = claim and not waits(claim) or false
+  if was_there ~= held then suspect() end
+  if not held then return 0 end
   put(id, false)
   if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
   local path_nodes = nodes_of(claim.path)
@@ -420,7 +454,10 @@ end
 local function leave(id)
   if not redis.call('ZSCORE', waiters, id) then return 0 end
   local claim = read_claim(id)
-  if not claim then return redis.call('ZREM', waiters, id) end
+  if not claim then
+    suspect()
+    return redis.call('ZREM', waiters, id)
+  end
   put(id, false)
   local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
   local head, name = parked_at(path)
@@ -641,103 +678,7 @@ local function next_end()
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end
 
--- --------------------------------------------------------------------------- after a loss
-
--- The members of a sorted set with their scores, and whether it is there at all.
-local function scores_in(key)
-  local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
-  return scores, #flat > 0
-end
-
--- Read all of state, and begin to count anew: the ids of the claims.
-local function forget_counts()
-  local fields, ids = redis.call('HGETALL', state), {}
-  for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
-  for i = 1, #fields, 2 do
-    local field = fields[i]
-    if string.match(field, '^%d') then
-      local node = read_node(field)
-      node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
-      if node.rate then
-        node.listed = false
-        charge(node, 0)
-      end
-      change(node)
-    elseif string.sub(field, 1, 1) == '?' then
-      if blocked_until <= now then put(field, false) end
-    elseif string.sub(field, 1, 1) == '>' then
-      put(field, false)
-    elseif string.sub(field, 1, 1) == '$' then
-      local until_us = string.match(known[field] or '', '^(%d+) ')
-      if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
-    elseif string.sub(field, 1, 1) ~= '.' then
-      ids[#ids + 1] = field
-    end
-  end
-  return ids
-end
-
--- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
--- in a key that was lost gets a full interval.
-function rebuild()
-  local held_until, holders_there = scores_in(holders)
-  local alive_until, waiters_there = scores_in(waiters)
-  local taken, heads = {}, {}
-  put('.large', false)
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
-  for _, id in ipairs(forget_counts()) do
-    local claim = read_claim(id)
-    local granted = claim and not waits(claim)
-    local scores, there = alive_until, waiters_there
-    if granted then scores, there = held_until, holders_there end
-    if not claim or (there and not scores[id]) then
-      put(id, false)
-    else
-      local path_nodes, needs = nodes_of(claim.path), needs_of(id)
-      redis.call('ZADD', granted and holders or waiters, scores[id] or seconds(now + claim.interval), id)
-      for _, node in ipairs(path_nodes) do
-        if not granted then
-          node.waiting = node.waiting + 1
-        elseif not node.rate then
-          node.held = node.held + need_of(node, needs)
-        end
-        change(node)
-      end
-      if granted then
-        local widest = path_nodes[widest_tier]
-        local those = taken[widest.name] or {}
-        taken[widest.name] = those
-        for low, high in each_range(claim.numbers) do those[#those + 1] = {low, high} end
-        if claim.ttl ~= '-' then redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id) end
-      else
-        count_large(id, 1)
-        redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-        local head = heads[claim.path]
-        if not head or claim.ticket < head[1] then heads[claim.path] = {claim.ticket, claim.path, id} end
-      end
-    end
-  end
-  for name, those in pairs(taken) do
-    table.sort(those, function(one, other) return one[1] < other[1] end)
-    local node = read_node(name)
-    for _, each in ipairs(those) do
-      if each[1] > node.top + 1 then redis.call('ZADD', numbers, 0, numbers_record(name, {node.top + 1, each[1] - 1})) end
-      node.top = math.max(node.top, each[2])
-    end
-  end
-  local oldest_first = {}
-  for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
-  table.sort(oldest_first, function(one, other) return one[1] < other[1] end)
-  for _, head in ipairs(oldest_first) do
-    local path_nodes = nodes_of(head[2])
-    local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
-    park_in_time(head, (lacking or path_nodes[1]).name)
-    if not lacking then look_at(path_nodes[1]) end
-  end
-  for key = first_key + 1, first_key + 9 do fresh[KEYS[key]] = true end
-end
-
+-- include tiers/repair.lua
 -- ----------------------------------------------------------------------- what it was made with
 
 -- The i-th part of a text that has "|" between its parts.

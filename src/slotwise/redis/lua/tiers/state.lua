@@ -14,6 +14,8 @@
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
+--                     .suspect if something did not fit, so that all is made anew by the next call, .swept, how
+--                     far the search for such things has come, and when the next begins (tiers/repair.lua),
 --                     .large, how many wait that need several slots of a node,
 --                     .closed, .until, until when (us) they would have been kept if they were not,
 --                     and .reason if that has one, .life, until when (us) all of this is
@@ -54,7 +56,7 @@ local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
 local first_key
-local rebuild                 -- tiers/rules.lua: make all keys anew of the claims
+local rebuild                 -- tiers/repair.lua: make all keys anew of the claims
 
 -- Sorted sets are written behind while a call makes many changes of a kind: key -> member -> its
 -- score, or false to remove it. Nil when they are written at once.
@@ -151,6 +153,22 @@ local function count_keys()  -- besides state
   return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
 end
 
+-- What the tiers are is lost, so the rest of state is of no use; but they stay closed.
+local function forget_state()
+  local closed = redis.call('HMGET', state, '.closed', '.reason', '.until')
+  redis.call('DEL', state)
+  for field in pairs(known) do known[field] = false end
+  for i, fact in ipairs({'.closed', '.reason', '.until'}) do
+    if closed[i] then
+      known[fact] = closed[i]
+      redis.call('HSET', state, fact, closed[i])
+      redis.call('PEXPIRE', state, CLOSED * 1000)
+    end
+  end
+  read_values('')
+  token, last_ticket, longest, life_us = 0, 0, 0, 0
+end
+
 -- State is lost, and with it who holds what. Nobody gets anything until all holders know that: they are told
 -- by their next heartbeat, and release what they held. At the latest it is when their time is up, since
 -- nothing renews it any more.
@@ -190,6 +208,13 @@ local function note_aware(ids)
   if known['.shape'] then rebuild() end
 end
 
+-- An entry does not fit the others, or the other way round: the next call makes all of them anew. Until then
+-- keys may be made by those who think that they are there.
+local function suspect()
+  put('.suspect', '1')
+  for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
+end
+
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
 local function open(first, given_now, fields)
   first_key = first
@@ -200,7 +225,8 @@ local function open(first, given_now, fields)
   messages, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
-                         '.life', '.closed', '.reason', '.keys', '.blocked', '.large'}) do
+                         '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.accepted',
+                         '.suspect', '.swept'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)
@@ -211,6 +237,7 @@ local function open(first, given_now, fields)
   redis.call('ZCARD', queue)
   redis.call('ZCARD', parked)
   local keys = count_keys()
+  if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then forget_state() end
   if not known['.shape'] and keys > 0 then forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
   local is_over = known['.blocked'] and blocked_until <= now
@@ -218,7 +245,10 @@ local function open(first, given_now, fields)
     put('.blocked', false)
     put('.unaware', false)
   end
-  if known['.shape'] and (is_over or keys ~= (tonumber(known['.keys']) or 0)) then rebuild() end
+  local is_whole = keys == 0 or known['.ticket'] and known['.interval']
+  if known['.shape'] and (is_over or known['.suspect'] or not is_whole or keys ~= (tonumber(known['.keys']) or 0)) then
+    rebuild()
+  end
 end
 
 local function expire_with_the_others(key)
@@ -253,10 +283,9 @@ local function read_node(name)
   local node = nodes[name]
   if node then return node end
   node = {name = name, tier = tonumber(string.match(name, '^%d+')) + 1, held = 0, waiting = 0, top = 0}
-  local text = get(name)
-  if text then
-    local held, waiting, value, kept, top, level, at =
-      string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
+  local held, waiting, value, kept, top, level, at =
+    string.match(get(name) or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
+  if held then
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
     node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$'))
     local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
