@@ -212,6 +212,13 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """
         known = (self.value,) if declared is None else (self.value, declared)
         self.former_values = (*dict.fromkeys((*self.former_values, *known)),)
+        return self.adapt(value, now)
+
+    def adapt(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
+        """Change a value that changes by itself; return what `resize` does.
+
+        Nobody was told such a value, so the former one is not remembered.
+        """
         self.value = value
         refused = [claim for claim in self.waiting.values() if claim.slots > value]
         for claim in refused:
