@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import slotwise
-from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager
+from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager, effects
 from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.main import main as command_line
 from slotwise._core.redaction import WITHHELD, redact
 from slotwise.errors import BackendError
 from slotwise.pipeline import bounded_map
+from slotwise.purge import PurgeOptions
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.tiers import SlotOptions, Tier, Tiers
 
@@ -96,6 +97,12 @@ def test_a_long_quotation_is_cut_off_and_takes_no_time() -> None:
 
 # ------------------------------------------------------------------------- constructors
 
+
+@effects.do
+def _yields(effect: Any) -> effects.Program[Any]:
+    return (yield effect)
+
+
 CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": PART}]
 
 
@@ -124,6 +131,21 @@ CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": P
         lambda given: slotwise.semaphore("s", 1, [given]),
         lambda given: slotwise.semaphore("s", 1, "memory://", max_acquire_time=given),
         lambda given: bounded_map(lambda _: None, [1], limit=given),
+        lambda given: bounded_map(lambda _: None, [1], limit=1, on_error=given),
+        lambda given: bounded_map(lambda _: None, [1], limit=1, semaphore=given),
+        lambda given: bounded_map(given, [1], limit=1),
+        lambda given: PurgeOptions(max_age_days=given),
+        lambda given: PurgeOptions(max_age_days=1, age_by=given),
+        lambda given: PurgeOptions(max_age_days=1, min_depth=given),
+        lambda given: PurgeOptions(
+            max_age_days=1, include=given if isinstance(given, str) else [given]
+        ),
+        effects.run,
+        lambda given: effects.run(_yields(given)),
+        lambda given: effects.run(_yields(effects.Wait(given))),
+        lambda given: effects.run(_yields(effects.AcquireSemaphore(given))),
+        effects.do,
+        effects.explore,
     ],
 )
 def test_an_argument_of_the_wrong_type_is_refused_without_its_credentials(

@@ -55,6 +55,41 @@ def test_redis_urls_name_a_server_and_perhaps_a_namespace(scheme):
     assert given._config.namespace == "lab"
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("clientname=x", "clientname, which is not known; did you mean client_name"),
+        ("ssl_cert_req=none", "ssl_cert_req, which is not known; did you mean ssl_cert_reqs"),
+        ("colour=red", "colour, which is not known; there are client_name, db"),
+        ("ssl_ca_certs=/ca.pem", "ssl_ca_certs, which needs a scheme with TLS: rediss://"),
+        ("colour", "colour, which is not known"),
+    ],
+)
+@pytest.mark.parametrize("make", [RedisConfig, lambda url: slotwise.semaphore("api", 1, url)])
+def test_an_option_of_a_redis_url_that_is_not_known_is_named(make, query, words):
+    with pytest.raises(ValueError, match=words):
+        make(f"redis://example.org/0?namespace=shop&{query}")
+
+
+@pytest.mark.parametrize("url", ["redis://:Gr@nd?mas=s3cret@host", "redis://:Gr@nd?mas3cret@host"])
+def test_a_piece_of_a_password_is_not_taken_for_an_option_that_can_be_named(url):
+    with pytest.raises(ValueError, match="is not known") as caught:
+        RedisConfig(url)
+    assert "mas" not in str(caught.value)
+
+
+def test_options_of_redis_py_in_a_url_are_accepted():
+    config = RedisConfig(
+        "redis://example.org?username=ada&password=s3cret&socket_timeout=5&decode_responses=yes"
+        "&max_connections=10&protocol=3&namespace=shop&client_name=web&db=2"
+    )
+    assert config.endpoint.options.kwargs["username"] == "ada"
+    assert config.endpoint.options.kwargs["password"] == "s3cret"
+    assert (config.namespace, config.endpoint.database) == ("shop", 2)
+    assert "s3cret" not in repr(config)
+    assert config.with_options(attempts=1).namespace == "shop"
+
+
 def test_a_redis_config_is_a_url_too():
     config = RedisConfig("redis://example.org", namespace="shop")
     semaphore = slotwise.semaphore("api", 1, config, ttl=5)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
@@ -53,7 +53,7 @@ def semaphore(
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
             ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
-            `RedisConfig`; its url may contain ``?namespace=...`` as well.
+            `RedisConfig`.
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.
@@ -157,13 +157,9 @@ def directory_of(url: str) -> str | None:
 
 
 def redis_config(url: str, **options: Any) -> RedisConfig:
-    """Return the server that a url names, with the namespace from its query if it has one."""
+    """Return the server that a url names; the driver is imported for that."""
     from slotwise.redis import RedisConfig
 
-    _, _, query = url.partition("?")
-    namespace = dict(parse_qsl(query)).get("namespace")
-    if namespace is not None:
-        options.setdefault("namespace", namespace)
     return RedisConfig(url, **options)
 
 

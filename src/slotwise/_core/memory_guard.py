@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slotwise._core import fork
 from slotwise._core.arguments import check_seconds
+from slotwise._core.redaction import kind_of
 
 MB = 1024 * 1024
 
@@ -54,7 +55,7 @@ class MemoryGuard:
         if limit_mb is not None and (
             isinstance(limit_mb, bool) or not isinstance(limit_mb, int | float)
         ):
-            raise TypeError(f"limit_mb must be a number or None, not {limit_mb!r}")
+            raise TypeError(f"limit_mb must be a number or None, not {kind_of(limit_mb)}")
         if limit_mb is not None and not limit_mb > 0:
             raise ValueError(f"limit_mb must be above 0, not {limit_mb!r}")
         if not 0 < slow_at <= stop_at:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from slotwise._core.arguments import check_count, check_seconds
+from slotwise._core.redaction import redacted_repr
 
 # What is counted must be less than this: Lua counts in doubles.
 EXACT = 2**53
@@ -40,7 +41,9 @@ class Rate:
             raise TypeError("the per of a rate must be a number of seconds, not None")
         per_us = round(seconds * 1_000_000)
         if per_us < 1 or per_us / 1_000_000 != seconds:
-            raise ValueError(f"the per of a rate must be whole microseconds, not {per!r}")
+            raise ValueError(
+                f"the per of a rate must be whole microseconds, not {redacted_repr(per)}"
+            )
         if burst is None:
             burst = max(count // 10, 1)
         check_count("the burst of a rate", burst)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import Await, Effect, use
 from slotwise.effects._errors import UnhandledEffectError
 from slotwise.effects._program import Program
@@ -25,11 +26,13 @@ def installed(
     """Return the handlers of a run, checked."""
     for kind, handler in handlers.items():
         if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Effect:
-            raise TypeError(f"handlers are for subclasses of Effect, not for {kind!r}")
+            raise TypeError(f"handlers are for subclasses of Effect, not for {redacted_repr(kind)}")
         if kind in builtin:
             raise ValueError(f"{kind.__name__} is slotwise's own and takes no handler")
         if not callable(handler):
-            raise TypeError(f"the handler of {kind.__name__} can't be called: {handler!r}")
+            raise TypeError(
+                f"the handler of {kind.__name__} can't be called: {redacted_repr(handler)}"
+            )
     return dict(handlers)
 
 
@@ -69,4 +72,4 @@ def _refuse(yielded: object) -> NoReturn:
         hint = "; decorate its function with @do"
     elif hasattr(yielded, "__await__"):
         hint = "; Await(...) waits for awaitables"
-    raise TypeError(f"a program can yield effects and programs, not {yielded!r}{hint}")
+    raise TypeError(f"a program can yield effects and programs, not {redacted_repr(yielded)}{hint}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise._core.arguments import check_count
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._custom import Handler
 from slotwise.effects._errors import ScheduleMismatch
 from slotwise.effects._program import as_program
@@ -77,7 +78,9 @@ def explore(
         ScheduleMismatch: the program does not run the same way twice.
     """
     if not callable(make_program):
-        raise TypeError(f"make_program must be a callable without arguments, not {make_program!r}")
+        raise TypeError(
+            f"make_program must be a callable without arguments, not {redacted_repr(make_program)}"
+        )
     check_count("max_schedules", max_schedules)
     check_count("max_turns", max_turns)
     if preemptions is not None:

@@ -11,6 +11,7 @@ from inspect import iscoroutine
 from typing import Any
 
 from slotwise._core.arguments import check_name, check_seconds
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects import _semaphore_effects, _waiting
 from slotwise.effects._effects import (
     Await,
@@ -56,7 +57,7 @@ def spawn(scheduler: Scheduler, task: Task[Any], effect: Spawn[Any]) -> Task[Any
 
 def cancel(scheduler: Scheduler, task: Task[Any], effect: Cancel) -> None:
     if not isinstance(effect.task, Task):
-        raise TypeError(f"Cancel takes a task, not {effect.task!r}")
+        raise TypeError(f"Cancel takes a task, not {redacted_repr(effect.task)}")
     scheduler.check_ours(effect.task)
     scheduler.cancel(effect.task)
     if effect.task is task:

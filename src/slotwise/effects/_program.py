@@ -12,6 +12,7 @@ from functools import cache, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import Effect, use
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
         TypeError: it is an ``async def``, or can't be called.
     """
     if not callable(function):
-        raise TypeError(f"@do takes a generator function, not {function!r}")
+        raise TypeError(f"@do takes a generator function, not {redacted_repr(function)}")
     # Also look behind a staticmethod, and behind callable objects.
     called = getattr(function, "__func__", function)
     if any(
@@ -87,7 +88,9 @@ def as_program(given: object, wanted_by: str) -> Program[Any]:
         return Program(_performer_of(given._kind), (given,), {})
     if getattr(given, "_makes_programs", False):
         raise TypeError(f"{wanted_by} takes a program: call {name_of(given)}(...) to make one")
-    raise TypeError(f"{wanted_by} takes a program made by a @do function, not {given!r}")
+    raise TypeError(
+        f"{wanted_by} takes a program made by a @do function, not {redacted_repr(given)}"
+    )
 
 
 def name_of(function: object) -> str:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from slotwise._core.arguments import check_count
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._custom import Handler
 from slotwise.effects._effects import Effect
 from slotwise.effects._errors import StepLimitExceeded
@@ -56,7 +57,7 @@ def run(
     if max_steps is not None:
         check_count("max_steps", max_steps)
     if trace is not None and not callable(trace):
-        raise TypeError(f"trace must be a callable(step, task, effect), not {trace!r}")
+        raise TypeError(f"trace must be a callable(step, task, effect), not {redacted_repr(trace)}")
     watch = None if trace is None and max_steps is None else watcher(trace, max_steps)
     if seed is None:
         in_turn: deque[Task[Any]] = deque()

@@ -12,6 +12,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import check_count, check_flag, check_name, check_seconds
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import (
     AcquireSemaphore,
     CreateSemaphore,
@@ -214,7 +215,9 @@ def transfer(scheduler: Scheduler, task: Task[Any], effect: TransferPermit) -> N
     n = check_count("n", effect.n)
     taker = effect.task
     if not isinstance(taker, Task):
-        raise TypeError(f"TransferPermit takes a task to hand the permits to, not {taker!r}")
+        raise TypeError(
+            f"TransferPermit takes a task to hand the permits to, not {redacted_repr(taker)}"
+        )
     scheduler.check_ours(taker)
     held = held_by(task, semaphore)
     if n > held:
@@ -252,7 +255,9 @@ EFFECTS: dict[type, Callable[..., Any]] = {
 
 def _ours(scheduler: Scheduler, given: object) -> Semaphore:
     if type(given) is not Semaphore:
-        raise TypeError(f"a Semaphore made by CreateSemaphore is needed, not {given!r}")
+        raise TypeError(
+            f"a Semaphore made by CreateSemaphore is needed, not {redacted_repr(given)}"
+        )
     if given._scheduler is not scheduler:
         raise ForeignSemaphoreError(
             f"semaphore {given.name!r} was made in another run and can't be used in this one"

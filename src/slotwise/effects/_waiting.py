@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import (
     CompletePromise,
     CreatePromise,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def wait(scheduler: Scheduler, task: Task[Any], effect: Wait[Any]) -> object:
     target = effect.target
     if not isinstance(target, Future):
-        raise TypeError(f"Wait takes a task or a promise, not {target!r}")
+        raise TypeError(f"Wait takes a task or a promise, not {redacted_repr(target)}")
     if target._scheduler is not scheduler:
         scheduler.check_ours(target)
     if target._done:
@@ -92,11 +93,13 @@ class MultiWait:
         if isinstance(item, Wait):
             item = item.target
             if not isinstance(item, Future):
-                raise TypeError(f"Wait takes a task or a promise, not {item!r}")
+                raise TypeError(f"Wait takes a task or a promise, not {redacted_repr(item)}")
         if isinstance(item, Future):
             self.scheduler.check_ours(item)
         elif not isinstance(item, Program | Effect):
-            raise TypeError(f"{wanted_by} takes tasks, promises and programs, not {item!r}")
+            raise TypeError(
+                f"{wanted_by} takes tasks, promises and programs, not {redacted_repr(item)}"
+            )
 
     def ended(self, target: Future[Any]) -> None:
         raise NotImplementedError
@@ -222,13 +225,13 @@ def fail_promise(scheduler: Scheduler, _task: Task[Any], effect: FailPromise) ->
     if isinstance(error, type) and issubclass(error, BaseException):
         error = error()
     if not isinstance(error, BaseException):
-        raise TypeError(f"FailPromise takes an exception, not {error!r}")
+        raise TypeError(f"FailPromise takes an exception, not {redacted_repr(error)}")
     scheduler.end(promise, None, error)
 
 
 def _open_promise(scheduler: Scheduler, given: object) -> Promise[Any]:
     if not isinstance(given, Promise):
-        raise TypeError(f"a promise made by CreatePromise is needed, not {given!r}")
+        raise TypeError(f"a promise made by CreatePromise is needed, not {redacted_repr(given)}")
     scheduler.check_ours(given)
     if given._done:
         raise RuntimeError(f"promise {given.name!r} has been completed before")

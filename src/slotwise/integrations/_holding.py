@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.limit import AcquisitionContext, Limit
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import LimitFull
 
@@ -21,7 +22,7 @@ _CHOICES: Final = get_args(OnFull)
 def check_on_full(given: object, choices: tuple[str, ...] = _CHOICES) -> None:
     if given not in choices:
         known = ", ".join(repr(each) for each in choices)
-        raise ValueError(f"on_full must be one of {known}; not {given!r}")
+        raise ValueError(f"on_full must be one of {known}; not {redacted_repr(given)}")
 
 
 class Holding:

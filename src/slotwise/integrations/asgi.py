@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from slotwise._core.arguments import check_flag, check_seconds
 from slotwise._core.limit import Limit
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
 from slotwise.integrations._asgi_inbox import Inbox
@@ -69,9 +70,11 @@ class LimitMiddleware:
         drain: bool = True,
     ) -> None:
         if on_disconnect not in (None, "cancel"):
-            raise ValueError(f"on_disconnect must be None or 'cancel', not {on_disconnect!r}")
+            raise ValueError(
+                f"on_disconnect must be None or 'cancel', not {redacted_repr(on_disconnect)}"
+            )
         if isinstance(exempt, str):
-            raise TypeError(f"exempt must be several paths, not the str {exempt!r}")
+            raise TypeError(f"exempt must be several paths, not the str {redacted_repr(exempt)}")
         self._app = app
         self._find = limit_finder(limit, key)
         self._wait = check_seconds("wait", wait, zero=True)

@@ -29,6 +29,7 @@ from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
 from slotwise._core.overload import overload_of
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
@@ -513,7 +514,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
         if isinstance(names, str):
-            raise TypeError(f"names must be several names, not the str {names!r}")
+            raise TypeError(f"names must be several names, not the str {redacted_repr(names)}")
         return registry.stats(names, check_count("limit", limit))
 
     async def holders(self) -> list[Claimant]:

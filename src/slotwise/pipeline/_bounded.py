@@ -19,6 +19,7 @@ from collections.abc import (
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
 
+from slotwise._core.redaction import redacted_repr
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow
 from slotwise.pipeline._report import Report
@@ -260,5 +261,7 @@ def iterator_of(source: Any) -> Iterator[Any] | AsyncIterator[Any]:
     try:
         iterator: Iterator[Any] = iter(source)
     except TypeError:
-        raise TypeError(f"source must be an iterable or async iterable, not {source!r}") from None
+        raise TypeError(
+            f"source must be an iterable or async iterable, not {redacted_repr(source)}"
+        ) from None
     return iterator

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any
 
 from slotwise._core.memory_guard import Pressure
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
@@ -185,7 +186,9 @@ class Flow:
         assert not isinstance(self._weight, int)
         weight: Any = self._weight(item)
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
-            raise ValueError(f"the weight of an item must be an int of at least 1, not {weight!r}")
+            raise ValueError(
+                f"the weight of an item must be an int of at least 1, not {redacted_repr(weight)}"
+            )
         semaphore, most = self.settings.semaphore, self.limit
         if isinstance(semaphore, Semaphore):
             most = semaphore.value

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 from slotwise._core.arguments import check_count, check_flag
 from slotwise._core.limit import Limit
 from slotwise._core.memory_guard import MemoryGuard
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
 from slotwise.pipeline._report import Report
 
@@ -88,24 +89,28 @@ class Settings:
         for what in ("priority", "group_key", "on_progress"):
             function = getattr(self, what)
             if function is not None and not callable(function):
-                raise TypeError(f"{what} must be a function, not {function!r}")
+                raise TypeError(f"{what} must be a function, not {redacted_repr(function)}")
         if self.priority is not None and self.group_key is not None:
             raise ValueError("priority and group_key both decide what comes next: give one of them")
         if self.memory_guard is not None and not isinstance(self.memory_guard, MemoryGuard):
-            raise TypeError(f"memory_guard must be a MemoryGuard, not {self.memory_guard!r}")
+            raise TypeError(
+                f"memory_guard must be a MemoryGuard, not {redacted_repr(self.memory_guard)}"
+            )
         if self.on_error not in get_args(OnError):
             raise ValueError(
-                f"on_error must be 'raise', 'collect' or 'skip', not {self.on_error!r}"
+                f"on_error must be 'raise', 'collect' or 'skip', not {redacted_repr(self.on_error)}"
             )
         if self.on_cancel not in get_args(OnCancel):
-            raise ValueError(f"on_cancel must be 'cancel' or 'finish', not {self.on_cancel!r}")
+            raise ValueError(
+                f"on_cancel must be 'cancel' or 'finish', not {redacted_repr(self.on_cancel)}"
+            )
 
 
 def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
     """Return the checked settings; raise before anything starts if they are invalid."""
     semaphore: object = given.get("semaphore")
     if semaphore is not None and not isinstance(semaphore, Limit):
-        raise TypeError(f"semaphore must be a slotwise Limit, not {semaphore!r}")
+        raise TypeError(f"semaphore must be a slotwise Limit, not {redacted_repr(semaphore)}")
     if limit is None:
         if not isinstance(semaphore, Semaphore):
             raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
@@ -116,7 +121,7 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
     """Whether calling ``fn`` returns a coroutine: also through partial() and ``async __call__``."""
     if not callable(fn):
-        raise TypeError(f"fn must be a function of an item, not {fn!r}")
+        raise TypeError(f"fn must be a function of an item, not {redacted_repr(fn)}")
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether it is there
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slotwise._core.arguments import check_count, check_name
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
@@ -55,7 +56,7 @@ def get_acquired_stats(
 ) -> dict[str, SemaphoreStats]:
     """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
     if isinstance(wanted, str):
-        raise TypeError(f"names must be several names, not the str {wanted!r}")
+        raise TypeError(f"names must be several names, not the str {redacted_repr(wanted)}")
     check_count("limit", limit)
     found = {}
     asked = list(dict.fromkeys(names(directory) if wanted is None else wanted))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from slotwise._core.arguments import check_count, check_flag
+from slotwise._core.redaction import kind_of, redacted_repr
 
 if TYPE_CHECKING:
     from slotwise._core.semaphore import Semaphore
@@ -76,7 +77,9 @@ class PurgeOptions:
         if self.max_age_days > _MOST_DAYS:
             raise ValueError(f"max_age_days must be at most {_MOST_DAYS}, not {self.max_age_days}")
         if self.age_by not in AGES:
-            raise ValueError(f"age_by must be one of {', '.join(AGES)}, not {self.age_by!r}")
+            raise ValueError(
+                f"age_by must be one of {', '.join(AGES)}, not {redacted_repr(self.age_by)}"
+            )
         check_count("max_concurrency_scanning", self.max_concurrency_scanning)
         check_count("max_concurrency_deletion", self.max_concurrency_deletion)
         _check_number("memory_limit_mb", self.memory_limit_mb, zero=True)
@@ -85,15 +88,19 @@ class PurgeOptions:
         for what in ("max_empty_dirs_to_delete", "max_files_to_delete", "min_depth"):
             given = getattr(self, what)
             if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-                raise ValueError(f"{what} must be an int of 0 or more, not {given!r}")
+                raise ValueError(f"{what} must be an int of 0 or more, not {redacted_repr(given)}")
         if self.max_delete_per_second is not None:
             _check_number("max_delete_per_second", self.max_delete_per_second)
         for what in ("include", "exclude"):
             given = getattr(self, what)
             if isinstance(given, str):
-                raise TypeError(f"{what} must be a list of patterns, not the string {given!r}")
+                raise TypeError(
+                    f"{what} must be a list of patterns, not the string {redacted_repr(given)}"
+                )
             if not all(isinstance(pattern, str) and pattern for pattern in given):
-                raise ValueError(f"{what} must be patterns that are not empty, not {given!r}")
+                raise ValueError(
+                    f"{what} must be patterns that are not empty, not {redacted_repr(given)}"
+                )
             object.__setattr__(self, what, tuple(given))
         for what in ("remove_empty_dirs", "one_file_system", "dry_run", "allow_dangerous_root"):
             check_flag(what, getattr(self, what))
@@ -107,7 +114,7 @@ class PurgeOptions:
 
 def _check_number(what: str, given: Any, *, zero: bool = False) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{what} must be a number, not {given!r}")
+        raise TypeError(f"{what} must be a number, not {kind_of(given)}")
     if not math.isfinite(given) or given < 0 or (given == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        raise ValueError(f"{what} must be finite and {least}, not {given!r}")
+        raise ValueError(f"{what} must be finite and {least}, not {redacted_repr(given)}")

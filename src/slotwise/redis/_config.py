@@ -13,7 +13,9 @@ from typing import Any
 from slotwise._core.arguments import check_count, check_seconds, check_text
 from slotwise._core.redaction import kind_of, redact, redacted_repr
 from slotwise.redis._call_limits import CallLimits, call_limits
-from slotwise.redis._endpoint import Endpoint, parse_url
+from slotwise.redis._endpoint import Endpoint, namespace_in, parse_url
+
+_NAMESPACE = "adv-sem"  # unless another one is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class RedisConfig:
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS,
             ``unix://path``, ``redis+cluster://host:port,host:port``, or
             ``redis+sentinel://host:port,host:port/service/database``.
-        namespace: the prefix of all keys.
+        namespace: the prefix of all keys. A url may contain it as ``?namespace=...`` instead.
         connect_timeout: the longest time to open a connection, in seconds.
         reply_timeout: the longest time without any reply, after which the connection is
             reopened; one that others with a longer timeout wait on stays open, and the
@@ -44,7 +46,7 @@ class RedisConfig:
     """
 
     url: str = field(default="redis://localhost:6379", repr=False)
-    namespace: str = "adv-sem"
+    namespace: str = _NAMESPACE
     connect_timeout: float = 5.0
     reply_timeout: float = 10.0
     attempts: int = 5
@@ -71,6 +73,10 @@ class RedisConfig:
         check_count("attempts", self.attempts)
         if self.endpoint is None:
             _set(self, "endpoint", parse_url(self.url))
+            if self.namespace == _NAMESPACE:
+                _set(
+                    self, "namespace", check_text("namespace", namespace_in(self.url) or _NAMESPACE)
+                )
         if self.credential_provider is not None:
             endpoint = self.endpoint.with_credential_provider(self.credential_provider)
             _set(self, "endpoint", endpoint)

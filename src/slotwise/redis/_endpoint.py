@@ -30,6 +30,16 @@ _TLS_OPTIONS = (
     "ssl_min_version",
     "ssl_password",
 )
+# What else a url may have there: ours, and what redis-py takes for its pools, timeouts and
+# decoding, which means nothing here. A url that redis-py reads is read here too.
+_OWN_OPTIONS = ("client_name", "db", "namespace", "password", "username")
+_IGNORED_OPTIONS = (
+    *("charset", "decode_responses", "encoding", "encoding_errors", "errors"),
+    *("health_check_interval", "lib_name", "lib_version", "max_connections"),
+    *("protocol", "retry_on_error", "retry_on_timeout", "single_connection_client"),
+    *("socket_connect_timeout", "socket_keepalive", "socket_read_size", "socket_timeout"),
+    *("socket_type", "timeout"),
+)
 _FALSE = ("0", "f", "false", "n", "no")
 CLIENT_NAME = "slotwise"  # of our connections, unless another one is given
 # Options of redis-py that hold anyway. Configurations that spell them out share their connections
@@ -188,7 +198,7 @@ def parse_url(url: object) -> Endpoint:
         raise ValueError(f"url can't be read: a / ? or # stands before the @; {form}")
     user, _, hosts = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
-    query = dict(parse_qsl(parts.query))
+    query = _parse_query(parts.query, tls=scheme.startswith("rediss"))
     path = [unquote(part) for part in parts.path.split("/") if part]
     cluster, sentinel = scheme.endswith("+cluster"), scheme.endswith("+sentinel")
     service = None
@@ -210,8 +220,8 @@ def parse_url(url: object) -> Endpoint:
     if cluster and database:
         raise ValueError(f"url must not name database {database}: Redis Cluster has only 0")
     given = {
-        "username": unquote(username),
-        "password": unquote(password),
+        "username": unquote(username) or query.get("username"),
+        "password": unquote(password) or query.get("password"),
         "client_name": query.get("client_name"),
     }
     own = {name: value for name, value in given.items() if value}
@@ -225,6 +235,35 @@ def parse_url(url: object) -> Endpoint:
         if sentinel
         else ConnectionOptions(),
     )
+
+
+def namespace_in(url: str) -> str | None:
+    """Return the ``?namespace=`` of a url, if it has one."""
+    return dict(parse_qsl(url.partition("?")[2])).get("namespace")
+
+
+def _parse_query(text: str, *, tls: bool) -> dict[str, str]:
+    """Return the options behind the '?'.
+
+    Raises:
+        ValueError: one is not known, or has no effect. What could be a part of a password is
+            not quoted.
+    """
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    known = {*_OWN_OPTIONS, *_IGNORED_OPTIONS, *_TLS_OPTIONS}
+    for name in query:
+        if name in _TLS_OPTIONS and not tls:
+            raise ValueError(f"url has {name}, which needs a scheme with TLS: rediss://")
+        if name in known:
+            continue
+        if "@" in text or not (name.isidentifier() and name.isascii() and len(name) <= 40):
+            raise ValueError("url has an option behind its '?' that is not known")
+        from difflib import get_close_matches  # seldom needed, and not small
+
+        similar = get_close_matches(name, known, 1)
+        hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(_OWN_OPTIONS)}"
+        raise ValueError(f"url has the option {name}, which is not known; {hint}")
+    return {name: value for name, value in query.items() if value}
 
 
 def _parse_host(text: str, port: int) -> Address:

@@ -18,6 +18,7 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import BackendError
@@ -309,7 +310,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             config: the server and the namespace.
         """
         if isinstance(names, str):
-            raise TypeError(f"names must be several names, not the str {names!r}")
+            raise TypeError(f"names must be several names, not the str {redacted_repr(names)}")
         check_count("limit", limit)
         config = RedisConfig() if config is None else config
         shared = shared_client_for(config)

@@ -14,6 +14,7 @@ from slotwise._core.arguments import check_seconds
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
+from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import SlotManagerClosed
 from slotwise.tiers._cleaner import Cleaner
@@ -352,7 +353,7 @@ def _closed(_what: str, *, reason: str | None = None) -> SlotManagerClosed:
 
 def _check_username(username: object) -> str:
     if not isinstance(username, str):
-        raise TypeError(f"username must be a str, not {username!r}")
+        raise TypeError(f"username must be a str, not {redacted_repr(username)}")
     return username
 
 
