@@ -138,8 +138,8 @@ def test_a_url_that_is_no_text_is_a_type_error():
 @pytest.mark.parametrize(
     ("url", "option", "known"),
     [
-        ("memory://", "ping_interval", "cancel_task_after_ttl, max_acquire_time, ttl"),
-        ("process://", "directory", "cancel_task_after_ttl, max_acquire_time, ttl"),
+        ("memory://", "ping_interval", "cancel_task_after_ttl, max_acquire_time, max_waiting, ttl"),
+        ("process://", "directory", "cancel_task_after_ttl, max_acquire_time, max_waiting, ttl"),
         ("redis://", "config", "heartbeat_max_interval"),
     ],
 )
