@@ -15,13 +15,14 @@ How many slots were in use is not sampled: the sum of all holds, divided by the 
 same number (Little's law). So a sample is one addition, wherever it is counted.
 
 Everything is computed in integers and in doubles by additions, multiplications, divisions and
-comparisons, in an order that a Lua script can repeat bit for bit.
+comparisons, in an order that lua/base/adaptation.lua repeats bit for bit.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from typing import ClassVar
 
 from slotwise._core.adaptive import Adaptive, Change, Latency, Outcome
 
@@ -76,6 +77,9 @@ class Adaptation(ABC):
 
     __slots__ = ("changes", "frozen", "grows_after_us", "limit", "options", "value")
 
+    # What is kept of it between two calls, in this order: on a server, and in a snapshot.
+    FIELDS: ClassVar[tuple[str, ...]] = ("value", "limit", "frozen", "grows_after_us")
+
     def __init__(self, options: Adaptive, now_us: int) -> None:
         self.options = options
         self.limit = self.value = options.start
@@ -103,8 +107,23 @@ class Adaptation(ABC):
 
     def thaw(self, now_us: int) -> None:
         """Move again, from the current value."""
-        self.frozen = False
-        self._restart(now_us, 0)
+        if self.frozen:
+            self.frozen = False
+            self._resume(now_us)
+
+    def dump(self) -> str:
+        """All there is to know about it but for the changes, as text."""
+        return " ".join(f"{getattr(self, name):.17g}" for name in self.FIELDS)
+
+    def restore(self, text: str) -> None:
+        """Go on from what `dump` returned.
+
+        Raises:
+            ValueError: the text is not one of these.
+        """
+        for name, word in zip(self.FIELDS, text.split(" "), strict=True):
+            kind = type(getattr(self, name))
+            setattr(self, name, kind(float(word)) if kind is not int else int(word))
 
     def _move(self, now_us: int, value: float, reason: str) -> None:
         """Take another value, which becomes the limit."""
@@ -118,6 +137,10 @@ class Adaptation(ABC):
     def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None: ...
 
     @abstractmethod
+    def _resume(self, now_us: int) -> None:
+        """Begin anew at the value."""
+
+    @abstractmethod
     def _restart(self, now_us: int, settling_us: int) -> None:
         """Begin to count anew, when what was begun before has ended."""
 
@@ -129,8 +152,15 @@ class LatencyAdaptation(Adaptation):
     """
 
     __slots__ = (
-        *("_begin_us", "_busy_us", "_calls", "_ceiling", "_end_us", "_exact", "_failed_us"),
-        *("_mean_us", "_need", "_phase", "_rest", "_steady", "_streak", "_succeeded", "_window_us"),
+        *("_begin_us", "_busy_us", "_calls", "_ceiling", "_exact", "_failed_us"),
+        *("_mean_us", "_need", "_phase", "_rest", "_steady_busy_us", "_steady_calls", "_steady_us"),
+        *("_streak", "_succeeded", "_window_us"),
+    )
+
+    FIELDS = (
+        *Adaptation.FIELDS,
+        *("_exact", "_phase", "_steady_calls", "_steady_busy_us", "_steady_us", "_rest", "_streak"),
+        *("_ceiling", "_mean_us", "_begin_us", "_calls", "_succeeded", "_busy_us", "_failed_us"),
     )
 
     def __init__(self, options: Adaptive, now_us: int) -> None:
@@ -140,20 +170,26 @@ class LatencyAdaptation(Adaptation):
         self._window_us, self._need = round(algorithm.window * 1_000_000), algorithm.samples
         self._exact = float(options.start)  # the value, unrounded
         self._phase = STEADY
-        self._steady = (0, 0, 0)  # of all windows since the last move: calls, us in use, us
+        # Of all windows since the last move.
+        self._steady_calls = self._steady_busy_us = self._steady_us = 0
         self._rest = 0  # windows until the next look
         self._streak = 0  # moves upward, one after the other
         self._ceiling = 0.0  # where the service refused calls, 0 if nowhere
         self._mean_us = 0  # a call's time in the last window
         self._restart(now_us, 0)
 
+    def _resume(self, now_us: int) -> None:
+        self._exact, self._streak, self._mean_us = float(self.value), 0, 0
+        self._be_steady(now_us, 0)
+
     def _restart(self, now_us: int, settling_us: int) -> None:
         self._begin_us = now_us + settling_us
-        self._end_us = self._begin_us + self._window_us
         self._calls = self._succeeded = self._busy_us = self._failed_us = 0
 
     def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None:
         if now_us < self._begin_us:
+            if now_us < self._begin_us - LONGEST_SETTLING:
+                self._restart(now_us, 0)  # the clock was set back
             return
         self._busy_us += held_us
         if outcome == "ignored":
@@ -163,7 +199,7 @@ class LatencyAdaptation(Adaptation):
             self._succeeded += 1
         else:
             self._failed_us += held_us
-        if now_us >= self._end_us and self._calls >= self._need:
+        if now_us >= self._begin_us + self._window_us and self._calls >= self._need:
             self._end_window(now_us)
 
     def _end_window(self, now_us: int) -> None:
@@ -175,15 +211,17 @@ class LatencyAdaptation(Adaptation):
             self._end_steady_window(now_us, took_us)
         else:
             seen = (self._succeeded, self._busy_us, took_us)
-            low, high = (seen, self._steady) if self._phase == BELOW else (self._steady, seen)
+            steady = (self._steady_calls, self._steady_busy_us, self._steady_us)
+            low, high = (seen, steady) if self._phase == BELOW else (steady, seen)
             self._compare(now_us, low, high)
 
     def _end_steady_window(self, now_us: int, took_us: int) -> None:
         if self._busy_us * 2 < self.value * took_us:
             self._restart(now_us, 0)  # less than half is used: nothing can be learnt
             return
-        calls, busy_us, us = self._steady
-        self._steady = (calls + self._succeeded, busy_us + self._busy_us, us + took_us)
+        self._steady_calls += self._succeeded
+        self._steady_busy_us += self._busy_us
+        self._steady_us += took_us
         if self._rest > 0:
             self._rest -= 1
             self._restart(now_us, 0)
@@ -202,7 +240,12 @@ class LatencyAdaptation(Adaptation):
 
     def _settle(self, now_us: int) -> None:
         """Go on at the value."""
-        self._phase, self.limit, self._steady, self._rest = STEADY, self.value, (0, 0, 0), CALM
+        self.limit = self.value
+        self._be_steady(now_us, CALM)
+
+    def _be_steady(self, now_us: int, rest: int) -> None:
+        self._phase, self._rest = STEADY, rest
+        self._steady_calls = self._steady_busy_us = self._steady_us = 0
         self._restart(now_us, self._mean_us)
 
     def _compare(self, now_us: int, low: tuple[int, int, int], high: tuple[int, int, int]) -> None:
@@ -256,10 +299,9 @@ class LatencyAdaptation(Adaptation):
         self._go_to(now_us, value, f"{failed} of {self._calls} dropped", CALM)
 
     def _go_to(self, now_us: int, value: float, reason: str, rest: int) -> None:
-        self._phase, self._steady, self._rest = STEADY, (0, 0, 0), rest
         self._move(now_us, value, reason)
         self._exact = min(max(value, float(self.options.min)), float(self.options.max))
-        self._restart(now_us, self._mean_us)
+        self._be_steady(now_us, rest)
 
 
 class ErrorsAdaptation(Adaptation):
@@ -270,9 +312,14 @@ class ErrorsAdaptation(Adaptation):
 
     __slots__ = ("_cut_us", "_since_us", "_succeeded", "_used_us")
 
+    FIELDS = (*Adaptation.FIELDS, "_cut_us", "_since_us", "_succeeded", "_used_us")
+
     def __init__(self, options: Adaptive, now_us: int) -> None:
         super().__init__(options, now_us)
         self._cut_us = now_us
+        self._restart(now_us, 0)
+
+    def _resume(self, now_us: int) -> None:
         self._restart(now_us, 0)
 
     def _restart(self, now_us: int, settling_us: int) -> None:
@@ -281,7 +328,7 @@ class ErrorsAdaptation(Adaptation):
     def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None:
         self._used_us += held_us
         if outcome == "dropped":
-            if now_us - held_us >= self._cut_us:
+            if now_us - held_us >= self._cut_us or now_us < self._cut_us:
                 self._cut_us = now_us
                 cut = max(min(int(self.value * ERRORS_CUT), self.value - 1), self.options.min)
                 self._move(now_us, cut, "a call was dropped")
