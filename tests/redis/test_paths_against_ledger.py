@@ -243,13 +243,11 @@ class Pair:
     def withdraw(self, claim_id: str) -> None:
         """Release what nobody knows it was granted."""
         self.end_what_is_over()
-        claim = self.ledger.holders.pop(claim_id, None)
-        if claim is not None:
-            self.ledger._free(claim, self.now)
-            self.ledger.refund(claim, self.now)
-        elif claim_id in self.ledger.waiting:
+        if claim_id in self.ledger.waiting:
             self.ledger._leave(self.ledger.waiting[claim_id], self.now)
-        self.note(self.ledger.settle(self.now))
+            self.note(self.ledger.settle(self.now))
+        else:
+            self.note(self.ledger.undo_grant(claim_id, self.now))
         self.run("tiers/release", "", f"~{claim_id}")
 
     def fill(self, tier: int, key: str | None) -> None:

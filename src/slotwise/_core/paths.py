@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
-from slotwise._core.rates import Rate
+from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.errors import AcquireTimeout, BackendError
 
@@ -68,6 +68,17 @@ class TierSpec:
         """The value of a tier without a rate."""
         assert isinstance(self.value, int)
         return self.value
+
+
+def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str) -> None:
+    """Raise unless these are the names of rates, with what may be taken of them in the end."""
+    rates = {spec.name: spec.value for spec in specs if isinstance(spec.value, Rate)}
+    for name, cost in costs.items():
+        if name not in rates:
+            raise TypeError(f"{name!r} is not a rate of {title}")
+        check_limit(f"the cost of {name!r}", cost)
+        if cost * rates[name].unit >= EXACT:
+            raise ValueError(f"the cost of {name!r} is too large to be counted: {cost}")
 
 
 def most_of(value: int | Rate | None) -> int:

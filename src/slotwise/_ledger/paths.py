@@ -96,10 +96,10 @@ from typing import Any, TypeVar
 from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import Deadlines
-from slotwise._ledger.ended_claims import EndedClaims
+from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.path_nodes import BaseNode, Node, NumberedNode, Path, PathClaim
 from slotwise._ledger.path_queue import PathQueue, take_all
-from slotwise._ledger.rate_nodes import RateNode, RateTier
+from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise.errors import SemaphoreClosed
 
@@ -314,26 +314,39 @@ class PathLedger(BaseLedger[C]):
             raise LookupError(key)
         needs = [*claim.needs]
         for index, actual in costs.items():
-            which = self.tiers[index]
-            key_there = claim.nodes[index].key
-            # It may have been full, and forgotten.
-            node = which.nodes.get(key_there) or which.make(key_there, now)
-            node.charge(actual - needs[index], now)
+            self._charge_node(claim, index, actual - needs[index], now)
             needs[index] = actual
-            self.queue.look_at(node)
         claim.needs = (*needs,)
         return self._serve(now)
 
-    def refund(self, claim: C, now: float = 0.0) -> None:
-        """Give back what was taken of rates for a grant that nobody has seen, or will see."""
-        if self.refills is None:
-            return
-        assert claim.needs is not None
-        for node, need in zip(claim.nodes, claim.needs, strict=True):
-            if isinstance(node, RateNode):
-                node.charge(-need, now)
-                self.queue.look_at(node)
-        self.recent.pop(claim.key, None)
+    def undo_grant(self, key: Hashable, now: float = 0.0) -> list[C]:
+        """Take back a grant that nobody has seen, or will see; who is granted now.
+
+        What it took of rates goes back, as if it had never been granted. One that was ended
+        by somebody else meanwhile keeps that, as every holder does.
+        """
+        claim = self.holders.pop(key, None)
+        if claim is not None:
+            self._free(claim, now)
+        elif self.queue.widest is not None:
+            return self._serve(now)
+        ended = self.recent.pop(key, None)
+        if ended is not None and ended.needs is not None:
+            for index, tier in enumerate(self.tiers):
+                if isinstance(tier, RateTier):
+                    self._charge_node(ended, index, -ended.needs[index], now)
+        return self._serve(now)
+
+    def _charge_node(self, claim: C | EndedClaim, index: int, units: int, now: float) -> None:
+        tier, key = self.tiers[index], claim.nodes[index].key
+        node = tier.nodes.get(key) or tier.make(key, now)  # it may have been full, and forgotten
+        node.charge(units, now)
+        self.queue.look_at(node)
+
+    def is_full(self, now: float) -> bool:
+        """Whether everything that was taken of rates has come back."""
+        rates = [tier for tier in self.tiers if isinstance(tier, RateTier)]
+        return not any(node.used > now for tier in rates for node in tier.nodes.values())
 
     def refill_tier(self, tier: int, key: Hashable = None, now: float = 0.0) -> list[C]:
         """Forgive the debt of a key of a rate, or fill its bucket: who is granted now."""

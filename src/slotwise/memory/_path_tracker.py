@@ -7,41 +7,21 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappush
-from math import floor
-from typing import Any, cast
 
 from slotwise._core import log
 from slotwise._core.closing import Closure
-from slotwise._core.messages import (
-    cost_above_burst,
-    display,
-    limit_full,
-    no_slot,
-    occupancy,
-    too_many_slots,
-    ttl_ended,
-    what_is_left,
-)
+from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
 from slotwise._core.overload import Overload
-from slotwise._core.paths import (
-    KeyStats,
-    NodeStats,
-    Path,
-    PathStats,
-    TierSpec,
-    TierStats,
-    most_of,
-)
+from slotwise._core.paths import Path, PathStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
 from slotwise._ledger.idle_nodes import trim
+from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.rate_nodes import RateNode, RateTier
 from slotwise._ledger.rated_lane import give_at_once, take_at_once
-from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
@@ -172,22 +152,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         now = clock.now()
         return self._after_change(self.refill_tier(index, key, now), now)
 
-    def has_used_rates(self, now: float) -> bool:
-        """Whether a bucket is not full."""
-        rates = [tier for tier in self.tiers if isinstance(tier, RateTier)]
-        return any(node.used > now for tier in rates for node in tier.nodes.values())
-
     def _withdraw(self, claim: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         if self.refills is None or claim.key in self.waiting:
             return super()._withdraw(claim)
         # Nobody has seen the grant: the buckets are as if there had been none.
         now = clock.now()
-        held = self.holders.pop(claim.key, None)
-        if held is not None:
-            self._free(held, now)
-        if claim.key in self.recent:
-            self.refund(claim, now)
-        return self._after_change(self._serve(now), now)
+        return self._after_change(self.undo_grant(claim.key, now), now)
 
     # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
@@ -248,36 +218,15 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def stats(self) -> dict[str, TierStats]:
         with lock:  # only to copy: there may be very many keys
-            waiting = len(self.waiting)  # every path goes through every tier
+            waiting = len(self.waiting)
             nodes = [list(tier.nodes.items()) for tier in self.tiers]
-        return {
-            spec.name: TierStats(
-                sum(node.in_use for _, node in of_tier),
-                waiting,
-                most_of(tier.value),
-                _keys(tier, of_tier) if spec.keyed else {},
-                *(() if spec.keyed else _level(tier, tier.nodes.get(None))),
-            )
-            for spec, tier, of_tier in zip(self.specs, self.tiers, nodes, strict=True)
-        }
+        return tier_stats(self, self.specs, nodes, waiting, clock.now())
 
     def stats_of(self, path: Path) -> PathStats:
         """How full the tiers of one path are, *in the section*."""
         if self.closed:
             self._reopen_perhaps()
-        found = []
-        for tier, key in zip(self.tiers, path, strict=True):
-            node, value = tier.nodes.get(key), most_of(tier.value_of(key))
-            if node is None:
-                found.append(NodeStats(0, 0, value))
-            elif isinstance(node, RateNode):
-                left = floor(_level(tier, node)[0])
-                found.append(NodeStats(value - min(left, value), node.waiting, value, node.kept))
-            else:
-                is_waited_for = node.first_parked() is not None
-                kept = max(value - node.in_use, 0) if is_waited_for else node.kept
-                found.append(NodeStats(node.in_use, node.waiting, value, kept))
-        return PathStats(tuple(found), self.closed, self.closure)
+        return PathStats(path_stats(self, path, clock.now()), self.closed, self.closure)
 
     def change_value(
         self, index: int, value: int | Rate, key: str | None
@@ -338,60 +287,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _fullness(self, claim: MemoryPathAcquisition) -> str:
         """Says which tier is in the way."""
-        for spec, tier, key in zip(self.specs, self.tiers, claim.path, strict=True):
-            node = tier.nodes.get(key)
-            need = 1 if claim.needs is None else claim.needs[tier.index]
-            if node is not None and (
-                not node.has_room(need, clock.now()) or node.first_parked() is not None
-            ):
-                if isinstance(node, RateNode):
-                    left = node.level / node.rate.unit
-                    told = what_is_left(left, node.rate, need, node.waiting)
-                    return f"{_which(spec, key)}: {told}"
-                full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
-                where = f"{_which(spec, key)}: {full}"
-                if node.in_use + need <= node.value:
-                    where += ", the rest kept for an older request"
-                elif need > 1:
-                    where += f", and {need} are needed"
-                return where
-        return "nothing of it"
+        return fullness(self, self.specs, claim.path, claim.needs, clock.now())
 
     def _never_fits(self, claim: MemoryPathAcquisition, needs: Sequence[int]) -> ValueError | None:
         """Why a claim will never be granted, if that is so."""
         tier = self.unfit(needs, claim.path)
         if tier is None:
             return None
-        key = claim.path[tier.index]
-        which = f"{_which(self.specs[tier.index], key)} of {self.title}"
-        if isinstance(tier, RateTier):
-            return cost_above_burst(which, needs[tier.index], tier.most(key))
-        return too_many_slots(which, needs[tier.index], most_of(tier.value_of(key)))
-
-
-def _level(tier: TierNodes, node: RateNode | None) -> tuple[float, ...]:
-    """The level of a bucket, and in how many seconds it is full; nothing if it is none."""
-    if not isinstance(tier, RateTier):
-        return ()
-    if node is None:
-        return float(most_of(tier.value)), 0.0
-    now = clock.now()
-    level = node.level_at(now)
-    return level / node.rate.unit, (node.rate.full - level) / node.rate.gain / 1_000_000
-
-
-def _which(spec: TierSpec, key: object) -> str:
-    return f"{spec.name} {key!r}" if spec.keyed else spec.name
-
-
-def _keys(tier: TierNodes, nodes: Sequence[tuple[Hashable, Any]]) -> dict[str, KeyStats]:
-    idle = KeyStats(0, 0, most_of(tier.value))  # one for all of them: they are the most
-    each = not isinstance(tier.value, int)
-    return {
-        cast("str", key): KeyStats(
-            node.in_use, node.waiting, most_of(tier.value_of(key)), *_level(tier, node)
-        )
-        if node.in_use or node.waiting or key in tier.own_values or each
-        else idle
-        for key, node in nodes
-    }
+        index, key = tier.index, claim.path[tier.index]
+        return never_fits(self.title, self.specs[index], key, needs[index], tier.value_of(key))

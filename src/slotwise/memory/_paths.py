@@ -10,11 +10,18 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import events, messages
-from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
-from slotwise._core.paths import Needs, Path, PathBackend, PathStats, TierSpec, TierStats
+from slotwise._core.paths import (
+    Needs,
+    Path,
+    PathBackend,
+    PathStats,
+    TierSpec,
+    TierStats,
+    check_costs,
+)
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._ledger.idle_nodes import forget_idle
@@ -272,12 +279,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self.charge(key, costs)
 
     def check_costs(self, costs: Mapping[str, int]) -> None:
-        """Raise unless these are the names of rates, with what may be taken of them."""
-        rates = [spec.name for spec in self._specs if isinstance(spec.value, Rate)]
-        for name, cost in costs.items():
-            if name not in rates:
-                raise TypeError(f"{name!r} is not a rate of {self._tracker.title}")
-            check_limit(f"the cost of {name!r}", cost)
+        check_costs(self._specs, costs, self._tracker.title)
 
     def charge(self, key: int, costs: Mapping[str, int]) -> None:
         """Correct what an acquisition has taken of rates."""
@@ -363,7 +365,7 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
     """The tracker behind a name, *in the section*, or a new one."""
     if name is None:
         return PathTracker(tiers, None)
-    for other in [key for key, each in unfilled.items() if not each.has_used_rates(clock.now())]:
+    for other in [key for key, each in unfilled.items() if each.is_full(clock.now())]:
         del unfilled[other]
     tracker = _named.get(name)
     if tracker is None or tracker.ended:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import cast
 
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import (
     KeyStats,
-    NodeStats,
     Path,
     PathStats,
     TierSpec,
     TierStats,
     keys_by_name,
+    most_of,
     needs_by_name,
     slots_needed,
 )
 from slotwise._core.results import Claimant
+from slotwise._ledger.path_fullness import level_of, path_stats, tier_stats
 from slotwise._ledger.path_nodes import BaseNode
+from slotwise._wait import clock
 from slotwise.processes._path_state import PathState, ProcessPathClaim
 
 
@@ -31,24 +33,18 @@ def stats_of(
     """Statistics by tier; ``idle`` are keys that are remembered beside those in use."""
     if not state.is_same_shape(declared):  # somebody else's tiers
         state = PathState(state.name, declared, state.boot)
-    found = {}
+    now = clock.now()
+    nodes = [list(tier.nodes.items()) for tier in state.tiers]
+    found = tier_stats(state, declared, nodes, len(state.waiting), now)
     for spec, tier in zip(declared, state.tiers, strict=True):
-        keys: dict[str, KeyStats] = {}
         if spec.keyed:
+            idle_keys: dict[str, KeyStats] = {}
             for key in idle.keys(tier.index):
                 value = tier.value_of(key)
                 value = idle.value_of(tier.index, key) if value is None else value
-                keys[key] = KeyStats(0, 0, value or 0)
-            for each, node in tier.nodes.items():
-                keys[cast("str", each)] = KeyStats(
-                    node.in_use, node.waiting, tier.value_of(each) or 0
-                )
-        found[spec.name] = TierStats(
-            sum(node.in_use for node in tier.nodes.values()),
-            len(state.waiting),  # every path goes through every tier
-            tier.value or 0,
-            MappingProxyType(keys),
-        )
+                idle_keys[key] = KeyStats(0, 0, most_of(value), *level_of(tier, key, now))
+            keys = MappingProxyType({**idle_keys, **found[spec.name].keys})
+            found[spec.name] = replace(found[spec.name], keys=keys)
     return found
 
 
@@ -59,16 +55,7 @@ def path_stats_of(
     closure = state.closure
     if not state.is_same_shape(declared):
         state = PathState(state.name, declared, state.boot)
-    found = []
-    for tier, key in zip(state.tiers, path, strict=True):
-        node, value = tier.nodes.get(key), tier.value_of(key) or 0
-        if node is None:
-            found.append(NodeStats(0, 0, value))
-        else:
-            is_waited_for = node.first_parked() is not None
-            kept = max(value - node.in_use, 0) if is_waited_for else node.kept
-            found.append(NodeStats(node.in_use, node.waiting, value, kept))
-    return PathStats(tuple(found), closed_here, closure)
+    return PathStats(path_stats(state, path, clock.now()), closed_here, closure)
 
 
 def holders_of(state: PathState) -> list[Claimant]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise._core import events
-from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
+from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
@@ -23,9 +23,10 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    check_costs,
     keys_by_name,
 )
-from slotwise._core.rates import EXACT, Rate
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
@@ -329,13 +330,9 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def _write_costs(self, costs: Mapping[str, int]) -> str:
         """As the scripts have them; raises unless these are the names of rates, with costs."""
-        for name, cost in costs.items():
-            if name not in self._rates:
-                raise TypeError(f"{name!r} is not a rate of {self._title}")
-            check_max_value(check_limit(f"the cost of {name!r}", cost))
-            rate = self._tiers[self._rates[name]].value
-            if isinstance(rate, Rate) and cost * rate.unit >= EXACT:
-                raise ValueError(f"the cost of {name!r} is too large to be counted: {cost}")
+        check_costs(self._tiers, costs, self._title)
+        for cost in costs.values():
+            check_max_value(cost)
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
 
     async def forget_idle(

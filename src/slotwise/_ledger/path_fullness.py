@@ -1,0 +1,122 @@
+"""Say how full the tiers of a path are: statistics, and why a request is not granted.
+
+Every driver that keeps a `PathLedger` tells its callers the same. Nothing here changes anything,
+a bucket that is behind the time neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from math import floor
+from typing import Any
+
+from slotwise._core.messages import cost_above_burst, occupancy, too_many_slots, what_is_left
+from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, most_of
+from slotwise._core.rates import Rate
+from slotwise._ledger.path_nodes import Path
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateNode, RateTier
+from slotwise._ledger.tier_nodes import TierNodes
+
+Needs = Sequence[int]
+
+
+def has_room_at_once(node: Any, need: int, now: float) -> bool:
+    """Whether a newcomer gets this much of a node, by rule 2 of `paths`."""
+    if node.first_parked() is not None:
+        return False
+    if isinstance(node, RateNode):
+        return (need + node.kept) * node.rate.unit <= node.level_at(now)
+    return bool(node.in_use + node.kept + need <= node.value)
+
+
+def level_of(tier: TierNodes, key: Hashable, now: float) -> tuple[float, ...]:
+    """What is left of a rate, and in how many seconds it is full; nothing of slots."""
+    if not isinstance(tier, RateTier):
+        return ()
+    node = tier.nodes.get(key)
+    if node is None:
+        return float(tier.most(key)), 0.0
+    level, rate = node.level_at(now), node.rate
+    return level / rate.unit, (rate.full - level) / rate.gain / 1_000_000
+
+
+def tier_stats(
+    ledger: PathLedger[Any],
+    specs: Sequence[TierSpec],
+    nodes: Sequence[Sequence[tuple[Any, Any]]],
+    waiting: int,
+    now: float,
+) -> dict[str, TierStats]:
+    """Statistics by the names of tiers; ``nodes`` are the keys and nodes to show of each."""
+    return {
+        spec.name: TierStats(
+            sum(node.in_use for _, node in of_tier),
+            waiting,  # every path goes through every tier
+            most_of(tier.value),
+            _key_stats(tier, of_tier, now) if spec.keyed else {},
+            *(() if spec.keyed else level_of(tier, None, now)),
+        )
+        for spec, tier, of_tier in zip(specs, ledger.tiers, nodes, strict=True)
+    }
+
+
+def _key_stats(
+    tier: TierNodes, nodes: Sequence[tuple[str, Any]], now: float
+) -> Mapping[str, KeyStats]:
+    idle = KeyStats(0, 0, most_of(tier.value))  # one for all of them: they are the most
+    each = not isinstance(tier.value, int)
+    return {
+        key: KeyStats(
+            node.in_use, node.waiting, most_of(tier.value_of(key)), *level_of(tier, key, now)
+        )
+        if node.in_use or node.waiting or key in tier.own_values or each
+        else idle
+        for key, node in nodes
+    }
+
+
+def path_stats(ledger: PathLedger[Any], path: Path, now: float) -> tuple[NodeStats, ...]:
+    """How full the tiers of one path are."""
+    return tuple(_node_stats(tier, key, now) for tier, key in zip(ledger.tiers, path, strict=True))
+
+
+def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
+    node, value = tier.nodes.get(key), most_of(tier.value_of(key))
+    if node is None:
+        return NodeStats(0, 0, value)
+    if isinstance(node, RateNode):
+        left = floor(level_of(tier, key, now)[0])
+        return NodeStats(value - min(left, value), node.waiting, value, node.kept)
+    is_waited_for = node.first_parked() is not None
+    kept = max(value - node.in_use, 0) if is_waited_for else node.kept
+    return NodeStats(node.in_use, node.waiting, value, kept)
+
+
+def fullness(
+    ledger: PathLedger[Any], specs: Sequence[TierSpec], path: Path, needs: Needs | None, now: float
+) -> str:
+    """Say which tier is in the way of somebody who got nothing."""
+    for spec, tier, key in zip(specs, ledger.tiers, path, strict=True):
+        node = tier.nodes.get(key)
+        need = 1 if needs is None else needs[tier.index]
+        if node is None or has_room_at_once(node, need, now):
+            continue
+        if isinstance(node, RateNode):
+            left = node.level_at(now) / node.rate.unit
+            return f"{spec.node(key)}: {what_is_left(left, node.rate, need, node.waiting)}"
+        full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
+        if node.in_use + need <= node.value:
+            full += ", the rest kept for an older request"
+        elif need > 1:
+            full += f", and {need} are needed"
+        return f"{spec.node(key)}: {full}"
+    return "nothing of it"
+
+
+def never_fits(title: str, spec: TierSpec, key: Hashable, need: int, value: Any) -> ValueError:
+    """The error of a request that needs more of a key than its ``value``."""
+    which = f"{spec.node(key)} of {title}"
+    if isinstance(value, Rate):
+        return cost_above_burst(which, need, value.burst)
+    return too_many_slots(which, need, value)
