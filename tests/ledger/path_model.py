@@ -178,6 +178,25 @@ class PathModel:
         request.needs = tuple(needs)
         return self._grant(now)
 
+    def undo_grant(self, key: Hashable, now: float) -> list[Hashable]:
+        """As if it had not been granted; one that somebody has ended keeps what it took."""
+        self.now = in_microseconds(now)
+        request = next((request for request in self.holding if request.key == key), None)
+        if request is None and all(isinstance(rule, Rate) for rule in self.values):
+            until, request = self.ended.get(key, (now, None))
+            request = request if until > now else None
+        if request is not None:
+            self.holding = [each for each in self.holding if each is not request]
+            self.ended.pop(key, None)
+            for node in request.nodes:
+                if isinstance(self.rule(node), Rate):
+                    self.charge(node, -request.need(node))
+        return self._grant(now)
+
+    def fill(self, node: Node, now: float) -> list[Hashable]:
+        self.buckets.pop(node, None)
+        return self._grant(now)
+
     def _end(self, requests: list[Request], now: float) -> None:
         self.holding = [request for request in self.holding if request not in requests]
         rates = [rule for rule in self.values if isinstance(rule, Rate)]

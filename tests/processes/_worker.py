@@ -21,7 +21,7 @@ import time
 import warnings
 from typing import Any
 
-from slotwise import AcquisitionResult, Limit, Tier, Tiers
+from slotwise import AcquisitionResult, Limit, Rate, Tier, Tiers
 from slotwise.processes import ProcessSemaphore
 
 # Python 3.12 warns about forks in processes with threads, which are tested here.
@@ -39,13 +39,21 @@ def live_on() -> None:
     os._exit(0)
 
 
+def make_tier(name: str, value: Any, keyed: bool = False) -> Tier:
+    """A list instead of a value is a rate."""
+    if not isinstance(value, list):
+        return Tier(name, value, keyed)
+    count, per, burst = value
+    return Tier(name, rate=Rate(count, per=per, burst=burst), keyed=keyed)
+
+
 async def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     semaphore: Limit
     if "tiers" in options:
-        tiers = [Tier(*tier) for tier in options.pop("tiers")]
-        keys = options.pop("keys", {})
-        semaphore = Tiers(*tiers, **options).at(**keys)
+        tiers = [make_tier(*tier) for tier in options.pop("tiers")]
+        keys, costs = options.pop("keys", {}), options.pop("costs", None)
+        semaphore = Tiers(*tiers, **options).at(costs=costs, **keys)
     else:
         semaphore = ProcessSemaphore(**options)
     held: list[AcquisitionResult] = []

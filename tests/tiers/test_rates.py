@@ -1,4 +1,7 @@
-"""Rates: tiers whose slots come back by time."""
+"""Rates: tiers whose slots come back by time, in memory and for the processes of one machine.
+
+Those of a server, which has its own clock, are in `tests/redis/test_rates.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pickle
 import random
 
 import pytest
+from tests.tiers.conftest import options_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
 from slotwise._ledger.rate_nodes import RateNode
@@ -55,14 +59,27 @@ async def advance(clock: FakeClock, seconds: float) -> None:
     await settle()
 
 
-def api(**options) -> Tiers:
+@pytest.fixture(params=["memory", "process"])
+def place(request):
+    """The arguments of a backend whose clock is ours."""
+    options = options_of(request, request.param)
+    return {name: options[name] for name in ("url", "name") if name in options}
+
+
+@pytest.fixture
+def limits(place):
     return Tiers(
         Tier("tenant", 5, keyed=True),
         Tier("requests", rate=Rate(10, per=1, burst=4)),
         Tier("tokens", rate=Rate(1000, per=1, burst=1000), keyed="tenant"),
         Tier("all", 20),
-        **options,
+        **place,
     )
+
+
+@pytest.fixture
+def rate_limit(place):
+    return lambda rate, name=None: RateLimit(name or place.get("name"), rate, url=place.get("url"))
 
 
 async def level(limits: Tiers, tier: str, key: str | None = None) -> object:
@@ -70,8 +87,7 @@ async def level(limits: Tiers, tier: str, key: str | None = None) -> object:
     return pytest.approx((stats if key is None else stats.keys[key]).level, abs=0.01)
 
 
-async def test_all_tiers_are_taken_together_and_rates_come_back_by_time(clock):
-    limits = api()
+async def test_all_tiers_are_taken_together_and_rates_come_back_by_time(clock, limits):
     async with limits.cm(tenant="a", tokens=300) as acquired:
         assert acquired.waited == 0
         assert await level(limits, "requests") == 3
@@ -86,8 +102,7 @@ async def test_all_tiers_are_taken_together_and_rates_come_back_by_time(clock):
     assert (await limits.stats())["requests"].full_in == 0
 
 
-async def test_who_lacks_only_time_is_woken_exactly_then(clock):
-    limits = api()
+async def test_who_lacks_only_time_is_woken_exactly_then(clock, limits):
     for _ in range(4):
         await limits.release(await limits.acquire(tenant="a"))
     with pytest.raises(AcquireTimeout, match=r"requests: 0\.0 left of 10 per 1 s"):
@@ -101,8 +116,8 @@ async def test_who_lacks_only_time_is_woken_exactly_then(clock):
     assert acquired.waited == pytest.approx(0.1, abs=0.001)
 
 
-async def test_a_costly_request_is_not_passed_by_cheap_ones(clock):
-    limit = RateLimit(None, Rate(10, per=1, burst=10))
+async def test_a_costly_request_is_not_passed_by_cheap_ones(clock, rate_limit):
+    limit = rate_limit(Rate(10, per=1, burst=10))
     await limit.acquire(cost=5)
     costly = asyncio.create_task(limit.acquire(cost=10))
     await settle()
@@ -116,8 +131,7 @@ async def test_a_costly_request_is_not_passed_by_cheap_ones(clock):
     assert cheap.done()
 
 
-async def test_what_was_not_used_is_given_back_and_more_becomes_debt(clock):
-    limits = api()
+async def test_what_was_not_used_is_given_back_and_more_becomes_debt(clock, limits):
     async with limits.cm(tenant="a", tokens=1000) as acquired:
         acquired.settle(tokens=400)
         assert await level(limits, "tokens", "a") == 600
@@ -139,8 +153,7 @@ async def test_what_was_not_used_is_given_back_and_more_becomes_debt(clock):
     assert await level(limits, "tokens", "a") == 1000
 
 
-async def test_an_acquisition_can_be_settled_for_a_minute_after_its_end(clock):
-    limits = api()
+async def test_an_acquisition_can_be_settled_for_a_minute_after_its_end(clock, limits):
     async with limits.cm(tenant="a", tokens=10) as acquired:
         pass
     await advance(clock, 59)
@@ -153,8 +166,7 @@ async def test_an_acquisition_can_be_settled_for_a_minute_after_its_end(clock):
         limits.settle_sync("nobody", tokens=0)
 
 
-async def test_a_wait_that_ends_without_a_grant_leaves_the_buckets_as_before(clock):
-    limits = api()
+async def test_a_wait_that_ends_without_a_grant_leaves_the_buckets_as_before(clock, limits):
     held = [await limits.acquire(tenant="a") for _ in range(3)]
     await limits.acquire({"all": 17}, tenant="b")
     waiting = asyncio.create_task(limits.acquire(tenant="c"))
@@ -170,8 +182,7 @@ async def test_a_wait_that_ends_without_a_grant_leaves_the_buckets_as_before(clo
     assert (await limits.stats())["all"].active == 19
 
 
-async def test_another_rate_keeps_the_level_and_refuses_who_can_never_fit(clock):
-    limits = api()
+async def test_another_rate_keeps_the_level_and_refuses_who_can_never_fit(clock, limits):
     await limits.acquire(tenant="a", tokens=900)
     waiting = asyncio.create_task(limits.acquire(tenant="a", tokens=800))
     await settle()
@@ -199,16 +210,16 @@ async def test_another_rate_keeps_the_level_and_refuses_who_can_never_fit(clock)
         ({"slots": {"tokens": 2}}, ValueError, "is a rate"),
     ],
 )
-async def test_costs_that_make_no_sense_are_refused_and_nothing_is_taken(costs, error, words):
-    limits = api()
+async def test_costs_that_make_no_sense_are_refused_and_nothing_is_taken(
+    limits, costs, error, words
+):
     with pytest.raises(error, match=words):
         await limits.acquire(tenant="a", **costs)
     assert await level(limits, "requests") == 4
     assert (await limits.stats())["all"].active == 0
 
 
-async def test_settling_what_makes_no_sense_is_refused():
-    limits = api()
+async def test_settling_what_makes_no_sense_is_refused(limits):
     acquired = await limits.acquire(tenant="a", tokens=10)
     for costs, error in (
         ({"tokens": -1}, ValueError),
@@ -249,21 +260,22 @@ def test_tiers_with_rates_that_make_no_sense_are_refused():
             Tier(name, 1)
 
 
-async def test_a_bucket_that_is_not_full_is_not_forgotten_with_its_object(clock):
+async def test_a_bucket_that_is_not_full_is_not_forgotten_with_its_object(clock, rate_limit):
     rate = Rate(10, per=1, burst=2)
-    first = RateLimit("kept", rate)
+    first = rate_limit(rate, "kept")
     await first.acquire(cost=2)
     del first
-    assert await RateLimit("kept", rate).try_acquire() is None
+    assert await rate_limit(rate, "kept").try_acquire() is None
     with pytest.raises(ValueConflict, match="kept"):
-        RateLimit("kept", Rate(20, per=1))
+        await rate_limit(Rate(20, per=1), "kept").acquire()
     await advance(clock, 1)
     gc.collect()
-    assert await RateLimit("kept", Rate(20, per=1)).try_acquire() is not None
+    assert await rate_limit(Rate(20, per=1), "kept").try_acquire() is not None
 
 
-async def test_keys_of_a_rate_are_forgotten_when_they_are_full(clock):
-    limits = Tiers(Tier("user", rate=Rate(1, per=1), keyed=True), Tier("all", 0), max_idle_keys=5)
+async def test_keys_of_a_rate_are_forgotten_when_they_are_full(clock, place):
+    user = Tier("user", rate=Rate(1, per=1), keyed=True)
+    limits = Tiers(user, Tier("all", 0), max_idle_keys=5, **place)
     for n in range(200):
         async with limits.cm(user=f"u{n}", costs={"user": 1}):
             pass
@@ -274,8 +286,8 @@ async def test_keys_of_a_rate_are_forgotten_when_they_are_full(clock):
     assert len((await limits.stats())["user"].keys) <= 6
 
 
-async def test_a_rate_limit_is_a_limit(clock):
-    limit = RateLimit(None, Rate(2, per=1, burst=2))
+async def test_a_rate_limit_is_a_limit(clock, rate_limit):
+    limit = rate_limit(Rate(2, per=1, burst=2))
     assert not await limit.locked()
     async with limit.cm(cost=2) as acquired:
         assert await limit.locked()
@@ -305,8 +317,8 @@ async def test_a_rate_limit_is_a_limit(clock):
         RateLimit("crm", 5)
 
 
-def test_threads_wait_for_time_too():
-    limit = RateLimit(None, Rate(1000, per=1, burst=1))
+def test_threads_wait_for_time_too(rate_limit):
+    limit = rate_limit(Rate(1000, per=1, burst=1))
     assert limit.acquire_sync().waited == 0
     limit.acquire_sync(timeout=30)
     with limit.cm():
@@ -314,11 +326,11 @@ def test_threads_wait_for_time_too():
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_no_window_has_more_than_the_rate_and_the_burst(clock, seed, monkeypatch):
+async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed, monkeypatch):
     """Minutes of virtual time: random costs, settles and holds, and nearly all of it is used."""
     dice = random.Random(seed)
     rate = Rate(100, per=1, burst=50)
-    limits = Tiers(Tier("tokens", rate=rate), Tier("all", 8))
+    limits = Tiers(Tier("tokens", rate=rate), Tier("all", 8), **place)
     # When, how much more, and whether by a grant, as the ledger did it.
     taken: list[tuple[float, int, bool]] = []
     usual, grants = RateNode.charge, RateNode.take

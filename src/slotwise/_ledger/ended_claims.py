@@ -27,22 +27,22 @@ class EndedClaim:
         self.needs = needs
 
 
-class EndedClaims(OrderedDict[Hashable, EndedClaim]):
-    """By their keys, the one that is forgotten next first."""
+class EndedClaims(OrderedDict[Hashable, Any]):
+    """Each an `EndedClaim`, or what has the same; by their keys, the next to be forgotten first."""
 
     def __init__(self, rates: Iterable[Rate]) -> None:
         super().__init__()
-        self._remembered_for = _AT_LEAST
+        self.remembered_for = _AT_LEAST  # in seconds
         for rate in rates:
             self.remember_longer(rate)
 
     def remember_longer(self, rate: Rate) -> None:
         """Remember those that come from now on long enough for another rate too."""
-        self._remembered_for = max(self._remembered_for, rate.per)
+        self.remembered_for = max(self.remembered_for, rate.per)
 
     def remember(self, claim: PathClaim, now: float) -> None:
         self.forget_old(now)
-        self[claim.key] = EndedClaim(now + self._remembered_for, claim.nodes, claim.needs)
+        self[claim.key] = EndedClaim(now + self.remembered_for, claim.nodes, claim.needs)
 
     def forget_old(self, now: float) -> None:
         while self and next(iter(self.values())).until <= now:

@@ -357,7 +357,8 @@ class PathLedger(BaseLedger[C]):
         return self._serve(now)
 
     def next_deadline(self) -> float:
-        return min(super().next_deadline(), self.queue.next_refill())
+        earliest = super().next_deadline()
+        return min(earliest, self.queue.next_refill()) if self.refills else earliest
 
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""

@@ -1,7 +1,8 @@
 """Save where the waiters of a PathLedger are parked, and fill a new ledger as another one was.
 
 A restored ledger decides everything as the saved one does. What is left out makes no
-difference to that: which slot numbers circulate, and nodes that nobody uses.
+difference to that: which slot numbers circulate, and nodes that nobody uses. What is in buckets
+has to be put back between holders and waiters.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from slotwise._ledger.path_nodes import Group, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_nodes import Group, Node, NumberedNode, Path, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.ranges import Ranges
 
@@ -48,13 +49,13 @@ def restore_holders(
                 taken = numbers.setdefault(node, Ranges())
                 for each in ranges:
                     taken.add(each)
-            else:
+            elif isinstance(node, Node):
                 node.circulating += 1 if claim.needs is None else claim.needs[node.tier]
     for node, taken in numbers.items():
         node.restore_numbers(taken)
     for tier in ledger.tiers:
         for node in tier.nodes.values():
-            if not node.is_balanced:
+            if isinstance(node, Node) and not node.is_balanced:
                 ledger.unbalanced.add(node)
                 ledger.attention = True
 
@@ -75,10 +76,14 @@ def restore_waiters(
         if deadline is not None:
             ledger.timed().set(claim.key, deadline)
         ledger.attention = True
+    at = []
     for head, tier, keeps in parked:
         group = ledger.waiting[head].group
-        ledger.queue.park(group, group.nodes[tier])
+        at.append((group, group.nodes[tier]))
         for index in keeps:
             node = group.nodes[index]
             node.kept_for, node.kept = group, group.need(node)
             group.keeps.append(node)
+    # Only now: when a bucket has enough for a head depends on what it keeps for others.
+    for group, node in at:
+        ledger.queue.park(group, node)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import floor
+from typing import Any
 
 from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER
@@ -123,3 +124,6 @@ class RateTier(TierNodes):
 
     def _change_node(self, node: RateNode, value: Rate, now: float) -> None:
         node.change_rate(value, now)
+
+    def drop_if_idle(self, node: Any) -> None:
+        """A bucket is forgotten by `forget`, once it is full."""

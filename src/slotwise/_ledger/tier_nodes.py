@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
-from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Node
+from slotwise._ledger.path_nodes import UNLIMITED, BaseNode
 
 
 class ValueUnknown(LookupError):
@@ -84,7 +84,7 @@ class TierNodes:
     def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
         node.value = value or UNLIMITED
 
-    def drop_if_idle(self, node: Node) -> None:
+    def drop_if_idle(self, node: Any) -> None:
         """Forget a node at once if nobody holds or waits for anything of it."""
         if node.key is not None and not node.waiting and not node.in_use:
             self.nodes.pop(node.key, None)

@@ -85,6 +85,10 @@ class ProcessAcquisition(AcquisitionResult):
         self._fencing_token = claim.token
         self.granted_at = now
         self.holds = True
+        if self.waker is None:
+            self._waited = 0.0
+        else:  # a claim from a snapshot doesn't know it; then it was just now
+            self._waited = max(getattr(claim, "granted_at", now) - self.requested_at, 0.0)
 
     def wake(self) -> None:
         """Tell the waiter, in whatever thread, that the wait is over; twice does no harm."""

@@ -76,9 +76,13 @@ class Attachment:
     async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; in a thread if the file's lock is taken for long."""
         try:
-            return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
+            return self.call_inline(operation, *args)
         except Busy:
             return await in_thread(partial(self.call, operation, *args))
+
+    def call_inline(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation; raise Busy if an event loop would have to wait for the file's lock."""
+        return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
 
     def _try_call(self, lock_timeout: float, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; raise Busy if the file's lock is taken for that long."""

@@ -39,7 +39,8 @@ class ProcessClaim(BaseClaim):
     requested_us: int
     grace: float  # for how long it keeps its slots after a kick, in seconds
     is_kicked: bool
-    granted_us: int  # set when it is granted, like the next two
+    granted_at: float  # set when it is granted, like the next three; not in snapshots
+    granted_us: int
     token: int
     expires_at: float | None
 
@@ -82,8 +83,8 @@ class ProcessClaim(BaseClaim):
 
 
 CLAIM_SLOTS = (
-    *("expires_at", "grace", "granted_us", "is_kicked", "label", "owner", "pid"),
-    *("requested_us", "token"),
+    *("expires_at", "grace", "granted_at", "granted_us", "is_kicked", "label", "owner"),
+    *("pid", "requested_us", "token"),
 )
 
 C = TypeVar("C", bound=ProcessClaim)
@@ -128,8 +129,12 @@ class BaseState(BaseLedger[C]):
         self.fence = 0
         self.owners = {}
 
-    @property
-    def idle(self) -> bool:
+    # Of tiers alone: whether some have rates, and whether all have, so that nothing is held.
+    has_rates: ClassVar[Any] = False
+    holds_nothing: ClassVar[Any] = False
+
+    def is_idle(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
+        """Return whether nobody uses it."""
         return not self.holders and not self.waiting
 
     def is_due(self, now: float) -> bool:
@@ -153,10 +158,9 @@ class BaseState(BaseLedger[C]):
     def max_slots(self) -> int:
         """How many slots there are, for logs; 0 if there is no limit."""
 
-    @property
     @abstractmethod
-    def remembers(self) -> bool:
-        """Whether its file has to be kept while nobody uses it."""
+    def remembers(self, now: float) -> bool:
+        """Return whether its file has to be kept while nobody uses it."""
 
     @property
     @abstractmethod
@@ -168,7 +172,7 @@ class BaseState(BaseLedger[C]):
         """Return whether somebody who was told ``declared`` may use it; None is anything."""
 
     @abstractmethod
-    def declaration(self, declared: Any) -> Any:
+    def declaration(self, declared: Any, now: float) -> Any:
         """Return what "declare" has to tell an idle limit before a request; None for nothing."""
 
     @abstractmethod
@@ -176,7 +180,7 @@ class BaseState(BaseLedger[C]):
         """Return what the record of a request says of the values."""
 
     @abstractmethod
-    def is_free(self, wanted: Any, declared: Any) -> bool:
+    def is_free(self, wanted: Any, declared: Any, now: float) -> bool:
         """Return whether a newcomer would be granted what it wants at once."""
 
     @abstractmethod
@@ -192,7 +196,7 @@ class BaseState(BaseLedger[C]):
         return ()
 
     @abstractmethod
-    def fullness(self, wanted: Any) -> str:
+    def fullness(self, wanted: Any, now: float) -> str:
         """Say to a caller that got no slot how full it is."""
 
     @abstractmethod
@@ -305,21 +309,30 @@ class BaseState(BaseLedger[C]):
             *self._granted(granted, now, wall_us),
         ]
 
-    def _drop_dead(self, now: float, wall_us: int, owners: list[str]) -> list[Event]:
-        """End the holds and waits of dead processes."""
+    def _drop_dead(
+        self, now: float, wall_us: int, owners: list[str], undelivered: Sequence[str] = ()
+    ) -> list[Event]:
+        """End the holds and waits of dead processes; some were granted after that died."""
         dead = frozenset(owners)
         waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
         holders = [claim for claim in self.holders.values() if claim.owner in dead]
         # Waiters first, so that none of them is granted anything.
         granted = self._cancel_all(waiters, now)
+        for acquisition_id in undelivered:
+            granted += self._undo_grant(acquisition_id, now)
         for claim in holders:
-            granted += self.release(claim.key, now)
+            if claim.key in self.holders:
+                granted += self.release(claim.key, now)
         for claim in (*waiters, *holders):
             self._uncount(claim)
         return [
             *(("owner died", claim) for claim in (*waiters, *holders)),
             *self._granted(granted, now, wall_us),
         ]
+
+    def _undo_grant(self, acquisition_id: str, now: float) -> list[C]:
+        """Take back a grant that nobody has seen."""
+        return self.release(acquisition_id, now)
 
     def _refused(
         self, refused: Iterable[C], granted: Iterable[C], now: float, wall_us: int
@@ -372,6 +385,7 @@ class BaseState(BaseLedger[C]):
         """Issue the fencing tokens, in the order of the grants."""
         for claim in claims:
             self.fence = claim.token = max(self.fence + 1, wall_us)
+            claim.granted_at = now
             claim.granted_us = wall_us
             claim.expires_at = None if claim.ttl is None else now + claim.ttl
         return [("granted", claim) for claim in claims]

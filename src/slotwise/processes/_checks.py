@@ -68,8 +68,9 @@ def _request(
     )
 
 
-def is_drop_dead(owners: Any) -> bool:
-    return isinstance(owners, list) and all(isinstance(owner, str) for owner in owners)
+def is_drop_dead(owners: Any, undelivered: Any = ()) -> bool:
+    texts = [*owners, *undelivered]
+    return isinstance(owners, list) and all(isinstance(text, str) for text in texts)
 
 
 def _resize(value: Any, declared: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core import fork
 from slotwise._core.messages import cancelled_after_ttl, closed_error
@@ -81,7 +81,7 @@ class LocalClaims:
             elif written_here:
                 after.notify = {*(after.notify or ()), claim.owner}
 
-    def reconcile(self, state: AnyState, after: AfterUnlock) -> None:
+    def reconcile(self, state: Any, after: AfterUnlock) -> None:
         """Compare the claims with the state, when the records in between are gone."""
         for acquisition_id, acquisition in list(self.by_id.items()):
             claim = state.holders.get(acquisition_id)
@@ -89,6 +89,8 @@ class LocalClaims:
                 self._apply(acquisition, "granted", claim, state, after)
                 if claim.is_kicked and not acquisition.lost:
                     self._apply(acquisition, "kicked", claim, state, after)
+            elif state.holds_nothing and acquisition_id in state.recent:
+                self._apply(acquisition, "granted", state.recent[acquisition_id], state, after)
             elif acquisition_id not in state.waiting:
                 self._end(acquisition, _likely_event(acquisition, state, after.now), state, after)
 
@@ -154,6 +156,9 @@ class LocalClaims:
             self._end(acquisition, event, state, after)
         elif not acquisition.holds:
             acquisition.grant(claim, after.now)
+            if state.holds_nothing:  # so this was its end, too
+                del self.by_id[acquisition.acquisition_id]
+                acquisition.end()
             self._end_wait(acquisition, after)
 
     def _end_wait(self, acquisition: ProcessAcquisition, after: AfterUnlock) -> None:

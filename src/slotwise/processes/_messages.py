@@ -12,6 +12,7 @@ from slotwise._core.messages import (
     ttl_ended,
 )
 from slotwise._core.redaction import redact
+from slotwise._wait import clock
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
@@ -171,7 +172,7 @@ def timed_out(
 ) -> AcquireTimeout:
     """``lock_error``: the file could not be changed either when the time was up."""
     timeout = acquisition.timeout or 0.0
-    full = state.fullness(acquisition.wanted)
+    full = state.fullness(acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
         return LockTaken(*no_slot(title, timeout, full).args)

@@ -6,7 +6,7 @@ caller may ask at all, and remove the claims of dead processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from slotwise._core.closing import Generation
@@ -51,14 +51,14 @@ def _request(
 ) -> bool:
     state = file.current_state()
     wanted = acquisition.wanted
-    if not state.is_free(wanted, declared):
+    if not state.is_free(wanted, declared, after.now):
         file.drop_dead(after)
-        if make_waker is None and not state.is_free(wanted, declared):
-            _admit(file, state, acquisition, declared)
+        if make_waker is None and not state.is_free(wanted, declared, after.now):
+            _admit(file, state, acquisition, declared, after.now)
             return False
-    _admit(file, state, acquisition, declared)
+    _admit(file, state, acquisition, declared, after.now)
     if acquisition.overload is not None and make_waker is not None:
-        _refuse_overload(file, state, acquisition, acquisition.overload, declared)
+        _refuse_overload(file, state, acquisition, acquisition.overload, declared, after.now)
     _declare(file, state, declared, after)
     timeout = acquisition.timeout
     if make_waker is not None and timeout is not None:
@@ -86,14 +86,18 @@ def _request(
 
 
 def _admit(
-    file: SemaphoreFile, state: AnyState, acquisition: ProcessAcquisition, declared: Any
+    file: SemaphoreFile,
+    state: AnyState,
+    acquisition: ProcessAcquisition,
+    declared: Any,
+    now: float,
 ) -> None:
     """Raise if it can never be granted."""
     if not acquisition.generation.admits(file.claims.by_id.__contains__):
         raise closed_error(file.subject)
     if state.closed:
         raise closed_error(file.subject, state.closure)
-    if not state.accepts(declared) and not state.idle:
+    if not state.accepts(declared) and not state.is_idle(now):
         raise state.conflict(declared)
     never = state.never_fits(acquisition.wanted, declared, file.title)
     if never is not None:
@@ -106,19 +110,20 @@ def _refuse_overload(
     acquisition: ProcessAcquisition,
     overload: Overload,
     declared: Any,
+    now: float,
 ) -> None:
     """Raise if it would have to wait, and may not."""
     wanted = acquisition.wanted
-    if state.is_free(wanted, declared):
+    if state.is_free(wanted, declared, now):
         return
     waiting = overload.exceeded(len(state.waiting), state.waiting_at(wanted))
     if waiting is not None:
-        raise limit_full(file.title, state.fullness(wanted), waiting=waiting)
+        raise limit_full(file.title, state.fullness(wanted, now), waiting=waiting)
 
 
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
     """Write the values that the caller goes by, if the limit is idle and has others."""
-    declaration = state.declaration(declared)
+    declaration = state.declaration(declared, after.now)
     if declaration is not None:
         file.write(after, "declare", declaration)
 
@@ -180,6 +185,51 @@ def kick(
         return file.change(work, None, lock_timeout)
     except Missing:
         return False
+
+
+# ------------------------------------------------------------------------ rates
+
+
+def charge(
+    file: SemaphoreFile,
+    acquisition_id: str,
+    costs: Mapping[str, int],
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> bool:
+    """Correct what an acquisition took of rates; return False if it can't be any more."""
+
+    def work(after: AfterUnlock) -> bool:
+        return file.charge(acquisition_id, costs, after)
+
+    try:
+        return file.change(work, None, lock_timeout)
+    except Missing:
+        return False
+
+
+def refill(
+    file: SemaphoreFile, tier: str, key: str | None, lock_timeout: float | None = LOCK_TIMEOUT
+) -> None:
+    """Fill a bucket; one of a name that nobody has used is full."""
+
+    def work(after: AfterUnlock) -> None:
+        state: Any = file.current_state()
+        index = state.index_of_rate(tier)
+        if index is not None:
+            file.write(after, "refill", index, key)
+
+    try:
+        file.change(work, None, lock_timeout)
+    except Missing:
+        pass
+
+
+def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> None:
+    """Do what was left to the next change."""
+    try:
+        file.change(lambda _: None, None, lock_timeout)
+    except Missing:
+        pass
 
 
 # ------------------------------------------------------ inspecting, controlling
@@ -250,28 +300,32 @@ def reopen(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> No
 
 def delete_if_idle(file: SemaphoreFile, *, forget: bool = False) -> None:
     """Delete the file if nobody uses it and, unless ``forget``, it has nothing to remember."""
-    _delete_if(file, lambda state: state.idle and (forget or not state.remembers))
+
+    def is_unused(state: AnyState, now: float) -> bool:
+        return state.is_idle(now) and (forget or not state.remembers(now))
+
+    _delete_if(file, is_unused)
 
 
 def delete_private(file: SemaphoreFile, *, at_exit: bool) -> None:
     """Delete the file if nobody uses it; ``at_exit`` doesn't count this process."""
     ignored = {file.process.owner} if at_exit else set()
-    _delete_if(file, lambda state: state.owners.keys() <= ignored)
+    _delete_if(file, lambda state, _: state.owners.keys() <= ignored)
 
 
 def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bool:
     """Delete the file, with all that it remembers; return False if somebody uses it."""
-    return _delete_if(file, lambda state: state.idle, lock_timeout)
+    return _delete_if(file, lambda state, now: state.is_idle(now), lock_timeout)
 
 
 def _delete_if(
     file: SemaphoreFile,
-    is_unused: Callable[[AnyState], bool],
+    is_unused: Callable[[AnyState, float], bool],
     lock_timeout: float | None = 0.0,
 ) -> bool:
     def work(after: AfterUnlock) -> bool:
         file.drop_dead(after)
-        unused = is_unused(file.current_state())
+        unused = is_unused(file.current_state(), after.now)
         if unused:
             file.remove()
         return unused

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from slotwise._core.rates import Rate
 from slotwise.processes._checks import (
     is_claim,
     is_count,
@@ -16,6 +17,7 @@ from slotwise.processes._checks import (
     is_time_or_none,
     short,
 )
+from slotwise.processes._path_values import read_value
 
 
 def check_path_record(record: Any) -> None:
@@ -39,23 +41,37 @@ def check_path_snapshot(snapshot: Any) -> None:
         and _are_specs(tiers)
         and len(snapshot["values"]) == len(tiers)
     )
-    for (_, _, _, by_key, _), (value, former, own) in zip(tiers, snapshot["values"], strict=True):
-        valid = valid and (value is None if by_key else is_natural(value))
-        valid = valid and isinstance(own, dict) and all(map(is_natural, own.values()))
-        valid = valid and isinstance(former, list) and all(map(is_natural, former))
+    with_slots = [index for index, tier in enumerate(tiers) if not isinstance(tier[1], list)]
+    valid = valid and is_time(snapshot["at"]) and is_time(snapshot["settle_for"])
+    for (_, first, _, by_key, _), (value, former, own) in zip(
+        tiers, snapshot["values"], strict=True
+    ):
+        is_valid = _is_rate if isinstance(first, list) else is_natural
+        valid = valid and (value is None if by_key else is_valid(value))
+        valid = valid and isinstance(own, dict) and all(map(is_valid, own.values()))
+        valid = valid and isinstance(former, list) and all(map(is_valid, former))
     for index, key, value in snapshot["learnt"]:
         valid = valid and is_natural(index) and tiers[index][3] and isinstance(key, str)
         valid = valid and is_natural(value)
+    for index, key, level, at in snapshot["buckets"]:
+        valid = valid and is_natural(index) and index not in with_slots
+        valid = valid and (isinstance(key, str) if keyed[index] else key is None)
+        valid = valid and type(level) is int and is_natural(at)
     ids: list[str] = []
+    for *fields, granted_us, token, until in snapshot["recent"]:
+        valid = valid and _is_path_claim(keyed, *fields) and is_natural(granted_us)
+        valid = valid and is_natural(token) and is_time(until)
+        ids.append(fields[0])
     numbers: dict[Any, list[tuple[int, int]]] = {}
     for *fields, granted_us, token, expires_at, ranges in snapshot["holders"]:
         valid = valid and _is_path_claim(keyed, *fields) and is_natural(granted_us)
         valid = valid and is_natural(token) and is_time_or_none(expires_at)
         path, needs, _ = fields[1]
+        widest = with_slots[-1]  # of rates alone nothing is held
         for start, stop in ranges:
             valid = valid and is_count(start) and is_count(stop) and start < stop
-            numbers.setdefault(path[-1], []).append((start, stop))
-        needed = 1 if needs is None else needs[-1]
+            numbers.setdefault(path[widest], []).append((start, stop))
+        needed = 1 if needs is None else needs[widest]
         valid = valid and sum(stop - start for start, stop in ranges) == needed
         ids.append(fields[0])
     for ranges in numbers.values():
@@ -86,13 +102,17 @@ def _are_specs(specs: Any) -> bool:
         and bool(specs)
         and all(
             isinstance(name, str)
-            and is_natural(value)
+            and (_is_rate(value) if isinstance(value, list) else is_natural(value))
             and isinstance(keyed, bool)
             and isinstance(by_key, bool)
             and (key_of is None or isinstance(key_of, str))
             for name, value, keyed, by_key, key_of in specs
         )
     )
+
+
+def _is_rate(written: Any) -> bool:
+    return isinstance(read_value(written), Rate)
 
 
 def _is_path_claim(
@@ -104,7 +124,7 @@ def _is_path_claim(
         and isinstance(path, list)
         and all(key is None or isinstance(key, str) for key in path)
         and (keyed is None or [key is not None for key in path] == keyed)
-        and (needs is None or (len(needs) == len(path) and all(map(is_count, needs))))
+        and (needs is None or (len(needs) == len(path) and all(map(is_natural, needs))))
         and all(is_natural(tier) and is_natural(value) for tier, value in values)
     )
 
@@ -120,17 +140,36 @@ def _request(
     grace: Any = 0.0,
 ) -> bool:
     claim = (acquisition_id, wanted, ttl, pid, label, 0, grace)
-    return _is_path_claim(None, *claim) and is_time_or_none(wait_until) and value is None
+    needs = wanted[1]
+    return (
+        _is_path_claim(None, *claim)
+        and (needs is None or all(map(is_count, needs)))
+        and is_time_or_none(wait_until)
+        and value is None
+    )
 
 
 def _resize(tier: Any, value: Any, key: Any) -> bool:
-    return is_natural(tier) and is_natural(value) and (key is None or isinstance(key, str))
+    is_valid = _is_rate(value) if isinstance(value, list) else is_natural(value)
+    return is_valid and _refill(tier, key)
+
+
+def _refill(tier: Any, key: Any) -> bool:
+    return is_natural(tier) and (key is None or isinstance(key, str))
+
+
+def _charge(acquisition_id: Any, costs: Any) -> bool:
+    return isinstance(acquisition_id, str) and all(
+        is_natural(tier) and is_natural(cost) for tier, cost in costs
+    )
 
 
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "request": _request,
+    "charge": _charge,
     "drop dead": is_drop_dead,
     "declare": _are_specs,
+    "refill": _refill,
     "resize": _resize,
     "close everywhere": is_reason,
 }

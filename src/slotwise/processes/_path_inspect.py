@@ -23,8 +23,10 @@ from slotwise._core.paths import (
 from slotwise._core.results import Claimant
 from slotwise._ledger.path_fullness import level_of, path_stats, tier_stats
 from slotwise._ledger.path_nodes import BaseNode
+from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
-from slotwise.processes._path_state import PathState, ProcessPathClaim
+from slotwise.processes._path_claims import ProcessPathClaim
+from slotwise.processes._path_state import PathState
 
 
 def stats_of(
@@ -34,12 +36,21 @@ def stats_of(
     if not state.is_same_shape(declared):  # somebody else's tiers
         state = PathState(state.name, declared, state.boot)
     now = clock.now()
-    nodes = [list(tier.nodes.items()) for tier in state.tiers]
+    nodes = [
+        [
+            (key, node)
+            for key, node in tier.nodes.items()
+            # A full bucket is as good as forgotten, and will be.
+            if not isinstance(node, RateNode) or node.waiting or node.used > now
+        ]
+        for tier in state.tiers
+    ]
     found = tier_stats(state, declared, nodes, len(state.waiting), now)
     for spec, tier in zip(declared, state.tiers, strict=True):
         if spec.keyed:
             idle_keys: dict[str, KeyStats] = {}
-            for key in idle.keys(tier.index):
+            held = [str(claim.path[tier.index]) for claim in state.holders.values()]
+            for key in (*idle.keys(tier.index), *held):  # of a rate, the bucket may be full
                 value = tier.value_of(key)
                 value = idle.value_of(tier.index, key) if value is None else value
                 idle_keys[key] = KeyStats(0, 0, most_of(value), *level_of(tier, key, now))

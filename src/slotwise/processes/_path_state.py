@@ -1,87 +1,65 @@
 """PathState: the ledger of tiers, as their file has it.
 
-A node is there only while somebody holds or waits for something of it: the file is as long
-as its claims, however many keys come and go. A value that is a function of the key comes with
-the request, so that every process applies the same.
+A node is there only while somebody holds or waits for something of it, or while what was taken
+of its rate has not come back: the file is as long as its claims, however many keys come and go. A
+value that is a function of the key comes with the request, so that every process applies the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-from slotwise._core.closing import Closure
-from slotwise._core.messages import display, occupancy, too_many_slots
-from slotwise._core.paths import Needs, Path, TierSpec
-from slotwise._ledger.path_nodes import LargePathClaim
+from slotwise._core.messages import display
+from slotwise._core.paths import TierSpec, most_of
+from slotwise._core.rates import Rate
+from slotwise._ledger import path_fullness
+from slotwise._ledger.path_fullness import has_room_at_once
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.paths_restore import parked_groups, restore_holders, restore_waiters
+from slotwise._ledger.rate_nodes import RateTier
 from slotwise.errors import ValueConflict
-from slotwise.processes._base_state import (
-    CLAIM_SLOTS,
-    BaseState,
-    Event,
-    ProcessClaim,
-    Record,
-)
+from slotwise.processes._base_state import BaseState, Event, Record
 from slotwise.processes._path_checks import check_path_record, check_path_snapshot
+from slotwise.processes._path_claims import EndedPathClaims, PathRequest, ProcessPathClaim
+from slotwise.processes._path_snapshots import fill_from_snapshot, keep_rates, take_snapshot
+from slotwise.processes._path_values import read_specs, read_value, write_specs
+
+# How many buckets a change looks at, to forget them if they are full: more than one, so that
+# they become fewer.
+_FORGET_AT_ONCE = 64
 
 # What a caller thinks the tiers are, narrow to wide.
 Declared = tuple[TierSpec, ...]
-
-
-class PathRequest(NamedTuple):
-    """What is wanted of tiers."""
-
-    path: Path
-    needs: Needs | None = None
-    # The values of keys where each key has its own: (tier, value).
-    values: tuple[tuple[int, int], ...] = ()
-
-
-class ProcessPathClaim(ProcessClaim, LargePathClaim):
-    """The claim of a holder or waiter of a path."""
-
-    __slots__ = (*CLAIM_SLOTS, "path", "values")
-
-    path: Path
-    values: Sequence[tuple[int, int]]
-
-    @property
-    def wanted(self) -> PathRequest:
-        return PathRequest(self.path, self.needs)  # what came with it has been learnt
-
-    def _want(self, wanted: Any) -> None:
-        path, needs, self.values = wanted
-        self.path = tuple(path)
-        self.needs = None if needs is None else tuple(needs)
 
 
 class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     """What the file of tiers has. What is wanted is a PathRequest, what is declared the tiers."""
 
     __slots__ = (
-        *("_accepted", "_characters", "boot", "closure", "fence", "former_values", "name"),
-        *("owners", "specs"),
+        *("_accepted", "_characters", "at", "boot", "closure", "fence", "former_values"),
+        *("name", "owners", "specs"),
     )
 
-    RULES = 1
+    RULES = 2
     CLAIM = ProcessPathClaim
     IS = "are"
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self._set_up(name, boot)
         self._characters = 0  # of the keys of all claims
+        self.at = 0.0  # the time of the last record
         self._start(specs)
 
     def _start(self, specs: Sequence[TierSpec]) -> None:
         PathLedger.__init__(self, [None if spec.by_key else spec.value for spec in specs])
+        self.recent = EndedPathClaims(spec.value for spec in specs if isinstance(spec.value, Rate))
         for tier in self.tiers:
-            tier.keeps_idle = False
+            # A full bucket is forgotten at its time, everything else when nobody uses it.
+            tier.keeps_idle = isinstance(tier, RateTier)
         self.specs = tuple(specs)  # as they were declared
         # What each tier was resized from, and is still accepted.
-        self.former_values: list[list[int]] = [[] for _ in specs]
+        self.former_values: list[list[int | Rate]] = [[] for _ in specs]
         self._accepted: Declared | None = None  # what was accepted last
 
     @classmethod
@@ -95,7 +73,16 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     @property
     def max_slots(self) -> int:
         """That of the widest tier with a limit."""
-        return next((tier.value for tier in reversed(self.tiers) if tier.value), 0)
+        values = [tier.value for tier in self.tiers if not isinstance(tier, RateTier)]
+        return next((value for value in reversed(values) if value), 0)
+
+    @property
+    def has_rates(self) -> bool:
+        return self.refills is not None
+
+    @property
+    def holds_nothing(self) -> bool:
+        return self.queue.widest is None
 
     @property
     def is_resized(self) -> bool:
@@ -105,14 +92,26 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             for tier, spec in pairs
         )
 
-    @property
-    def remembers(self) -> bool:
-        return self.is_resized or self.closed
+    def is_idle(self, now: float) -> bool:
+        """A bucket that is not full is in use."""
+        return super().is_idle(now) and (self.refills is None or self.is_full(now))
+
+    def is_due(self, now: float) -> bool:
+        if self.refills:
+            return self.next_deadline() <= now
+        return super().is_due(now)
+
+    def remembers(self, now: float) -> bool:
+        newest = next(reversed(self.recent.values()), None)
+        can_be_settled = newest is not None and newest.until > now
+        return self.is_resized or self.closed or can_be_settled
 
     @property
     def size(self) -> int:
+        claims = len(self.holders) + len(self.waiting) + len(self.recent)
+        buckets = sum(len(tier.nodes) for tier in self.tiers if isinstance(tier, RateTier))
         # A character can take up six bytes of JSON.
-        return 200 * (len(self.holders) + len(self.waiting)) + 6 * self._characters
+        return 200 * claims + 60 * buckets + 6 * self._characters
 
     # --------------------------------------------------------------- the tiers
 
@@ -133,12 +132,12 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self._accepted = declared
         return True
 
-    def declaration(self, declared: Declared | None) -> list[list[Any]] | None:
+    def declaration(self, declared: Declared | None, now: float) -> list[list[Any]] | None:
         if declared is None or self.accepts(declared):
             return None
-        if not self.idle:
+        if not self.is_idle(now):
             raise self.conflict(declared)
-        return _write_specs(declared)
+        return write_specs(declared)
 
     def value_to_record(self, declared: Declared | None) -> None:  # noqa: ARG002
         return None  # "declare" has said it
@@ -154,22 +153,22 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return [replace(spec, value=tier.value or 0) for spec, tier in pairs]
 
     def _declare(self, now: float, _wall_us: int, specs: Any) -> list[Event]:
-        """Have other tiers from now on; nobody holds or waits."""
-        if not self.idle:
+        """Have other tiers from now on; nobody holds or waits, and every bucket is full."""
+        if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
         closed = self.closed
-        self._start(_read_specs(specs))
+        self._start(read_specs(specs))
         if closed:
             self.close(now)
         return []
 
     # ---------------------------------------------------------------- requests
 
-    def is_free(self, wanted: PathRequest, declared: Declared | None) -> bool:
-        if not self.holders and not self.waiting:
+    def is_free(self, wanted: PathRequest, declared: Declared | None, now: float) -> bool:
+        if self.refills is None and not self.holders and not self.waiting:
             return True
         if not self.accepts(declared):
-            return False
+            return self.is_idle(now)
         path, needs, _ = wanted
         if path in self.groups:
             return False
@@ -177,7 +176,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             node = tier.nodes.get(key)
             if node is not None:
                 need = 1 if needs is None else needs[tier.index]
-                if node.in_use + node.kept + need > node.value or node.first_parked() is not None:
+                if not has_room_at_once(node, need, now):
                     return False
         return True
 
@@ -194,29 +193,16 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 value = self.tiers[index].value_of(key)
             else:
                 assert declared is not None
-                value = None if declared[index].by_key else declared[index].slots
+                value = None if declared[index].by_key else declared[index].value
             value = told.get(index, 0) if value is None else value
-            if value and need > value:
+            if value and need > most_of(value):
                 spec = self.specs[index] if declared is None else declared[index]
-                return too_many_slots(f"{spec.node(key)} of {title}", need, value)
+                return path_fullness.never_fits(title, spec, key, need, value)
         return None
 
-    def fullness(self, wanted: PathRequest) -> str:
+    def fullness(self, wanted: PathRequest, now: float) -> str:
         """Say which tier is in the way."""
-        path, needs, _ = wanted
-        for spec, tier, key in zip(self.specs, self.tiers, path, strict=True):
-            node = tier.nodes.get(key)
-            need = 1 if needs is None else needs[tier.index]
-            if node is None:
-                continue
-            if node.in_use + node.kept + need > node.value or node.first_parked() is not None:
-                full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
-                if node.in_use + need <= node.value:
-                    full += ", the rest kept for an older request"
-                elif need > 1:
-                    full += f", and {need} are needed"
-                return f"{spec.node(key)}: {full}"
-        return "nothing of it"
+        return path_fullness.fullness(self, self.specs, wanted.path, wanted.needs, now)
 
     def waiting_at(self, wanted: PathRequest) -> list[int]:
         nodes = [tier.nodes.get(key) for tier, key in zip(self.tiers, wanted.path, strict=True)]
@@ -266,12 +252,66 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     ) -> list[ProcessPathClaim]:
         return self.cancel_all([claim.key for claim in waiters], now)
 
+    # ------------------------------------------------------------------- rates
+
+    def can_settle(self, acquisition_id: str, now: float) -> bool:
+        """Return whether the costs of an acquisition can be corrected."""
+        ended = self.recent.get(acquisition_id)
+        return acquisition_id in self.holders or (ended is not None and ended.until > now)
+
+    def index_of_rate(self, name: str) -> int | None:
+        """Return which tier has the rate of that name, if one has."""
+        rates = (spec.name if isinstance(spec.value, Rate) else None for spec in self.specs)
+        return next((index for index, each in enumerate(rates) if each == name), None)
+
+    def _charge(
+        self, now: float, wall_us: int, acquisition_id: str, costs: list[tuple[int, int]]
+    ) -> list[Event]:
+        """Correct what an acquisition took of rates: tiers, and what it took of them."""
+        return self._granted(self.charge(acquisition_id, dict(costs), now), now, wall_us)
+
+    def _refill(self, now: float, wall_us: int, tier: int, key: str | None) -> list[Event]:
+        return self._granted(self.refill_tier(tier, key, now), now, wall_us)
+
+    def _withdraw(
+        self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
+    ) -> list[Event]:
+        """What was taken of rates by a grant that nobody has seen goes back."""
+        if not undelivered or acquisition_id in self.waiting:
+            return super()._withdraw(now, wall_us, acquisition_id)
+        claim = self.holders.get(acquisition_id)
+        granted = self._undo_grant(acquisition_id, now)
+        ended: list[Event] = []
+        if claim is not None:
+            self._uncount(claim)
+            ended.append(("released", claim))
+        return [*ended, *self._granted(granted, now, wall_us)]
+
+    def _undo_grant(self, acquisition_id: str, now: float) -> list[ProcessPathClaim]:
+        return self.undo_grant(acquisition_id, now)
+
+    def _granted(self, claims: Iterable[ProcessPathClaim], now: float, wall_us: int) -> list[Event]:
+        events = super()._granted(claims, now, wall_us)
+        if self.holds_nothing:
+            for claim in claims:
+                self._uncount(claim)
+        return events
+
+    def _forget_full(self, now: float) -> None:
+        """Forget buckets that have filled up, and costs that can't be corrected any more."""
+        self.recent.forget_old(now)
+        for tier in self.tiers:
+            if isinstance(tier, RateTier):
+                tier.forget(now, now, 0, _FORGET_AT_ONCE)
+
     # ------------------------------------------------------------- controlling
 
     def _resize(
-        self, now: float, wall_us: int, tier: int, value: int, key: str | None
+        self, now: float, wall_us: int, tier: int, written: Any, key: str | None
     ) -> list[Event]:
-        which = self.tiers[tier]
+        which, value = self.tiers[tier], read_value(written)
+        if isinstance(value, Rate) is not isinstance(which, RateTier):
+            raise ValueError("slots can't become a rate, nor a rate slots")
         if key is None and which.value is not None and which.value not in self.former_values[tier]:
             self.former_values[tier].append(which.value)
         refused, granted = self.resize(tier, value, key, now, one=key is not None)
@@ -294,10 +334,23 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             tier.value, tier.own_values = value, own_values
         self._characters = 0
 
+    def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
+        """What was taken of rates outlives a reboot; refilling goes on from now."""
+        for claim in self.holders.values():
+            self.recent.remember(claim, self.at)
+        put_back = keep_rates(self)
+        events = super()._reboot(now, wall_us, boot)
+        put_back(now)
+        return events
+
     VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
         **BaseState.VERBS,
+        "charge": _charge,
         "declare": _declare,
+        "reboot": _reboot,
+        "refill": _refill,
         "resize": _resize,
+        "withdraw": _withdraw,
     }
 
     def apply(self, record: Record) -> list[Event]:
@@ -311,6 +364,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 for node in claim.nodes:
                     if node.key is not None:
                         self.tiers[node.tier].drop_if_idle(node)
+        if self.refills is not None:
+            self._forget_full(now)
+        self.at = now
         return events
 
     def _count(self, claim: ProcessPathClaim) -> None:
@@ -328,88 +384,20 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     # --------------------------------------------------------------- snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "tiers": _write_specs(self.specs),
-            "values": [
-                [tier.value, former, tier.own_values]
-                for tier, former in zip(self.tiers, self.former_values, strict=True)
-            ],
-            # Of keys that are in use and whose value came with a request.
-            "learnt": [
-                [tier.index, key, tier.value_of(key)]
-                for tier in self.tiers
-                if tier.value is None
-                for key in sorted(tier.nodes, key=str)
-            ],
-            "boot": self.boot,
-            "closure": None if self.closure is None else [self.closure.reason],
-            "fence": self.fence,
-            "ticket": self.queue.last_ticket,
-            "holders": [
-                [
-                    *claim.arguments(),
-                    *(claim.granted_us, claim.token, claim.expires_at, _write_numbers(claim)),
-                ]
-                for claim in self.holders.values()
-            ],
-            "waiting": [
-                [*claim.arguments(), claim.ticket, self.deadline_of(claim.key)]
-                for claim in self.waiting.values()
-            ],
-            "parked": parked_groups(self),
-        }
+        return take_snapshot(self)
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
         check_path_snapshot(snapshot)
-        state = cls(snapshot["name"], _read_specs(snapshot["tiers"]), snapshot["boot"])
-        state.fence = snapshot["fence"]
-        state.queue.last_ticket = snapshot["ticket"]
-        for tier, former, (value, known, own) in zip(
-            state.tiers, state.former_values, snapshot["values"], strict=True
-        ):
-            tier.value, tier.own_values = value, own
-            former += known
-        for index, key, value in snapshot["learnt"]:
-            state.learn(index, key, value)
-        held = []
-        for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
-            claim = ProcessPathClaim(*fields)
-            claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
-            held.append((claim, claim.path, [range(*each) for each in numbers], expires_at))
-            state._count(claim)
-        restore_holders(state, held)
-        if snapshot["closure"] is not None:
-            state.closure = Closure(*snapshot["closure"])
-            state.close()
-        waiting = []
-        for *fields, ticket, wait_until in snapshot["waiting"]:
-            claim = ProcessPathClaim(*fields)
-            waiting.append((claim, claim.path, ticket, wait_until))
-            state._count(claim)
-        restore_waiters(state, waiting, snapshot["parked"])
+        state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
+        fill_from_snapshot(state, snapshot)
         return state
 
     check_record = staticmethod(check_path_record)
 
 
-def _shape(spec: TierSpec) -> tuple[str, bool, bool, str | None]:
-    return spec.name, spec.keyed, spec.by_key, spec.key_of
-
-
-def _write_specs(specs: Sequence[TierSpec]) -> list[list[Any]]:
-    return [[s.name, s.slots, s.keyed, s.by_key, s.key_of] for s in specs]
-
-
-def _read_specs(written: Sequence[Sequence[Any]]) -> list[TierSpec]:
-    return [TierSpec(*fields) for fields in written]
-
-
-def _write_numbers(claim: ProcessPathClaim) -> list[tuple[int, int]]:
-    if claim.needs is None:
-        return [(claim._slot_number, claim._slot_number + 1)]
-    return [(numbers.start, numbers.stop) for numbers in claim.ranges]
+def _shape(spec: TierSpec) -> tuple[str, bool, bool, str | None, bool]:
+    return spec.name, spec.keyed, spec.by_key, spec.key_of, isinstance(spec.value, Rate)
 
 
 def _words(specs: Sequence[TierSpec]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -25,6 +25,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    check_costs,
     keys_by_name,
 )
 from slotwise._core.rates import Rate
@@ -34,9 +35,12 @@ from slotwise.processes import _operations as operations
 from slotwise.processes import _path_inspect
 from slotwise.processes import _process as processes
 from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import PRIVATE_TIERS_SUFFIX, TIERS_SUFFIX, locate
 from slotwise.processes._limit import ProcessLimit
-from slotwise.processes._path_state import PathRequest
+from slotwise.processes._path_claims import PathRequest
+from slotwise.processes._path_values import write_value
+from slotwise.processes._settling import settle, settle_soon, settle_sync
 from slotwise.processes._wait_for_grant import (
     try_request,
     try_request_sync,
@@ -48,9 +52,10 @@ from slotwise.processes._wait_for_grant import (
 class ProcessPathAcquisition(ProcessAcquisition):
     """A request for a path, then a hold on it."""
 
-    __slots__ = ("idle", "is_counted")
+    __slots__ = ("attachment", "idle", "is_counted")
 
     wanted: PathRequest
+    attachment: Attachment  # of the object that was asked
     idle: IdleKeys  # of the object that was asked
     is_counted: bool
 
@@ -62,6 +67,11 @@ class ProcessPathAcquisition(ProcessAcquisition):
             self.idle.enter(path)
             if values:
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        """It travels with the release, if that comes in the same tick of the loop."""
+        check_costs(self.idle.tiers, costs, self.file.title)
+        return settle_soon(self.attachment, self.acquisition_id, costs)
 
     def _keys(self) -> dict[str, str]:
         return keys_by_name(self.idle.tiers, self.wanted.path)
@@ -140,7 +150,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     __slots__ = (
         *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
-        *("_generation", "_generation_key", "_idle", "_idle_in", "_indexes"),
+        *("_generation", "_generation_key", "_holds_nothing", "_idle", "_idle_in", "_indexes"),
         *("_max_idle_keys", "_overload", "_ttl"),
     )
 
@@ -164,6 +174,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
             _check_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(tiers)}
         self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
+        self._holds_nothing = all(isinstance(tier.value, Rate) for tier in tiers)
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._max_idle_keys = max_idle_keys
@@ -239,6 +250,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         wanted = PathRequest(path, needs, values)
         acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
         acquisition.idle = idle
+        acquisition.attachment = self._attachment
         acquisition.is_counted = False
         acquisition.overload = self._overload
         return acquisition
@@ -274,6 +286,12 @@ class ProcessPaths(ProcessLimit, PathBackend):
             self._idle = IdleKeys(self._declared, self._max_idle_keys)
             self._idle_in = processes.incarnation
         return self._idle
+
+    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return False if self._holds_nothing else await super().release(acquisition_id)
+
+    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+        return False if self._holds_nothing else super().release_sync(acquisition_id)
 
     async def release_on_exit(self, acquisition_id: str) -> None:
         await self.release(acquisition_id)
@@ -323,16 +341,33 @@ class ProcessPaths(ProcessLimit, PathBackend):
     # ----------------------------------------------------------- controlling
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        change = self._indexes[tier], _check_value(value), key
+        change = self._change(tier, value, key)
         await self._attachment.call_async(
             operations.resize, change, self._declared, self._generation
         )
         events.resized_tier(self._public_name, "process", value, tier, key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        change = self._indexes[tier], _check_value(value), key
+        change = self._change(tier, value, key)
         self._attachment.call(operations.resize, change, self._declared, self._generation)
         events.resized_tier(self._public_name, "process", value, tier, key)
+
+    def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
+        return self._indexes[tier], write_value(_check_value(value)), key
+
+    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        check_costs(self._declared, costs, self._title)
+        await settle(self._attachment, acquisition_id, costs)
+
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        check_costs(self._declared, costs, self._title)
+        settle_sync(self._attachment, acquisition_id, costs)
+
+    async def refill(self, tier: str, key: str | None = None) -> None:
+        await self._attachment.call_async(operations.refill, tier, key)
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:
+        self._attachment.call(operations.refill, tier, key)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -346,7 +381,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
 
 
-def _check_value(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError("tiers of process:// have no rates; those of memory:// and redis:// have")
-    return value if value == 0 else check_count("value", value, most=MOST_SLOTS)
+def _check_value(value: int | Rate) -> Any:
+    if isinstance(value, Rate) or value == 0:
+        return value
+    return check_count("value", value, most=MOST_SLOTS)

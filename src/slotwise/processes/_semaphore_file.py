@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fcntl import LOCK_UN, lockf
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
 from slotwise.processes import _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._base_state import AnyState, Record
+from slotwise.processes._base_state import AnyState, ProcessClaim, Record
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._filenames import PRIVATE_SUFFIXES, filename_of, key_of
 from slotwise.processes._journal import Damaged, Journal
@@ -78,8 +79,9 @@ class SemaphoreFile:
         self._changing = False
         self._replaced = False  # whether our claims are in another file than the open one
         self._created = False  # whether it was just created, and the directory is to be swept
-        # Ids that the next change has to end, since their own change interrupted another or failed.
-        self._to_withdraw: deque[str] = deque()
+        # What the next change has to do first, since it interrupted another one, failed, or had
+        # time until then. To do one twice does no harm.
+        self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
 
     @property
@@ -103,7 +105,7 @@ class SemaphoreFile:
         if not self._mutex.acquire(blocking=False):
             return False
         try:
-            if self.claims.by_id or self._changing or self._to_withdraw:
+            if self.claims.by_id or self._changing or self._pending:
                 return False
             self.retired = True
             self._close()
@@ -196,7 +198,7 @@ class SemaphoreFile:
                             after = AfterUnlock(clock.now())
                             if (
                                 journal.is_current()  # and nothing is due: the usual case
-                                and not self._to_withdraw
+                                and not self._pending
                                 and not self.current_state().is_due(after.now)
                             ) or self._refresh(after, declared, since):
                                 if since:
@@ -234,8 +236,8 @@ class SemaphoreFile:
                     self._set_alarm(after.deadline)
                 if self.claims.to_wake or after.notify or after.lost:
                     self.claims.deliver(after)
-            if done and self._to_withdraw:  # this was interrupted by a release
-                self._withdraw_pending()
+            if done and self._pending:  # this was interrupted by a release
+                self.finish_pending()
             if self._created:
                 self._created = False
                 self.process.sweeper.sweep_some()
@@ -286,7 +288,7 @@ class SemaphoreFile:
             # If this file was moved away and back, it may contain claims that have just ended.
             own = self.process.owner
             claims = (*state.holders.values(), *state.waiting.values())
-            self._to_withdraw += [each.acquisition_id for each in claims if each.owner == own]
+            self._withdraw_next(each.acquisition_id for each in claims if each.owner == own)
             self._replaced = False
         if events is None:
             self.claims.reconcile(state, after)
@@ -296,9 +298,9 @@ class SemaphoreFile:
             self.claims.apply(events, state, after)
         if state.is_due(after.now):
             self.write(after, "expire")
-        while self._to_withdraw:
-            self._withdraw(self._to_withdraw[0], after)
-            self._to_withdraw.popleft()
+        while self._pending:
+            self._pending[0](after)
+            self._pending.popleft()
         return True
 
     def current_state(self) -> AnyState:
@@ -310,21 +312,31 @@ class SemaphoreFile:
     def write(self, after: AfterUnlock, verb: str, *args: object) -> None:
         """Commit a record; *in a change*."""
         record: Record = [verb, after.now, time.time_ns() // 1000, *args]
+        state: Any = self.current_state()
+        refill_at = state.queue.next_refill() if state.has_rates else NEVER
         events = self._journal.write(record)
-        self.claims.apply(events, self.current_state(), after, written_here=True)
+        self.claims.apply(events, state, after, written_here=True)
+        if state.has_rates and state.queue.next_refill() < refill_at:
+            # Those who wait there have set their alarms for later.
+            waiting = {claim.owner for claim in state.waiting.values()} - {self.process.owner}
+            after.notify = (after.notify or set()) | waiting
         if after.notify:
             # A dead process can't give back what it was granted: that goes to the next waiter.
-            granted = {claim.owner for event, claim in events if event == "granted"}
-            self._drop_dead(granted, after)
+            granted = [claim for event, claim in events if event == "granted"]
+            self._drop_dead({claim.owner for claim in granted}, after, granted)
 
     def drop_dead(self, after: AfterUnlock) -> None:
         """End the holds and waits of dead processes; *in a change*."""
         self._drop_dead(self.current_state().owners, after)
 
-    def _drop_dead(self, owners: Iterable[str], after: AfterUnlock) -> None:
+    def _drop_dead(
+        self, owners: Iterable[str], after: AfterUnlock, granted: Iterable[ProcessClaim] = ()
+    ) -> None:
         dead = [owner for owner in owners if not self._file.is_alive(int(owner[1:], 16))]
         if dead:
-            self.write(after, "drop dead", dead)
+            undelivered = [claim.key for claim in granted if claim.owner in dead]
+            has_rates = self.current_state().has_rates
+            self.write(after, "drop dead", dead, *((undelivered,) if has_rates else ()))
 
     # ------------------------------------------------- noticing what others wrote
 
@@ -370,8 +382,8 @@ class SemaphoreFile:
         if after.deadline < self._alarm:
             self._set_alarm(after.deadline)
         self.claims.deliver(after)
-        if self._to_withdraw:
-            self._withdraw_pending()
+        if self._pending:
+            self.finish_pending()
 
     def other_owners(self) -> dict[str, int]:
         """Return the other processes that have claims in it, with their pids."""
@@ -383,46 +395,54 @@ class SemaphoreFile:
     # -------------------------------------------------------------- withdrawing
 
     def withdraw(self, acquisition: ProcessAcquisition) -> None:
-        """End a wait or a hold whose caller is gone, and pass its slots on."""
-        self.withdraw_id(acquisition.acquisition_id)
-
-    def withdraw_id(self, acquisition_id: str) -> None:
-        """Like `withdraw`.
+        """End a wait, or a grant that its caller will not see, and pass its slots on.
 
         It never fails and may be called anywhere, in a garbage collection too. What can't be done
         now is done later.
         """
-        self._to_withdraw.append(acquisition_id)
-        self._withdraw_pending()
+        self._withdraw_next([acquisition.acquisition_id], undelivered=True)
+        self.finish_pending()
+
+    def withdraw_id(self, acquisition_id: str) -> None:
+        """Like `withdraw`, for a holder."""
+        self._withdraw_next([acquisition_id])
+        self.finish_pending()
 
     def withdraw_later(self, acquisition_id: str) -> bool:
         """Like `withdraw_id`, for a caller that interrupted a change; return whether it is ours."""
-        self._to_withdraw.append(acquisition_id)
+        self._withdraw_next([acquisition_id])
         return acquisition_id in self.claims.by_id
+
+    def _withdraw_next(self, ids: Iterable[str], *, undelivered: bool = False) -> None:
+        """Have the next change end these, if it finds them."""
+        self._pending += [partial(self._withdraw, each, undelivered) for each in ids]
 
     def refused(self, acquisition: ProcessAcquisition) -> None:
         """A task was cancelled before its wake-up arrived: it withdraws by itself."""
 
-    def _withdraw_pending(self) -> None:
+    def finish_pending(self) -> None:
+        """Do what was left to the next change, now or later; it never fails."""
         try:
             self.change(_nothing, None, TIMER_LOCK_TIMEOUT)
         except Interrupted:
             pass  # the change that was interrupted does it when it is done
         except (Missing, Retired):
-            self._to_withdraw.clear()
+            self._pending.clear()
         except (Busy, BackendError):
             self._set_alarm(clock.now() + _RETRY_AFTER)
 
-    def _withdraw(self, acquisition_id: str, after: AfterUnlock) -> None:
-        """End a claim that may wait, hold, or have ended."""
-        state = self.current_state()
+    def _withdraw(self, acquisition_id: str, undelivered: bool, after: AfterUnlock) -> None:
+        """End a claim that may wait, hold, or have ended; nobody has seen an undelivered grant."""
+        state: Any = self.current_state()
         by_id = self.claims.by_id
         acquisition = by_id.get(acquisition_id)
-        if acquisition_id in state.holders or acquisition_id in state.waiting:
+        refund = undelivered and state.has_rates
+        is_known = acquisition_id in state.holders or acquisition_id in state.waiting
+        if is_known or (refund and state.holds_nothing and acquisition_id in state.recent):
             # Removed first, so that it isn't told: it is not a loss, and nobody waits.
             by_id.pop(acquisition_id, None)
             try:
-                self.write(after, "withdraw", acquisition_id)
+                self.write(after, "withdraw", acquisition_id, *((True,) if refund else ()))
             except BaseException:
                 if acquisition is not None:
                     by_id[acquisition_id] = acquisition
@@ -434,14 +454,37 @@ class SemaphoreFile:
             if not acquisition.holds and acquisition.waker is not None:
                 self.claims.waiting -= 1
 
+    # ------------------------------------------------------------------- rates
+
+    def charge(self, acquisition_id: str, costs: Mapping[str, int], after: AfterUnlock) -> bool:
+        """Correct what an acquisition took of rates; *in a change*. False if nobody knows it."""
+        state: Any = self.current_state()
+        if not state.can_settle(acquisition_id, after.now):
+            return False
+        self.write(
+            after,
+            "charge",
+            acquisition_id,
+            [(state.index_of_rate(name), cost) for name, cost in costs.items()],
+        )
+        return True
+
+    def charge_next(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        """Have the next change correct what a holder took of rates."""
+        self._pending.append(partial(self._charge, acquisition_id, costs))
+
+    def _charge(self, acquisition_id: str, costs: Mapping[str, int], after: AfterUnlock) -> None:
+        self.charge(acquisition_id, costs, after)
+
     # -------------------------------------------------------------------- time
 
     def _next_deadline(self) -> float:
-        """Return when the next hold or wait expires, if this process has to see to it."""
+        """Return when to look again for what time alone changes, if this process has to.
+
+        A hold or a wait expires then, or a bucket has enough for those who wait for it.
+        """
         state = self._journal.state
-        if state is None or state.deadlines is None or not self.claims.by_id:
-            return NEVER
-        return state.next_deadline()
+        return NEVER if state is None or not self.claims.by_id else state.next_deadline()
 
     def _set_alarm(self, when: float) -> None:
         """Set the alarm, if it isn't set for earlier; not under the mutex.
@@ -473,7 +516,8 @@ class SemaphoreFile:
         with self._mutex:
             state = self._journal.state
             if not self._changing and not self.retired and state is not None:
-                self._to_withdraw += self.claims.fail_overdue(state, after, lock_error)
+                overdue = self.claims.fail_overdue(state, after, lock_error)
+                self._withdraw_next(overdue, undelivered=True)
         self.claims.deliver(after)
 
     def fail_closed(self, _when: float = 0.0) -> None:
@@ -483,13 +527,13 @@ class SemaphoreFile:
             interrupts = self._changing  # a signal handler closes what it interrupted
             state = self._journal.state
             if not interrupts and not self.retired and state is not None:
-                self._to_withdraw += self.claims.fail_closed(state, after)
+                self._withdraw_next(self.claims.fail_closed(state, after), undelivered=True)
         if interrupts:
             clock.timekeeper.call_at(after.now, self.fail_closed)
             return
         self.claims.deliver(after)
-        if self._to_withdraw:
-            self._withdraw_pending()
+        if self._pending:
+            self.finish_pending()
 
 
 def _nothing(_: AfterUnlock) -> None: ...

@@ -49,8 +49,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def max_slots(self) -> int:
         return self.value
 
-    @property
-    def remembers(self) -> bool:
+    def remembers(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
         return self.is_resized or self.closed
 
     @property
@@ -62,15 +61,15 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def accepts(self, declared: int | None) -> bool:
         return Ledger.accepts(self, declared)
 
-    def declaration(self, declared: int | None) -> None:  # noqa: ARG002
+    def declaration(self, declared: int | None, now: float) -> None:  # noqa: ARG002
         return None  # every request has its value with it
 
     def value_to_record(self, declared: int | None) -> int | None:
         return declared
 
-    def is_free(self, wanted: int, declared: int | None) -> bool:
+    def is_free(self, wanted: int, declared: int | None, now: float) -> bool:
         if declared != self.value and not self.accepts(declared):
-            return self.idle
+            return self.is_idle(now)
         return not self.waiting and self.in_use + wanted <= self.value
 
     def never_fits(self, wanted: int, declared: int | None, title: str) -> ValueError | None:
@@ -83,13 +82,13 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
         )
 
-    def fullness(self, wanted: int) -> str:  # noqa: ARG002 - tiers need it
+    def fullness(self, wanted: int, now: float) -> str:  # noqa: ARG002 - tiers need it
         return occupancy(value=self.value, held=self.in_use, waiting=len(self.waiting))
 
     def _enter(
         self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None
     ) -> list[SemaphoreClaim]:
-        if value is not None and not self.accepts(value) and self.idle:
+        if value is not None and not self.accepts(value) and self.is_idle(now):
             self.start_anew(value, now)
         return self.request(claim, now, wait_until=wait_until)
 

@@ -1,0 +1,48 @@
+"""PathRequest and ProcessPathClaim: what somebody in any process wants of tiers, or has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from slotwise._core.paths import Needs, Path
+from slotwise._ledger.ended_claims import EndedClaims
+from slotwise._ledger.path_nodes import LargePathClaim
+from slotwise.processes._base_state import CLAIM_SLOTS, ProcessClaim
+
+
+class PathRequest(NamedTuple):
+    """What is wanted of tiers."""
+
+    path: Path
+    needs: Needs | None = None
+    # The values of keys where each key has its own: (tier, value).
+    values: tuple[tuple[int, int], ...] = ()
+
+
+class ProcessPathClaim(ProcessClaim, LargePathClaim):
+    """The claim of a holder or waiter of a path, or of one whose costs can still be corrected."""
+
+    __slots__ = (*CLAIM_SLOTS, "path", "until", "values")
+
+    path: Path
+    values: Sequence[tuple[int, int]]
+    until: float  # when its costs can't be corrected any more; once it has ended
+
+    @property
+    def wanted(self) -> PathRequest:
+        return PathRequest(self.path, self.needs)  # what came with it has been learnt
+
+    def _want(self, wanted: Any) -> None:
+        path, needs, self.values = wanted
+        self.path = tuple(path)
+        self.needs = None if needs is None else tuple(needs)
+
+
+class EndedPathClaims(EndedClaims):
+    """The claims themselves, since nothing here keeps an object of their name alive."""
+
+    def remember(self, claim: Any, now: float) -> None:
+        self.forget_old(now)
+        claim.until = now + self.remembered_for
+        self[claim.key] = claim
