@@ -154,8 +154,6 @@ async def test_staged_tiers_refuse_max_waiting(url: str) -> None:
 
 
 async def test_a_rate_refuses_beyond_max_waiting(url: str, name: str) -> None:
-    if url.startswith("process"):
-        pytest.skip("rates of processes are not there yet")
     rate = RateLimit(name, Rate(1, per=1000, burst=1), url=url, max_waiting=1)
     assert rate.max_waiting == copy.copy(rate).max_waiting == 1
     await rate.acquire()
