@@ -337,7 +337,7 @@ class Pair:
         assert parked == places
         groups = {each[1:]: state[each] for each in state if each[0] == ">"}
         assert groups == {
-            path: f"{node} {ticket} {line[path][0]}" for path, (node, ticket) in places.items()
+            path: f"{node} {ticket:016d} {line[path][0]}" for path, (node, ticket) in places.items()
         }
 
         nodes = {}

@@ -15,7 +15,7 @@ from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Group, Node, Path, 
 from slotwise._ledger.rate_nodes import RateNode
 
 PATIENCE = 100
-LOOKS = 64
+LOOKS = 128
 
 C = TypeVar("C", bound=PathClaim)
 

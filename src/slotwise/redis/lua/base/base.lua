@@ -21,7 +21,8 @@ end
 local function call_in_chunks(arguments, ...)
   for from = 1, #arguments, CHUNK do
     local words = {...}
-    for i = from, math.min(from + CHUNK - 1, #arguments) do words[#words + 1] = arguments[i] end
+    local before = #words + 1 - from
+    for i = from, math.min(from + CHUNK - 1, #arguments) do words[before + i] = arguments[i] end
     redis.call(unpack(words))
   end
 end

@@ -18,24 +18,22 @@ caller = ARGV[2]
 begin_though_full(holders)
 note_aware(ids)
 local digits, lacked = {}, nil
-if #ARGV > 3 then  -- read all nodes at once
-  local names = {}
-  for _, id in ipairs(ids) do
-    local claim = read_claim(id)
-    for _, name in ipairs(claim and names_of(claim.path) or {}) do
-      if known[name] == nil then
-        known[name] = false
-        names[#names + 1] = name
-      end
-    end
-  end
-  fetch(names)
+local claims, paths = {}, {}
+for i, id in ipairs(ids) do
+  claims[i] = read_claim(id) or false
+  paths[#paths + 1] = claims[i] and claims[i].path or nil
 end
+fetch_paths(paths)
 expire()
 for i, id in ipairs(ids) do
-  local digit = '0'
   if corrections[i] and corrections[i] ~= '' then correct(id, corrections[i]) end
-  if release(id) == 1 then
+end
+local removed = redis.call('ZREM', holders, unpack(ids))
+for i, id in ipairs(ids) do
+  local digit = '0'
+  if known[id] and claims[i] and not waits(claims[i]) then
+    removed = removed - 1
+    free_claim(id, claims[i])
     if unseen[i] then refund(id) end
     digit = '1'
   elseif unseen[i] and not widest_tier and refund(id) then
@@ -49,6 +47,7 @@ for i, id in ipairs(ids) do
   end
   digits[#digits + 1] = digit
 end
+if removed ~= 0 then suspect() end
 settle()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then

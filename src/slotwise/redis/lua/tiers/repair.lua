@@ -4,192 +4,196 @@
 -- The claims in state are the truth: all other keys, and the counts in state, are made anew of them. A claim
 -- is written and removed together with its entries in the other keys, so one without them is a sign of damage.
 
--- The members of a sorted set with their scores.
-local function scores_in(key)
-  local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
-  return scores
-end
+local is_sound, has_claims
+do  -- a script has room for 200 local names
+  -- The members of a sorted set with their scores.
+  local function scores_in(key)
+    local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
+    return scores
+  end
 
--- Read all of state, and begin to count anew: the ids of the claims.
-local function forget_counts()
-  local fields, ids = redis.call('HGETALL', state), {}
-  for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
-  for i = 1, #fields, 2 do
-    local field = fields[i]
-    if string.match(field, '^%d') then
-      local node = read_node(field)
-      node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
-      if node.rate then
-        node.listed = false
-        charge(node, 0)
+  -- Read all of state, and begin to count anew: the ids of the claims.
+  local function forget_counts()
+    local fields, ids = redis.call('HGETALL', state), {}
+    for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
+    for i = 1, #fields, 2 do
+      local field = fields[i]
+      if string.match(field, '^%d') then
+        local node = read_node(field)
+        node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
+        if node.rate then
+          node.listed = false
+          charge(node, 0)
+        end
+        change(node)
+      elseif string.sub(field, 1, 1) == '?' then
+        if blocked_until <= now then put(field, false) end
+      elseif string.sub(field, 1, 1) == '>' then
+        put(field, false)
+      elseif string.sub(field, 1, 1) == '$' then
+        local until_us = string.match(known[field] or '', '^(%d+) ')
+        if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
+      elseif string.sub(field, 1, 1) ~= '.' then
+        ids[#ids + 1] = field
       end
-      change(node)
-    elseif string.sub(field, 1, 1) == '?' then
-      if blocked_until <= now then put(field, false) end
-    elseif string.sub(field, 1, 1) == '>' then
-      put(field, false)
-    elseif string.sub(field, 1, 1) == '$' then
-      local until_us = string.match(known[field] or '', '^(%d+) ')
-      if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
-    elseif string.sub(field, 1, 1) ~= '.' then
-      ids[#ids + 1] = field
     end
+    return ids
   end
-  return ids
-end
 
--- The claims of ids that hold something, by id, without those whose numbers somebody else had before.
-local function sound_claims(ids)
-  local claims, ranges = {}, {}
-  for _, id in ipairs(ids) do
-    local claim = read_claim(id)
-    claims[id] = claim
-    if not claim then put(id, false) end
-    local widest = claim and not waits(claim) and names_of(claim.path)[widest_tier]
-    if widest then
-      for low, high in each_range(claim.numbers) do ranges[#ranges + 1] = {widest, low, high, id} end
-    end
-  end
-  table.sort(ranges, function(one, other)
-    if one[1] ~= other[1] then return one[1] < other[1] end
-    return one[2] < other[2]
-  end)
-  local last
-  for _, each in ipairs(ranges) do
-    if last and last[1] == each[1] and each[2] <= last[3] then
-      local later = claims[each[4]] and claims[last[4]] and claims[each[4]].token < claims[last[4]].token and last or each
-      claims[later[4]] = nil
-      put(later[4], false)
-      if later == last then last = each end
-    else
-      last = each
-    end
-  end
-  return claims
-end
-
--- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
--- in a key that was lost gets a full interval.
-function rebuild()
-  local held_until, alive_until, heads = scores_in(holders), scores_in(waiters), {}
-  put('.large', false)
-  put('.suspect', false)
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
-  local widest_nodes = {}
-  for id, claim in pairs(sound_claims(forget_counts())) do
-    local granted, path_nodes, needs = not waits(claim), nodes_of(claim.path), needs_of(id)
-    local alive = granted and held_until[id] or not granted and alive_until[id] or seconds(now + claim.interval)
-    redis.call('ZADD', granted and holders or waiters, alive, id)
-    for _, node in ipairs(path_nodes) do
-      if not granted then
-        node.waiting = node.waiting + 1
-      elseif not node.rate then
-        node.held = node.held + need_of(node, needs)
+  -- The claims of ids that hold something, by id, without those whose numbers somebody else had before.
+  local function sound_claims(ids)
+    local claims, ranges = {}, {}
+    for _, id in ipairs(ids) do
+      local claim = read_claim(id)
+      claims[id] = claim
+      if not claim then put(id, false) end
+      local widest = claim and not waits(claim) and names_of(claim.path)[widest_tier]
+      if widest then
+        for low, high in each_range(claim.numbers) do ranges[#ranges + 1] = {widest, low, high, id} end
       end
-      change(node)
     end
-    longest = math.max(longest, tonumber(claim.interval))
-    last_ticket = math.max(last_ticket, claim.ticket)
-    if granted then
-      token = math.max(token, claim.token)
-      widest_nodes[path_nodes[widest_tier]] = true
-      if claim.ttl ~= '-' then
-        redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id)
-        put('.timed', '1')
-      end
-    else
-      count_large(id, 1)
-      redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-      local head = heads[claim.path]
-      if not head or claim.ticket < head[1] then heads[claim.path] = {claim.ticket, claim.path, id} end
-    end
-  end
-  put('.interval', string.format('%.17g', longest))
-  put('.ticket', whole(last_ticket))
-  put('.token', whole(token))
-  for node in pairs(widest_nodes) do recount_numbers(node) end
-  local oldest_first = {}
-  for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
-  table.sort(oldest_first, function(one, other) return one[1] < other[1] end)
-  for _, head in ipairs(oldest_first) do
-    local path_nodes = nodes_of(head[2])
-    local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
-    park_in_time(head, (lacking or path_nodes[1]).name)
-    if not lacking then look_at(path_nodes[1]) end
-  end
-  for key = first_key + 1, first_key + 9 do fresh[KEYS[key]] = true end
-end
-
--- --------------------------------------------------------------------- looking for damage
-
-local SWEPT = 200  -- how many fields of state one heartbeat looks at
-
--- Whether all of some records are in a sorted set.
-local function has_all(key, records)
-  for from = 1, #records, CHUNK do
-    local scores = redis.call('ZMSCORE', key, unpack(records, from, math.min(from + CHUNK - 1, #records)))
-    for _, score in ipairs(scores) do
-      if not score then return false end
-    end
-  end
-  return true
-end
-
--- Whether some fields of state fit the other keys.
-local function fits(fields)
-  local held, waiting, queued, heads, timed, names = {}, {}, {}, {}, {}, {}
-  for i = 1, #fields, 2 do
-    local field, kind = fields[i], string.sub(fields[i], 1, 1)
-    if known[field] == nil then known[field] = fields[i + 1] end
-    local text = known[field]  -- false if this call has removed it
-    if kind == '>' and text then
-      local name, ticket, id = string.match(text, '^(%S+) (%d+) (%S+)$')
-      if not name then return false end
-      heads[#heads + 1] = parked_record(name, {tonumber(ticket), string.sub(field, 2), id})
-    elseif text and not string.find(kind, '[%d.$?>]') then
-      local claim = read_claim(field)
-      if not claim then return false end
-      for _, name in ipairs(names_of(claim.path)) do names[name] = true end
-      if waits(claim) then
-        waiting[#waiting + 1] = field
-        queued[#queued + 1] = claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. field
-        names['>' .. claim.path] = true
+    table.sort(ranges, function(one, other)
+      if one[1] ~= other[1] then return one[1] < other[1] end
+      return one[2] < other[2]
+    end)
+    local last
+    for _, each in ipairs(ranges) do
+      if last and last[1] == each[1] and each[2] <= last[3] then
+        local later = claims[each[4]] and claims[last[4]] and claims[each[4]].token < claims[last[4]].token and last or each
+        claims[later[4]] = nil
+        put(later[4], false)
+        if later == last then last = each end
       else
-        held[#held + 1] = field
-        if claim.ttl ~= '-' then timed[#timed + 1] = field end
+        last = each
       end
     end
+    return claims
   end
-  local unread = {}
-  for name in pairs(names) do
-    if known[name] == nil then unread[#unread + 1] = name end
-  end
-  fetch(unread)
-  for name in pairs(names) do  -- a bucket that is full is not written down
-    if not known[name] and not rates[(tonumber(string.match(name, '^%d+')) or -1) + 1] then return false end
-  end
-  return has_all(holders, held) and has_all(waiters, waiting) and has_all(queue, queued) and has_all(parked, heads)
-    and has_all(ttls, timed)
-end
 
--- Look at some fields of state; at all of them within a third of the interval, if heartbeats come often enough.
-local function is_sound()
-  local cursor, not_before = string.match(known['.swept'] or '', '^(%d+) (%S+)$')
-  if cursor == '0' and now < (tonumber(not_before) or 0) and now > not_before - longest then return true end
-  local found = redis.call('HSCAN', state, cursor or '0', 'COUNT', SWEPT)
-  if cursor == '0' or not cursor then not_before = seconds(now + longest / 3) end
-  put('.swept', found[1] .. ' ' .. not_before)
-  return fits(found[2])
-end
-
--- Whether some ids that are not where they should be have a claim all the same.
-local function has_claims(ids)
-  if #ids == 0 then return false end
-  fetch(ids)
-  for _, id in ipairs(ids) do
-    if read_claim(id) then return true end
+  -- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
+  -- in a key that was lost gets a full interval.
+  function rebuild()
+    local held_until, alive_until, heads = scores_in(holders), scores_in(waiters), {}
+    put('.large', false)
+    put('.suspect', false)
+    redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
+    local widest_nodes = {}
+    for id, claim in pairs(sound_claims(forget_counts())) do
+      local granted, path_nodes, needs = not waits(claim), nodes_of(claim.path), needs_of(id)
+      local alive = granted and held_until[id] or not granted and alive_until[id] or seconds(now + claim.interval)
+      redis.call('ZADD', granted and holders or waiters, alive, id)
+      for _, node in ipairs(path_nodes) do
+        if not granted then
+          node.waiting = node.waiting + 1
+        elseif not node.rate then
+          node.held = node.held + need_of(node, needs)
+        end
+        change(node)
+      end
+      longest = math.max(longest, tonumber(claim.interval))
+      last_ticket = math.max(last_ticket, claim.ticket)
+      if granted then
+        token = math.max(token, claim.token)
+        widest_nodes[path_nodes[widest_tier]] = true
+        if claim.ttl ~= '-' then
+          redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id)
+          put('.timed', '1')
+        end
+      else
+        count_large(id, 1)
+        redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
+        local head = heads[claim.path]
+        if not head or claim.ticket < head[1] then
+          heads[claim.path] = {claim.ticket, claim.path, id, padded(claim.ticket)}
+        end
+      end
+    end
+    put('.interval', string.format('%.17g', longest))
+    put('.ticket', whole(last_ticket))
+    put('.token', whole(token))
+    for node in pairs(widest_nodes) do recount_numbers(node) end
+    local oldest_first = {}
+    for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
+    table.sort(oldest_first, function(one, other) return one[1] < other[1] end)
+    for _, head in ipairs(oldest_first) do
+      local path_nodes = nodes_of(head[2])
+      local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
+      park_in_time(head, (lacking or path_nodes[1]).name)
+      if not lacking then look_at(path_nodes[1]) end
+    end
+    for key = first_key + 1, first_key + 9 do fresh[KEYS[key]] = true end
   end
-  return false
-end
 
+  -- --------------------------------------------------------------------- looking for damage
+
+  local SWEPT = 200  -- how many fields of state one heartbeat looks at
+
+  -- Whether all of some records are in a sorted set.
+  local function has_all(key, records)
+    for from = 1, #records, CHUNK do
+      local scores = redis.call('ZMSCORE', key, unpack(records, from, math.min(from + CHUNK - 1, #records)))
+      for _, score in ipairs(scores) do
+        if not score then return false end
+      end
+    end
+    return true
+  end
+
+  -- Whether some fields of state fit the other keys.
+  local function fits(fields)
+    local held, waiting, queued, heads, timed, names = {}, {}, {}, {}, {}, {}
+    for i = 1, #fields, 2 do
+      local field, kind = fields[i], string.sub(fields[i], 1, 1)
+      if known[field] == nil then known[field] = fields[i + 1] end
+      local text = known[field]  -- false if this call has removed it
+      if kind == '>' and text then
+        local name, ticket, id = string.match(text, '^(%S+) (%d+) (%S+)$')
+        if not name then return false end
+        heads[#heads + 1] = parked_record(name, {tonumber(ticket), string.sub(field, 2), id, ticket})
+      elseif text and not string.find(kind, '[%d.$?>]') then
+        local claim = read_claim(field)
+        if not claim then return false end
+        for _, name in ipairs(names_of(claim.path)) do names[name] = true end
+        if waits(claim) then
+          waiting[#waiting + 1] = field
+          queued[#queued + 1] = claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. field
+          names['>' .. claim.path] = true
+        else
+          held[#held + 1] = field
+          if claim.ttl ~= '-' then timed[#timed + 1] = field end
+        end
+      end
+    end
+    local unread = {}
+    for name in pairs(names) do
+      if known[name] == nil then unread[#unread + 1] = name end
+    end
+    fetch(unread)
+    for name in pairs(names) do  -- a bucket that is full is not written down
+      if not known[name] and not rates[(tonumber(string.match(name, '^%d+')) or -1) + 1] then return false end
+    end
+    return has_all(holders, held) and has_all(waiters, waiting) and has_all(queue, queued) and has_all(parked, heads)
+      and has_all(ttls, timed)
+  end
+
+  -- Look at some fields of state; at all of them within a third of the interval, if heartbeats come often enough.
+  function is_sound()
+    local cursor, not_before = string.match(known['.swept'] or '', '^(%d+) (%S+)$')
+    if cursor == '0' and now < (tonumber(not_before) or 0) and now > not_before - longest then return true end
+    local found = redis.call('HSCAN', state, cursor or '0', 'COUNT', SWEPT)
+    if cursor == '0' or not cursor then not_before = seconds(now + longest / 3) end
+    put('.swept', found[1] .. ' ' .. not_before)
+    return fits(found[2])
+  end
+
+  -- Whether some ids that are not where they should be have a claim all the same.
+  function has_claims(ids)
+    if #ids == 0 then return false end
+    fetch(ids)
+    for _, id in ipairs(ids) do
+      if read_claim(id) then return true end
+    end
+    return false
+  end
+end

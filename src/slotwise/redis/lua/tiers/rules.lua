@@ -1,10 +1,10 @@
 -- tiers/rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, where the rules
 -- stand) in Lua. Not a script.
 -- include tiers/state.lua
+-- include tiers/numbers.lua
 local PATIENCE = 100
-local LOOKS = 64
+local LOOKS = 128
 local is_finished = false  -- whether it is known that no node is to be looked at
-local recount_numbers      -- a function, below
 
 -- Whether so many slots are free that are not kept for another head than that with `ticket`.
 local function has_room(node, need, ticket)
@@ -15,28 +15,44 @@ local function has_room(node, need, ticket)
     return (need + kept) * node.rate.unit <= node.level
   end
   local value = value_of(node)
-  if value == 0 then return true end
-  return node.held + kept + need <= value
+  return value == 0 or node.held + kept + need <= value
 end
 
 -- ----------------------------------------------------------------- groups, and where they are
 
 -- Heads that are parked at a node, the oldest first: read some at a time, and kept up to date. Each
--- is {ticket, path, id}.
-local HEADS = 8
+-- is {ticket, path, id, its ticket as text}, and later when its silence lasts too long.
+local HEADS = 32
+
+local reparked = {}  -- nodes whose heads have changed, and may not be written yet
+
+-- How many of them to read: as many as there may be slots for, and one to see whether there are more.
+local function heads_to_read(node)
+  local value = value_of(node)
+  return 1 + (node.rate and 1 or value == 0 and HEADS or math.max(math.min(value - node.held, HEADS), 1))
+end
 
 local function parked_record(name, head)
-  return name .. ' ' .. padded(head[1]) .. ' ' .. head[2] .. ' ' .. head[3]
+  return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
 local function read_heads(node)
-  if pending then flush(parked) end
-  local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, HEADS)
-  node.heads, node.has_all_heads = {}, #found < HEADS
-  for i, record in ipairs(found) do
-    local ticket, path, id = string.match(record, '^%S+ (%d+) (%S+) (%S+)$')
-    node.heads[i] = {tonumber(ticket), path, id}
+  if pending and reparked[node.name] then
+    flush(parked)
+    reparked = {}
   end
+  local most = heads_to_read(node)
+  local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
+  local paths, from = {}, #node.name + 2
+  node.heads, node.has_all_heads = {}, #found < most
+  for i, record in ipairs(found) do
+    -- A ticket has 16 digits.
+    local space = string.find(record, ' ', from + 17, true)
+    local ticket, path = string.sub(record, from, from + 15), string.sub(record, from + 17, space - 1)
+    node.heads[i] = {tonumber(ticket), path, string.sub(record, space + 1), ticket}
+    if not nodes_by_path[path] then paths[#paths + 1] = path end
+  end
+  if paths[1] then fetch_paths(paths) end
 end
 
 -- The oldest head that is parked at a node, or nil.
@@ -53,7 +69,7 @@ end
 -- waits who needs several slots of a node. What is kept for a head is not blocked for it. A newcomer
 -- has no ticket yet.
 local function is_blocked(node, ticket)
-  if not known['.large'] or node.waiting == 0 or (ticket and node.kept == ticket) then return false end
+  if node.waiting == 0 or (ticket and node.kept == ticket) then return false end
   local first = first_parked(node)
   if not first or (ticket and first[1] >= ticket) then return false end
   return not has_room(node, need_of(node, needs_of(first[3])), first[1])
@@ -61,8 +77,12 @@ end
 
 -- The first node without room for a head, or that an older one blocks, and which it is.
 local function lacks(path_nodes, needs, ticket)
-  for at, node in ipairs(path_nodes) do
-    if not has_room(node, need_of(node, needs), ticket) or is_blocked(node, ticket) then return node, at end
+  local is_large = known['.large']
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
+    if not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, ticket)) then
+      return node, at
+    end
   end
 end
 
@@ -81,7 +101,8 @@ end
 
 local function park(head, name)
   zadd(parked, 0, parked_record(name, head))
-  put('>' .. head[2], name .. ' ' .. whole(head[1]) .. ' ' .. head[3])
+  reparked[name] = true
+  put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
   local node = nodes[name]
   local heads = node and node.heads
@@ -94,7 +115,7 @@ end
 -- Park a head, and see that a node with a rate is looked at in time.
 local function park_in_time(head, name)
   park(head, name)
-  local node = read_node(name)
+  local node = nodes[name] or read_node(name)
   if node.rate then
     local first = first_parked(node)
     if first and first[1] == head[1] then look_when_refilled(node, first) end
@@ -106,16 +127,18 @@ local function parked_at(path)
   local record = get('>' .. path)
   if record then
     local name, ticket, id = string.match(record, '^(%S+) (%S+) (%S+)$')
-    if name then return {tonumber(ticket), path, id}, name end
+    if name then return {tonumber(ticket), path, id, ticket}, name end
   end
 end
 
 local function unpark(head, name)
   zrem(parked, parked_record(name, head))
+  reparked[name] = true
   local node = nodes[name]
-  for i, each in ipairs(node and node.heads or {}) do
-    if each[1] == head[1] then
-      table.remove(node.heads, i)
+  local heads = node and node.heads
+  for i = 1, heads and #heads or 0 do
+    if heads[i][1] == head[1] then
+      table.remove(heads, i)
       return
     end
   end
@@ -175,109 +198,6 @@ end
 
 -- ------------------------------------------------------------------------ holding, waiting
 
--- The lowest range of free numbers that is in the key, or nil; read once.
-local function lowest_stored(widest)
-  if widest.lowest == nil then
-    local free = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
-                            'LIMIT', 0, 1)[1]
-    local low, high = string.match(free or '', ' (%d+)%-?(%d*)$')
-    low = tonumber(low)
-    widest.lowest = low and {low, tonumber(high) or low} or false
-  end
-  return widest.lowest or nil
-end
-
--- The lowest range of numbers that this call has freed, and where it is.
-local function lowest_freed(widest)
-  local lowest, at
-  for i, each in ipairs(freed[widest.name] or {}) do
-    if not lowest or each[1] < lowest[1] then lowest, at = each, i end
-  end
-  return lowest, at
-end
-
-local function free_range(widest, low, high)
-  local those = freed[widest.name] or {}
-  freed[widest.name] = those
-  those[#those + 1] = {low, high}
-end
-
--- Take the lowest free numbers that follow each other, at most so many: the first and the last.
-local function take_range(widest, at_most)  -- before it counts the new holder
-  if widest.top > widest.held then
-    local stored, own, at = lowest_stored(widest), lowest_freed(widest)
-    local found = stored
-    if own and not (stored and stored[1] < own[1]) then
-      table.remove(freed[widest.name], at)
-      found = own
-    elseif stored then
-      redis.call('ZREM', numbers, numbers_record(widest.name, stored))
-      widest.lowest = nil
-    end
-    if found then
-      local last = math.min(found[2], found[1] + at_most - 1)
-      if last < found[2] then free_range(widest, last + 1, found[2]) end
-      return found[1], last
-    end
-  end
-  local first = widest.top + 1
-  widest.top = widest.top + at_most
-  return first, widest.top
-end
-
--- The lowest numbers that are free, as ranges.
-local function take_ranges(widest, need)
-  local taken = {}
-  while need > 0 do
-    local low, high = take_range(widest, need)
-    need = need - (high - low + 1)
-    local last = taken[#taken]
-    if last and last[2] + 1 == low then last[2] = high else taken[#taken + 1] = {low, high} end
-  end
-  return taken
-end
-
--- Give a claim its slot numbers.
-local function number(claim, widest, need)
-  local taken, value = take_ranges(widest, need), value_of(widest)
-  if value > 0 and taken[#taken][2] > value then  -- there are free ones below, which a key has lost
-    recount_numbers(widest)
-    taken = take_ranges(widest, need)
-  end
-  claim.number = taken[1][1]
-  for i, each in ipairs(taken) do taken[i] = range(each[1], each[2]) end
-  claim.numbers = table.concat(taken, ',')
-end
-
-local function free_all_numbers(widest)
-  if widest.top > 1 then
-    redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
-  end
-  freed[widest.name], widest.lowest, widest.top = nil, false, 0
-end
-
--- Learn from the claims of those who hold which numbers are free.
-function recount_numbers(widest)
-  if pending then flush(holders) end
-  local ids, unread, taken = redis.call('ZRANGE', holders, 0, -1), {}, {}
-  for _, id in ipairs(ids) do
-    if known[id] == nil then unread[#unread + 1] = id end
-  end
-  fetch(unread)
-  for _, id in ipairs(ids) do
-    local claim = read_claim(id)
-    if claim and names_of(claim.path)[widest_tier] == widest.name then
-      for low, high in each_range(claim.numbers) do taken[#taken + 1] = {low, high} end
-    end
-  end
-  free_all_numbers(widest)
-  table.sort(taken, function(one, other) return one[1] < other[1] end)
-  for _, each in ipairs(taken) do
-    if each[1] > widest.top + 1 then free_range(widest, widest.top + 1, each[1] - 1) end
-    widest.top = math.max(widest.top, each[2])
-  end
-end
-
 -- What an id took of each tier, after corrections.
 local function charges_of(id)
   local text = get('$' .. id)
@@ -305,9 +225,10 @@ local function hold(id, claim, path_nodes, deadline)
     number(claim, widest, need_of(widest, needs))
     if widest.held == 0 then fresh[holders] = true end
   end
-  for _, node in ipairs(path_nodes) do
-    if node.rate then charge(node, need_of(node, needs)) else node.held = node.held + need_of(node, needs) end
-    change(node)
+  for at = 1, #path_nodes do
+    local node, need = path_nodes[at], needs and needs[at] or 1
+    if node.rate then charge(node, need) else node.held = node.held + need end
+    moved[node.name] = node
   end
   token = math.max(token + 1, now_us)
   claim.token, claim.granted = token, now_text
@@ -326,14 +247,11 @@ local function hold(id, claim, path_nodes, deadline)
   end
 end
 
--- End a hold, if there is one; grants nothing.
-local function release(id)
-  local was_there, claim, needs = redis.call('ZREM', holders, id) == 1, read_claim(id), needs_of(id)
-  local held = claim and not waits(claim) or false
-  if was_there ~= held then suspect() end
-  if not held then return 0 end
+-- Free what one had that is not among the holders any more; grants nothing.
+local function free_claim(id, claim)
+  local needs = needs_of(id)
   put(id, false)
-  if claim.ttl ~= '-' then redis.call('ZREM', ttls, id) end
+  if claim.ttl ~= '-' then zrem(ttls, id) end
   local path_nodes = nodes_of(claim.path)
   for _, node in ipairs(path_nodes) do
     if not node.rate then
@@ -345,11 +263,19 @@ local function release(id)
   if next(rates) then remember(id, claim.path) end
   local widest = path_nodes[widest_tier]
   if widest.held > 0 then
-    for low, high in each_range(claim.numbers) do free_range(widest, low, high) end
+    free_numbers(widest, claim.numbers)
   else
     free_all_numbers(widest)
   end
   return 1
+end
+
+-- End a hold, if there is one; grants nothing.
+local function release(id)
+  local was_there, claim = redis.call('ZREM', holders, id) == 1, read_claim(id)
+  local held = claim and not waits(claim) or false
+  if was_there ~= held then suspect() end
+  return held and free_claim(id, claim) or 0
 end
 
 -- State what an id has really taken of rates: "tier=units,...". False if nobody knows it.
@@ -413,7 +339,8 @@ local function wait(id, claim, path_nodes, deadline)
     change(node)
   end
   if not parked_at(claim.path) then
-    park_in_time({claim.ticket, claim.path, id}, (lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)).name)
+    local at = lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)
+    park_in_time({claim.ticket, claim.path, id, padded(claim.ticket)}, at.name)
   end
   count_large(id, 1)
 end
@@ -424,18 +351,18 @@ local function take_out(id, path, ticket, path_nodes)
   zrem(queue, record)
   zrem(waiters, id)
   count_large(id, -1)
-  for _, node in ipairs(path_nodes) do
+  local is_last = false  -- the counts spare a search when nobody can be there
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
     node.waiting = math.max(node.waiting - 1, 0)
-    change(node)
+    is_last = is_last or node.waiting == 0
+    moved[node.name] = node
   end
-  -- The counts spare a search when nobody can be there.
-  for _, node in ipairs(path_nodes) do
-    if node.waiting == 0 then return nil end
-  end
+  if is_last then return nil end
   local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
   if following then
-    local next_ticket, next_id = string.match(following, '^%S+ (%d+) (%S+)$')
-    return {tonumber(next_ticket), path, next_id}
+    local next_ticket = string.sub(following, #path + 2, #path + 17)
+    return {tonumber(next_ticket), path, string.sub(following, #path + 19), next_ticket}
   end
 end
 
@@ -492,10 +419,26 @@ local function keep(path_nodes, before, ticket, needs)
   end
 end
 
+-- Read the claim of a head that is granted, and when its silence lasts too long; with those of others that may be
+-- granted next.
+local function fetch_claims(head, others)
+  if head[5] ~= nil then return end
+  local heads, ids, unread = {head}, {head[3]}, {}
+  note_unread(head[3], unread)
+  for _, each in ipairs(others) do
+    if each[5] == nil then
+      heads[#heads + 1], ids[#ids + 1] = each, each[3]
+      note_unread(each[3], unread)
+    end
+  end
+  fetch(unread)
+  for i, score in ipairs(redis.call('ZMSCORE', waiters, unpack(ids))) do heads[i][5] = score end
+end
+
 -- Grant the head of a group that is parked here, or park it where it lacks something.
 local function examine(head, here)
   local ticket, path, id = head[1], head[2], head[3]
-  local path_nodes, needs = nodes_of(path), needs_of(id)
+  local path_nodes, needs = nodes_of(path), known['.large'] and needs_of(id) or nil
   unpark(head, here.name)
   local lacking, at = lacks(path_nodes, needs, ticket)
   if lacking then
@@ -504,13 +447,15 @@ local function examine(head, here)
     park_in_time(head, lacking.name)
     return
   end
-  for _, node in ipairs(path_nodes) do
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
     if node.kept == ticket then
       node.kept, node.kept_slots = nil, nil  -- it is taken now
       if node.rate then look_at(node) end    -- those who wait there wait for another time
     end
   end
-  local claim, deadline = read_claim(id), redis.call('ZSCORE', waiters, id)
+  fetch_claims(head, here.heads)
+  local claim, deadline = read_claim(id), head[5]
   if claim and deadline then
     -- A grant is no sign of life: one that died while it waited blocks the others for no longer
     -- than if it had stayed there.
@@ -531,11 +476,14 @@ local function load_work()
   work = {tickets = {}, stored = {}, taken = {}, bound = math.huge}
   if is_finished then return end
   local found = redis.call('ZRANGE', unfinished, 0, LOOKS - 1, 'WITHSCORES')
+  local names = {}
   for i = #found - 1, 1, -2 do
     local ticket = tonumber(found[i + 1])
+    note_unread(found[i], names)
     work[#work + 1] = {ticket, found[i]}
     work.tickets[found[i]], work.stored[found[i]] = ticket, ticket
   end
+  fetch(names)
   if #found == 2 * LOOKS then work.bound = tonumber(found[#found]) end
 end
 

@@ -48,7 +48,8 @@ local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
-local freed                   -- widest node -> ranges of slot numbers that this call has freed
+local nodes_by_path           -- those of paths that were asked for
+local names_by_path = {}      -- their names
 local touched                 -- nodes that this call has freed slots of, to be looked at
 local fresh                   -- keys that this call may have made
 local rates, value_texts      -- of tiers with a rate; the values as text
@@ -56,6 +57,7 @@ local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
 local first_key
+local save_numbers            -- tiers/numbers.lua: write which are free
 local rebuild                 -- tiers/repair.lua: make all keys anew of the claims
 
 -- Sorted sets are written behind while a call makes many changes of a kind: key -> member -> its
@@ -63,48 +65,39 @@ local rebuild                 -- tiers/repair.lua: make all keys anew of the cla
 local pending
 
 local function flush(key)
-  local additions, removals = {}, {}
-  for member, score in pairs(pending[key] or {}) do
+  local additions, removals, added, removed = {}, {}, 0, 0
+  for member, score in pairs(pending[key]) do
     if score then
-      additions[#additions + 1] = score
-      additions[#additions + 1] = member
+      additions[added + 1], additions[added + 2] = score, member
+      added = added + 2
     else
-      removals[#removals + 1] = member
+      removed = removed + 1
+      removals[removed] = member
     end
   end
   call_in_chunks(additions, 'ZADD', key)
   call_in_chunks(removals, 'ZREM', key)
-  pending[key] = nil
+  pending[key] = {}
 end
 
-local function write_behind() pending = {} end
+local function write_behind()
+  pending = {[holders] = {}, [waiters] = {}, [ttls] = {}, [queue] = {}, [parked] = {}}
+end
 
 local function write_all()
   for key in pairs(pending) do flush(key) end
   pending = nil
 end
 
-local function change_later(key, member, score)
-  local changes = pending[key] or {}
-  pending[key] = changes
-  changes[member] = score
-end
-
 local function zadd(key, score, member)
-  if pending then change_later(key, member, score) else redis.call('ZADD', key, score, member) end
+  if pending then pending[key][member] = score else redis.call('ZADD', key, score, member) end
 end
 
 local function zrem(key, member)
-  if pending then change_later(key, member, false) else redis.call('ZREM', key, member) end
+  if pending then pending[key][member] = false else redis.call('ZREM', key, member) end
 end
 
 local function padded(ticket) return string.format('%016d', ticket) end
-
--- A range of free slot numbers of a node, {first, last}, as a member of numbers.
-local function numbers_record(name, each)
-  local record = name .. ' ' .. padded(each[1])
-  return each[1] == each[2] and record or record .. '-' .. whole(each[2])
-end
 
 -- ------------------------------------------------------------- state: read once, written once
 
@@ -112,6 +105,14 @@ local function fetch(fields)
   for from = 1, #fields, CHUNK do
     local texts = redis.call('HMGET', state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
     for i, text in ipairs(texts) do known[fields[from + i - 1]] = text end
+  end
+end
+
+-- Add a field to those to be fetched, unless it was read, or is among them.
+local function note_unread(field, unread)
+  if known[field] == nil then
+    known[field] = false
+    unread[#unread + 1] = field
   end
 end
 
@@ -222,7 +223,8 @@ local function open(first, given_now, fields)
   queue, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
   refills, cleanup = KEYS[first + 8], KEYS[first + 9]
   set_clock(given_now)
-  messages, known, changed, nodes, moved, fresh, freed, touched = {}, {}, {}, {}, {}, {}, {}, {}
+  messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
+  nodes_by_path = {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.accepted',
@@ -279,42 +281,65 @@ end
 
 -- ------------------------------------------------------------------------------- nodes
 
-local function read_node(name)
+local function read_node(name, tier)
   local node = nodes[name]
   if node then return node end
-  node = {name = name, tier = tonumber(string.match(name, '^%d+')) + 1, held = 0, waiting = 0, top = 0}
-  local held, waiting, value, kept, top, level, at =
-    string.match(get(name) or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
+  tier = tier or tonumber(string.match(name, '^%d+')) + 1
+  node = {name = name, tier = tier, held = 0, waiting = 0, top = 0}
+  nodes[name] = node
+  local text = get(name) or ''
+  local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)$')
+  if held and not rates[tier] then  -- as most of them are
+    node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
+    return node
+  end
+  local value, kept, level, at
+  held, waiting, value, kept, top, level, at = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
   if held then
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
     node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$'))
     local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
     if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
-    if rates[node.tier] then
+    if rates[tier] then
       node.own_rate, node.listed, node.level, node.at = read_rate(value), top == '1', tonumber(level), tonumber(at)
     end
   end
-  if rates[node.tier] then
-    node.rate = node.own_rate or rates[node.tier]
+  if rates[tier] then
+    node.rate = node.own_rate or rates[tier]
     node.level, node.at = node.level or node.rate.full, node.at or now_us
   end
-  nodes[name] = node
   return node
 end
 
 local function names_of(path)
-  local names = {}
-  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  local names = names_by_path[path]
+  if not names then
+    names = {}
+    for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+    names_by_path[path] = names
+  end
   return names
 end
 
-local function nodes_of(path)
-  local names, unread, found = names_of(path), {}, {}
-  for _, name in ipairs(names) do
-    if known[name] == nil then unread[#unread + 1] = name end
+-- Read the nodes of some paths at once.
+local function fetch_paths(paths)
+  local unread = {}
+  for _, path in ipairs(paths) do
+    if not nodes_by_path[path] then
+      for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
+    end
   end
-  if #unread > 0 then fetch(unread) end
-  for i, name in ipairs(names) do found[i] = read_node(name) end
+  fetch(unread)
+end
+
+local function nodes_of(path)
+  local found = nodes_by_path[path]
+  if not found then
+    found = {}
+    fetch_paths({path})
+    for tier, name in ipairs(names_of(path)) do found[tier] = read_node(name, tier) end
+    nodes_by_path[path] = found
+  end
   return found
 end
 
@@ -370,25 +395,21 @@ local function charge(node, units)
 end
 
 local function kept_text(node)
-  if not node.kept then return '-' end
   return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
 end
 
 local function rate_record(node)
-  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or '-', kept_text(node),
+  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or '-',
+                       node.kept and kept_text(node) or '-',
                        node.listed and '1' or '0', node.level, node.at)
 end
 
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
 local function save()
-  for name, those in pairs(freed) do
-    for _, each in ipairs(those) do
-      redis.call('ZADD', numbers, 0, numbers_record(name, each))
-      fresh[numbers] = true
-    end
+  for _, node in pairs(moved) do
+    if node.tier == widest_tier then save_numbers(node) end
   end
-  freed = {}
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
@@ -398,19 +419,20 @@ local function save()
     elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)
     else
-      local kept = kept_text(node)
+      local kept = node.kept and kept_text(node) or '-'
       local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
-      put(name, string.format('%d %d %s %s %d', node.held, node.waiting, value, kept, node.top))
+      put(name, string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top))
     end
   end
-  local written, gone = {}, {}
+  local written, gone, last, gone_last = {}, {}, 0, 0
   for field in pairs(changed) do
     local text = known[field]
     if text then
-      written[#written + 1] = field
-      written[#written + 1] = text
+      written[last + 1], written[last + 2] = field, text
+      last = last + 2
     else
-      gone[#gone + 1] = field
+      gone_last = gone_last + 1
+      gone[gone_last] = field
     end
   end
   call_in_chunks(written, 'HSET', state)
