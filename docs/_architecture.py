@@ -24,6 +24,7 @@ LAYERS = [
     ],
     [("_wait", "lock, clock, alarms, wakers")],
     [("_ledger", "who gets a slot: the rules")],
+    [("instrumentation", "hooks, metrics")],
     [("_core", "interfaces, results, checks, messages")],
     [("errors", "every exception")],
 ]

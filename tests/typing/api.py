@@ -49,7 +49,9 @@ from slotwise.effects import (
     run_async,
 )
 from slotwise.effects import Semaphore as Permits
-from slotwise.instrumentation import Event, add_hook, remove_hook
+from slotwise.instrumentation import Event, Totals, add_hook, keep_totals, remove_hook
+from slotwise.instrumentation.opentelemetry import instrument, uninstrument
+from slotwise.instrumentation.prometheus import Collector
 from slotwise.pipeline import (
     BoundedMap,
     BoundedMapSync,
@@ -439,3 +441,9 @@ def instrumentation() -> None:
     add_hook(hook)
     remove_hook(hook)
     add_hook(lambda: None)  # type: ignore[misc,arg-type]
+    keep_totals()
+    totals = MemorySemaphore(1, name="api").stats_sync().totals
+    assert_type(totals, Totals | None)
+    instrument(keys=["tenant"])
+    uninstrument()
+    Collector().close()

@@ -45,6 +45,7 @@ ENDINGS: tuple[Kind, ...] = ("released", "expired", "lost", "kicked")
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 _NO_KEYS: Mapping[str, str] = MappingProxyType({})
+_NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ class Event:
 
     ``name`` is None for a limit without a name, and the server's for ``unreachable`` and
     ``back``. ``scope`` is ``memory``, ``process`` or ``redis``. ``keys`` has the keys of a path
-    through tiers. ``tier`` is set if it happened to one tier of several.
+    through tiers. ``tier`` is set if it happened to one tier of several. ``values`` has the
+    number of slots by tier, and by ``""`` that of a semaphore; ``needs`` what is taken of each
+    tier, where that is not one slot.
     """
 
     kind: Kind
@@ -66,31 +69,36 @@ class Event:
     tier: str | None = None
     keys: Mapping[str, str] = field(default_factory=lambda: _NO_KEYS, hash=False)
     slots: int = 1
+    values: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
+    needs: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
     value: int | None = None
     fencing_token: int | None = None
 
 
+# What an event of an acquisition has.
+_OF_AN_ACQUISITION = ("acquisition_id", "slots", "tier", "keys", "values", "needs")
+
 # What each kind means, and which fields it has beside `name` and `scope`. The docs have this table.
 KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
-    "requested": ("somebody asks for slots", ("acquisition_id", "slots", "tier", "keys")),
+    "requested": ("somebody asks for slots", _OF_AN_ACQUISITION),
     "acquired": (
         "it has them; `waited` seconds after it asked",
-        ("acquisition_id", "slots", "tier", "keys", "waited", "fencing_token"),
+        (*_OF_AN_ACQUISITION, "waited", "fencing_token"),
     ),
     "refused": (
         "it doesn't get them, for a `reason`: timeout, cancelled, closed, full or unreachable",
-        ("acquisition_id", "slots", "tier", "keys", "waited", "reason"),
+        (*_OF_AN_ACQUISITION, "waited", "reason"),
     ),
     "released": (
         "the holder gave them back, after `held` seconds",
-        ("acquisition_id", "slots", "tier", "keys", "held"),
+        (*_OF_AN_ACQUISITION, "held"),
     ),
-    "expired": ("its ttl ended", ("acquisition_id", "slots", "tier", "keys", "held")),
+    "expired": ("its ttl ended", (*_OF_AN_ACQUISITION, "held")),
     "lost": (
         "it ended in another way: by silence, or its file or keys are gone",
-        ("acquisition_id", "slots", "tier", "keys", "held"),
+        (*_OF_AN_ACQUISITION, "held"),
     ),
-    "kicked": ("somebody kicked it", ("acquisition_id", "slots", "tier", "keys", "held")),
+    "kicked": ("somebody kicked it", (*_OF_AN_ACQUISITION, "held")),
     "resized": ("this process changed the value of a limit", ("value", "tier", "keys")),
     "adapted": (
         "this process saw an adaptive limit change its value, for a `reason`",
@@ -116,7 +124,10 @@ _failed: set[int] = set()  # the ids of hooks whose failure is logged already
 class Record:
     """One acquisition that waits or holds, as it is told of."""
 
-    __slots__ = ("asked", "early", "granted", "keys", "name", "scope", "slots", "tier")
+    __slots__ = (
+        *("asked", "early", "granted", "keys", "name", "needs", "scope", "slots", "tier"),
+        "values",
+    )
 
     def __init__(
         self,
@@ -126,6 +137,8 @@ class Record:
         tier: str | None,
         keys: Mapping[str, str],
         asked: float,
+        values: Mapping[str, int] = _NOTHING_BY_TIER,
+        needs: Mapping[str, int] = _NOTHING_BY_TIER,
     ) -> None:
         self.name = name
         self.scope = scope
@@ -133,6 +146,8 @@ class Record:
         self.tier = tier
         self.keys = keys
         self.asked = asked
+        self.values = values
+        self.needs = needs
         self.granted: float | None = None  # None while it waits
         self.early: tuple[Kind, float] | None = None  # it ended before its caller had it
 
@@ -145,6 +160,8 @@ class Record:
             tier=self.tier,
             keys=self.keys,
             slots=self.slots,
+            values=self.values,
+            needs=self.needs,
             **more,  # type: ignore[arg-type]
         )
 
@@ -309,11 +326,13 @@ def requested(
     slots: int = 1,
     tier: str | None = None,
     keys: Mapping[str, str] = _NO_KEYS,
+    values: Mapping[str, int] = _NOTHING_BY_TIER,
+    needs: Mapping[str, int] = _NOTHING_BY_TIER,
 ) -> None:
     """Somebody asks for slots."""
     if _telling.busy:
         return  # a hook's own
-    record = Record(name, scope, slots, tier, keys, now)
+    record = Record(name, scope, slots, tier, keys, now, values, needs)
     with _lock:
         _live[acquisition_id] = record
     _tell(record.event("requested", acquisition_id))

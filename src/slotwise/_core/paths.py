@@ -17,6 +17,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout, BackendError
 
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
@@ -187,6 +188,15 @@ class PathBackend(ABC):
 
     _does_io: bool = True  # as of a `Limit`
     has_cm: ClassVar[bool] = False  # whether `cm` can be used
+    scope: str  # as events name it
+
+    @property
+    @abstractmethod
+    def reported_name(self) -> str | None:
+        """What events call it."""
+
+    def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
+        return with_totals(stats, self.scope, self.reported_name)
 
     def cm(
         self,
@@ -380,3 +390,10 @@ class PathBackend(ABC):
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int: ...
+
+
+def slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
+    """What the tiers that have slots were made with, by name; 0 is no limit, or unknown."""
+    return {
+        tier.name: 0 if tier.by_key else tier.value for tier in tiers if isinstance(tier.value, int)
+    }

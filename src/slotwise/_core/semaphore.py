@@ -17,7 +17,8 @@ from slotwise._core.copying import Recipe
 from slotwise._core.limit import Limit
 from slotwise._core.messages import display
 from slotwise._core.overload import Overload, overload_of
-from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout
 
 
@@ -74,7 +75,17 @@ class Semaphore(Limit):
     ) -> None:
         """Tell the hooks of a request, which begins."""
         name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
-        events.requested(acquisition_id, name, self._scope, now, slots=slots, tier=tier, keys=keys)
+        events.requested(
+            *(acquisition_id, name, self._scope, now),
+            slots=slots,
+            tier=tier,
+            keys=keys,
+            values={"": self.value},
+        )
+
+    def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
+        name, *_ = getattr(self, "_reported", (self._name,))
+        return with_totals(stats, self._scope, name)
 
     def _tell_resized(self, value: int) -> None:
         """Tell the hooks of a change of the value."""

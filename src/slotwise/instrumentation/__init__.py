@@ -11,5 +11,16 @@ of it. A package can declare a hook as an entry point of the group ``slotwise.ho
 from __future__ import annotations
 
 from slotwise._core.events import KINDS, Event, Hook, add_hook, remove_hook
+from slotwise._core.results import Totals
+from slotwise._core.totals import drop_totals, keep_totals
 
-__all__ = ["KINDS", "Event", "Hook", "add_hook", "remove_hook"]
+__all__ = [
+    "KINDS",
+    "Event",
+    "Hook",
+    "Totals",
+    "add_hook",
+    "drop_totals",
+    "keep_totals",
+    "remove_hook",
+]

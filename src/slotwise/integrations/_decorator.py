@@ -209,9 +209,13 @@ def _find(
         template = NameTemplate(limit, signature.parameters)
         if template.has_fields:
             arguments = _arguments_of(signature)
-            return None, lambda *args, **kwargs: semaphore(
-                template.fill(arguments(*args, **kwargs)), value, url=url
-            )
+
+            def of_call(*args: Any, **kwargs: Any) -> Limit:
+                found = semaphore(template.fill(arguments(*args, **kwargs)), value, url=url)
+                found._reported = limit, None, {}  # events are told of the template
+                return found
+
+            return None, of_call
         fixed = semaphore(template.fill({}), value, url=url)
     elif isinstance(limit, Limit):
         fixed = limit

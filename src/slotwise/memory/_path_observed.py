@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from slotwise._core import events
+from slotwise._core.paths import needs_by_name, slot_values, slots_needed
 from slotwise._wait import clock
 from slotwise.memory import _log
 from slotwise.memory._base_acquisition import BaseAcquisition
@@ -50,9 +51,14 @@ class _Observed(MemoryPathAcquisition):
             raise
 
     def _tell_requested(self) -> None:
-        name, slots = self.paths._tracker.name, max(self.needs or (1,))
-        keys = self._keys()
-        events.requested(self.acquisition_id, name, "memory", clock.now(), slots=slots, keys=keys)
+        specs = self.paths._tracker.specs
+        events.requested(
+            *(self.acquisition_id, self.paths.reported_name, "memory", clock.now()),
+            slots=slots_needed(specs, self.needs),
+            keys=self._keys(),
+            values=slot_values(specs),
+            needs=needs_by_name(specs, self.needs),
+        )
 
     def _tell_acquired(self) -> None:
         try:

@@ -103,8 +103,13 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     )
 
     _does_io = False
+    scope = "memory"
 
     _tracker: PathTracker
+
+    @property
+    def reported_name(self) -> str | None:
+        return self._tracker.name
 
     def __init__(
         self,

@@ -492,7 +492,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return self.stats_sync()
 
     def stats_sync(self) -> SemaphoreStats:
-        return _attachment.stats_of(self)
+        return self._with_totals(_attachment.stats_of(self))
 
     @classmethod
     async def get_acquired_stats(

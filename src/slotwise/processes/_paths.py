@@ -27,6 +27,9 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     keys_by_name,
+    needs_by_name,
+    slot_values,
+    slots_needed,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import redact
@@ -155,6 +158,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
     )
 
     has_cm = True
+    scope = "process"
 
     _declared: tuple[TierSpec, ...]
 
@@ -256,12 +260,17 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return acquisition
 
     def _tell_requested(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
-        keys, slots = keys_by_name(self._declared, wanted.path), max(wanted.needs or (1,))
-        name = self._public_name
-        events.requested(acquisition_id, name, "process", now, slots=slots, keys=keys)
+        specs = self._declared
+        events.requested(
+            *(acquisition_id, self.reported_name, "process", now),
+            slots=slots_needed(specs, wanted.needs),
+            keys=keys_by_name(specs, wanted.path),
+            values=slot_values(specs),
+            needs=needs_by_name(specs, wanted.needs),
+        )
 
     @property
-    def _public_name(self) -> str | None:
+    def reported_name(self) -> str | None:
         return self._attachment.file().public_name
 
     def _values_of(self, path: Path, idle: IdleKeys) -> tuple[tuple[int, int], ...]:
@@ -345,12 +354,12 @@ class ProcessPaths(ProcessLimit, PathBackend):
         await self._attachment.call_async(
             operations.resize, change, self._declared, self._generation
         )
-        events.resized_tier(self._public_name, "process", value, tier, key)
+        events.resized_tier(self.reported_name, "process", value, tier, key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         change = self._change(tier, value, key)
         self._attachment.call(operations.resize, change, self._declared, self._generation)
-        events.resized_tier(self._public_name, "process", value, tier, key)
+        events.resized_tier(self.reported_name, "process", value, tier, key)
 
     def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
         return self._indexes[tier], write_value(_check_value(value)), key

@@ -229,10 +229,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return closed or full or bool(state.waiting)
 
     async def stats(self) -> SemaphoreStats:
-        return await self._inspect_async(_inspect.stats_of)
+        return self._with_totals(await self._inspect_async(_inspect.stats_of))
 
     def stats_sync(self) -> SemaphoreStats:
-        return self._inspect(_inspect.stats_of)
+        return self._with_totals(self._inspect(_inspect.stats_of))
 
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, in all processes, the longest first."""

@@ -147,9 +147,9 @@ class RedisLimit:
             raise closed
         acquisition = RedisAcquisition(self, slots, checked_label, path, needs)
         if events.hooks:
-            slots = slots if needs is None else max(needs)
             limit: Any = self  # a Semaphore, or tiers: both have this
-            limit._tell_requested(acquisition.acquisition_id, slots, acquisition.requested_at, path)
+            wanted, now = needs if path else slots, acquisition.requested_at
+            limit._tell_requested(acquisition.acquisition_id, wanted, now, path)
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition

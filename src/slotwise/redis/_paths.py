@@ -25,6 +25,9 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     keys_by_name,
+    needs_by_name,
+    slot_values,
+    slots_needed,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -73,6 +76,7 @@ class RedisPaths(RedisLimit, PathBackend):
     """
 
     _dialect = PATHS
+    scope = "redis"
 
     def __init__(
         self,
@@ -126,6 +130,10 @@ class RedisPaths(RedisLimit, PathBackend):
 
     @property
     def name(self) -> str:
+        return self._name
+
+    @property
+    def reported_name(self) -> str:
         return self._name
 
     @property
@@ -190,10 +198,16 @@ class RedisPaths(RedisLimit, PathBackend):
         )
 
     def _tell_requested(
-        self, acquisition_id: str, slots: int, now: float, path: Path = (), /
+        self, acquisition_id: str, needs: Needs | None, now: float, path: Path = (), /
     ) -> None:
-        keys = keys_by_name(self._tiers, path)
-        events.requested(acquisition_id, self._name, "redis", now, slots=slots, keys=keys)
+        specs = self._tiers
+        events.requested(
+            *(acquisition_id, self._name, "redis", now),
+            slots=slots_needed(specs, needs),
+            keys=keys_by_name(specs, path),
+            values=slot_values(specs),
+            needs=needs_by_name(specs, needs),
+        )
 
     def _values_of(self, path: Path) -> list[tuple[int, str, int]]:
         """Tier, key and value where each key has its own; the server knows those in use."""

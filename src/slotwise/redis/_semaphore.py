@@ -249,7 +249,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self._locked())
 
     async def stats(self) -> SemaphoreStats:
-        return read_stats(await self._inspect("counts"), self._value)
+        return self._with_totals(read_stats(await self._inspect("counts"), self._value))
 
     def stats_sync(self) -> SemaphoreStats:
         return self._run_blocking(self.stats())

@@ -130,8 +130,10 @@ class PathLimit(Limit):
 
     async def stats(self) -> SemaphoreStats:
         """How full the tier with the fewest free slots is."""
-        return (await self._tiers._backend.stats_of(self._path)).tightest()
+        backend = self._tiers._backend
+        return backend.with_totals((await backend.stats_of(self._path)).tightest())
 
     def stats_sync(self) -> SemaphoreStats:
         """Like `stats`."""
-        return self._tiers._backend.stats_of_sync(self._path).tightest()
+        backend = self._tiers._backend
+        return backend.with_totals(backend.stats_of_sync(self._path).tightest())

@@ -209,10 +209,12 @@ class RateLimit(Limit):
 
     async def stats(self) -> SemaphoreStats:
         """How much of the burst is taken, and how many requests wait."""
-        return (await self._tiers._backend.stats_of(_PATH)).tightest()
+        backend = self._tiers._backend
+        return backend.with_totals((await backend.stats_of(_PATH)).tightest())
 
     def stats_sync(self) -> SemaphoreStats:
-        return self._tiers._backend.stats_of_sync(_PATH).tightest()
+        backend = self._tiers._backend
+        return backend.with_totals(backend.stats_of_sync(_PATH).tightest())
 
     async def level(self) -> TierStats:
         """What is left, and in how many seconds it is full."""

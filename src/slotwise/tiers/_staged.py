@@ -95,6 +95,7 @@ class StagedPaths(PathBackend):
         self._holding = _holdings.setdefault(self._closing_key, _Holding())
         self._scope = scope
         self._does_io = scope.kind._does_io
+        self.scope = scope.kind._scope
         self._name = name
         self._tiers = [Stage(spec, scope.make, name) for spec in tiers]
         self._stages = self._tiers
@@ -102,6 +103,10 @@ class StagedPaths(PathBackend):
             self._stages = [*self._tiers, Stage(TierSpec("*", 0, False), scope.make, name)]
         self._prefix = f"s{secrets.token_hex(6)}-"
         self._numbers = itertools.count(1)
+
+    @property
+    def reported_name(self) -> str | None:
+        return self._name
 
     def _path(self, path: Path) -> list[tuple[Stage, str | None]]:
         return [*itertools.zip_longest(self._stages, path)]

@@ -1,0 +1,73 @@
+"""What all metrics have in common: bounds, outcomes, and what is held and waited for now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from slotwise._core import events
+from slotwise._core.events import Event, Record
+
+# Of histograms, in seconds: from 1 ms to 600 s.
+BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+
+# Names come and go: at most so many have series of their own, and all others share one.
+_MOST_NAMES = 1000
+_OTHERS = "(others)"
+
+# Name, scope and tier; the latter two are never of unbounded number.
+Labels = tuple[str, str, str]
+
+
+class Names:
+    """Which names have series of their own: the first ones."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def labels(self, of: Event | Record, tier: str = "") -> Labels:
+        name = of.name or ""
+        if name not in self._known:
+            if len(self._known) >= _MOST_NAMES:
+                name = _OTHERS
+            else:
+                self._known.add(name)
+        return name, of.scope, of.tier or tier
+
+
+def outcome(event: Event) -> str:
+    """How an attempt ended: acquired, or the reason of the refusal."""
+    return "acquired" if event.kind == "acquired" else str(event.reason)
+
+
+class Gauges:
+    """The values of the limits that this process uses, and what it holds and waits for itself."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._values: dict[Labels, int] = {}
+
+    def note(self, event: Event) -> None:
+        if event.kind == "requested":
+            for tier, value in event.values.items():
+                self._values[self._names.labels(event, tier)] = value
+        elif event.value is not None and not event.keys:
+            self._values[self._names.labels(event)] = event.value
+
+    def values(self) -> Mapping[Labels, int]:
+        """By limit; 0 is no limit, or one that differs from key to key."""
+        return dict(self._values)
+
+    def held_and_waiting(self) -> tuple[Mapping[Labels, int], Mapping[Labels, int]]:
+        """Slots, by limit; 0 where there is none now."""
+        held: Counter[Labels] = Counter(dict.fromkeys(list(self._values), 0))
+        waiting: Counter[Labels] = Counter(dict.fromkeys(list(self._values), 0))
+        for record in events.live():
+            into = waiting if record.granted is None else held
+            for tier in record.values:
+                slots = record.needs.get(tier, 1) if tier else record.slots
+                into[self._names.labels(record, tier)] += slots
+        return held, waiting

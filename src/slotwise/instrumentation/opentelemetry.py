@@ -1,0 +1,198 @@
+"""OpenTelemetry: metrics of this process, and an event on the span that acquires.
+
+    from slotwise.instrumentation.opentelemetry import instrument
+
+    instrument()
+
+The metrics are ``slotwise.limit``, ``slotwise.held`` and ``slotwise.waiting`` (slots;
+the latter two are this process's own), ``slotwise.wait.duration`` and ``slotwise.hold.duration``
+(seconds), ``slotwise.acquisitions`` (each attempt once) and ``slotwise.endings`` (each grant once).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from slotwise._core import events, fork
+from slotwise._core.events import Event
+from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, Names, outcome
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+    from opentelemetry.trace import NoOpTracerProvider, TracerProvider
+except ImportError as error:
+    raise ImportError("opentelemetry is missing: pip install 'slotwise[opentelemetry]'") from error
+
+Attributes = Mapping[str, str]
+_Series = tuple[tuple[str, str], ...]  # the attributes, to count by
+
+
+def instrument(
+    *,
+    meter_provider: MeterProvider | None = None,
+    tracer_provider: TracerProvider | None = None,
+    keys: Collection[str] = (),
+) -> None:
+    """Measure what this process gets of its limits from now on.
+
+    The attributes are ``slotwise.name``, ``slotwise.scope`` and ``slotwise.tier``. A second call
+    replaces the first.
+
+    Args:
+        meter_provider: by default the global one.
+        tracer_provider: only looked at to see whether there are spans: a NoOpTracerProvider
+            means that nothing is added to the current span.
+        keys: the tiers whose keys are attributes too, ``slotwise.key.TIER``; there should be few
+            different ones.
+    """
+    global _current
+    if isinstance(keys, str):
+        raise TypeError(f"keys must be several names, not the str {keys!r}")
+    uninstrument()
+    provider = meter_provider or metrics.get_meter_provider()
+    if provider not in _instruments:
+        _instruments[provider] = _Instruments(provider.get_meter("slotwise"))
+    traced = not isinstance(tracer_provider, NoOpTracerProvider)
+    _current = _Measuring(_instruments[provider], tuple(keys), traced=traced)
+    _current.instruments.measuring = _current
+    events.add_hook(_current.on_event)
+
+
+def uninstrument() -> None:
+    """Undo `instrument`; if there is nothing to undo, nothing happens."""
+    global _current
+    if _current is not None:
+        events.remove_hook(_current.on_event)
+        _current.instruments.measuring = None
+        _current = None
+
+
+class _Instruments:
+    """The instruments of one provider: made once, since a provider can't remove them."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.measuring: _Measuring | None = None  # None while nothing is measured
+        meter.create_observable_gauge(
+            "slotwise.limit", [self._observe_values], "{slot}", "How many slots the limit has"
+        )
+        meter.create_observable_up_down_counter(
+            "slotwise.held", [self._observer(0)], "{slot}", "Slots that this process holds"
+        )
+        meter.create_observable_up_down_counter(
+            "slotwise.waiting", [self._observer(1)], "{slot}", "Slots that this process waits for"
+        )
+        bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": BOUNDS}
+        self.wait = meter.create_histogram(
+            "slotwise.wait.duration", "s", "From the request to the grant", **bounds
+        )
+        self.hold = meter.create_histogram(
+            "slotwise.hold.duration", "s", "From the grant to its end", **bounds
+        )
+        # Observed, so that an acquisition costs two calls of OpenTelemetry and not four.
+        meter.create_observable_counter(
+            "slotwise.acquisitions",
+            [self._observe_acquisitions],
+            "{acquisition}",
+            "Attempts, by their outcome, each once",
+        )
+        meter.create_observable_counter(
+            "slotwise.endings",
+            [self._observe_endings],
+            "{acquisition}",
+            "Grants that have ended, each once",
+        )
+
+    def _observe_values(self, _: CallbackOptions) -> Iterable[Observation]:
+        found = {} if self.measuring is None else self.measuring.gauges.values()
+        return [Observation(value, _attributes(labels)) for labels, value in found.items()]
+
+    def _observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            measuring = self.measuring
+            found = ({}, {}) if measuring is None else measuring.gauges.held_and_waiting()
+            return [
+                Observation(count, _attributes(labels)) for labels, count in found[which].items()
+            ]
+
+        return observe
+
+    def _observe_acquisitions(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [] if self.measuring is None else _observations(self.measuring.acquisitions)
+
+    def _observe_endings(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [] if self.measuring is None else _observations(self.measuring.endings)
+
+
+def _observations(counts: Counter[_Series]) -> list[Observation]:
+    return [Observation(count, dict(series)) for series, count in list(counts.items())]
+
+
+class _Measuring:
+    """From one `instrument` to the next `uninstrument`."""
+
+    def __init__(self, instruments: _Instruments, keys: tuple[str, ...], *, traced: bool) -> None:
+        self.instruments = instruments
+        self._keys = keys
+        self._traced = traced
+        self._names = Names()
+        self.gauges = Gauges(self._names)
+        self._lock = fork.new_lock()
+        self.acquisitions: Counter[_Series] = Counter()
+        self.endings: Counter[_Series] = Counter()
+        self._known: dict[Labels, Attributes] = {}  # made once for each limit
+
+    def on_event(self, event: Event) -> None:
+        kind = event.kind
+        if kind == "acquired" or kind == "refused":
+            attributes = self._attributes(event)
+            self._add(self.acquisitions, attributes, "slotwise.outcome", outcome(event))
+            if kind == "acquired":
+                self.instruments.wait.record(event.waited or 0.0, attributes)
+                if self._traced:
+                    _add_to_span(event)
+        elif kind in events.ENDINGS:
+            attributes = self._attributes(event)
+            self._add(self.endings, attributes, "slotwise.ending", kind)
+            self.instruments.hold.record(event.held or 0.0, attributes)
+        else:
+            self.gauges.note(event)
+
+    def _add(self, to: Counter[_Series], attributes: Attributes, name: str, value: str) -> None:
+        with self._lock:
+            to[(*attributes.items(), (name, value))] += 1
+
+    def _attributes(self, event: Event) -> Attributes:
+        labels = self._names.labels(event)
+        attributes = self._known.get(labels)
+        if attributes is None:
+            attributes = self._known[labels] = _attributes(labels)
+        if self._keys:
+            shown = {f"slotwise.key.{each}": event.keys.get(each, "") for each in self._keys}
+            return {**attributes, **shown}
+        return attributes
+
+
+def _attributes(labels: Labels) -> Attributes:
+    name, scope, tier = labels
+    attributes = {"slotwise.name": name, "slotwise.scope": scope}
+    return {**attributes, "slotwise.tier": tier} if tier else attributes
+
+
+def _add_to_span(event: Event) -> None:
+    span = trace.get_current_span()
+    if span.is_recording():
+        attributes: dict[str, str | float] = {
+            "slotwise.name": event.name or "",
+            "slotwise.waited": event.waited or 0.0,
+        }
+        if event.fencing_token is not None:
+            attributes["slotwise.fencing_token"] = event.fencing_token
+        span.add_event("slotwise.acquired", attributes)
+
+
+_instruments: WeakKeyDictionary[MeterProvider, _Instruments] = WeakKeyDictionary()
+_current: _Measuring | None = None
