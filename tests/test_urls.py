@@ -138,8 +138,16 @@ def test_a_url_that_is_no_text_is_a_type_error():
 @pytest.mark.parametrize(
     ("url", "option", "known"),
     [
-        ("memory://", "ping_interval", "cancel_task_after_ttl, max_acquire_time, max_waiting, ttl"),
-        ("process://", "directory", "cancel_task_after_ttl, max_acquire_time, max_waiting, ttl"),
+        (
+            "memory://",
+            "ping_interval",
+            "cancel_task_after_ttl, max_acquire_time, max_waiting, shed, ttl",
+        ),
+        (
+            "process://",
+            "directory",
+            "cancel_task_after_ttl, max_acquire_time, max_waiting, shed, ttl",
+        ),
         ("redis://", "config", "heartbeat_max_interval"),
     ],
 )

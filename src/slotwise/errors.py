@@ -30,8 +30,9 @@ class AcquireTimeout(SlotwiseError, TimeoutError):
 
 
 class LimitFull(SlotwiseError, RuntimeError):
-    """A newcomer was refused at once: too many wait already (``max_waiting``).
+    """A newcomer was refused at once: too many wait already, or it would wait for too long.
 
+    The first is a matter of ``max_waiting``, the second of ``shed="deadline"``.
     ``waiting`` is how many wait there, ``estimate`` in about how many seconds a newcomer would
     be served; None if that is not known.
     """

@@ -148,8 +148,8 @@ async def test_each_key_of_a_tier_has_its_own_max_waiting(url: str, name: str) -
 
 
 async def test_staged_tiers_refuse_max_waiting(url: str) -> None:
-    for options, most in (({"max_waiting": 1}, None), ({}, 1)):
-        with pytest.raises(TypeError, match="max_waiting needs atomic tiers"):
+    for options, most in (({"max_waiting": 1}, None), ({"shed": "deadline"}, None), ({}, 1)):
+        with pytest.raises(TypeError, match="max_waiting and shed need atomic tiers"):
             Tiers(Tier("t", 1, max_waiting=most), url=url, name="x", atomic=False, **options)
 
 

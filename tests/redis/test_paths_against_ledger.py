@@ -21,6 +21,7 @@ from tests.redis._server import FAKE_CLOCK
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
+from slotwise._ledger.estimates import HoldTimes, path_in
 from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
@@ -62,6 +63,7 @@ class Pair:
         self.paths: dict[str, tuple[str, ...]] = {}
         self.tokens: list[int] = []
         # How often the rare things happened.
+        self.estimated = 0
         self.kept = self.left_over = self.refused = self.blocked = self.settled = 0
         self.resized = False
         self.overload_dice: random.Random | None = None  # if some requests may not wait
@@ -154,7 +156,7 @@ class Pair:
         if dice is None or dice.random() < 0.7:
             return None
         most = [dice.choice([None, None, None, None, 0, 1, 3, 6]) for _ in self.ledger.tiers]
-        return overload_of(dice.choice([None, None, 0, 1, 3, 6]), most)
+        return overload_of(dice.choice([None, None, 0, 1, 3, 6]), None, most)
 
     def wait(self, claim: PathClaim, path: tuple[str, ...]) -> None:
         """What `PathLedger.request` does with one that doesn't fit."""
@@ -192,6 +194,26 @@ class Pair:
             else:
                 self.wait(claim, path)
                 assert reply[0] == "queued"
+
+    def estimate(self, path: tuple[str, ...], needs: tuple[int, ...]) -> None:
+        """The script says what the rule says, of the hold times that the server has."""
+        self.end_what_is_over()
+        written = write_path(path) + ("" if max(needs) == 1 else write_needs(needs))
+        *_, estimate = self.run("tiers/inspect_path", "estimate", written)[:5]
+        if not self.client.exists(self.key["state"]):
+            assert estimate == "0"  # nobody has ever been there
+            return
+        if self.ledger.unfit(needs, path) is not None:
+            assert estimate == "refused"
+            return
+        mean = HoldTimes(*map(float, self.read_hold())).mean
+        expected = path_in(self.ledger, path, needs, self.now, mean)
+        assert estimate == ("" if expected is None else f"{expected:.6f}")
+        self.estimated += expected is not None and expected > 0
+
+    def read_hold(self) -> list[str]:
+        text = self.client.hget(self.key["state"], ".hold")
+        return [] if text is None else text.split()[-2:]
 
     def give(self, ids: list[str]) -> None:
         self.end_what_is_over()
@@ -487,6 +509,10 @@ def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pai
             pair.compare()
             pair.reopen()
         pair.compare()
+        if pair.overload_dice is not None:
+            path = (dice.choice(users), dice.choice(["m", "n"]), None)
+            pair.estimate(path, tuple(dice.choice(sizes) for _ in range(3)))
+            pair.compare()
     assert pair.tokens == sorted(set(pair.tokens)), "tokens increase strictly"
     return pair
 

@@ -17,6 +17,7 @@ from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
 from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.estimates import HoldTimes, slots_in
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.redis._dialect import write_wait
@@ -149,6 +150,19 @@ class Pair:
             claim = Claim(claim_id, 1, ttl)
             assert self.ledger.request(claim, self.now, wait_until=self.now + INTERVAL) == []
 
+    def estimate(self, slots: int) -> None:
+        """The script says what the rule says, of the hold times that the server has."""
+        if self.ledger.closed or slots > self.ledger.value:
+            return
+        *_, estimate = self.run(load("semaphore/inspect"), "estimate", "", INTERVAL, slots)
+        text = self.client.hget(self.keys.state, ".hold") or "0 0"
+        mean = HoldTimes(*map(float, text.split()[-2:])).mean
+        ahead = sum(claim.slots for claim in self.ledger.waiting.values())
+        missing = self.ledger.in_use + ahead + slots - self.ledger.value
+        expected = slots_in(missing, self.ledger.value, mean)
+        assert estimate in ("0", "" if expected is None else f"{expected:.6f}")
+        assert (estimate == "0.000000") == (missing <= 0) or estimate == "0"
+
     def give(self, claim_id: str) -> None:
         held, stood = claim_id in self.ledger.holders, claim_id in self.ledger.waiting
         # It goes together with all whose time is up; only then is anything granted.
@@ -280,6 +294,7 @@ def test_our_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -
         elif step > 60:
             (pair.reopen if pair.ledger.closed else pair.close)()
         pair.compare()
+        pair.estimate(dice.choice([1, 1, 2]))
     assert pair.tokens == sorted(set(pair.tokens)), "tokens increase strictly"
 
 

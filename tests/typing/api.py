@@ -423,9 +423,19 @@ async def overload(config: RedisConfig) -> None:
         RedisSemaphore(1, max_waiting=3, config=config),
     ):
         assert_type(semaphore.max_waiting, int | None)
+        assert_type(semaphore.shed, str | None)
+        assert_type(await semaphore.estimate(2), float | None)
+        assert_type(semaphore.estimate_sync(), float | None)
+    assert_type(MemorySemaphore(1, shed="deadline").shed, str | None)
     tiers = Tiers(Tier("tenant", 1, keyed=True, max_waiting=2), Tier("all", 5), max_waiting=9)
     assert_type(tiers.max_waiting, int | None)
-    assert_type(RateLimit("crm", Rate(10, per=1), max_waiting=5).max_waiting, int | None)
+    assert_type(await tiers.estimate(tenant="acme"), float | None)
+    assert_type(tiers.estimate_sync(2, tenant="acme"), float | None)
+    assert_type(await tiers.at(tenant="acme").estimate(), float | None)
+    rate = RateLimit("crm", Rate(10, per=1), max_waiting=5, shed="deadline")
+    assert_type(rate.max_waiting, int | None)
+    assert_type(await rate.estimate(cost=3), float | None)
+    assert_type(rate.estimate_sync(), float | None)
     try:
         await tiers.acquire(tenant="acme")
     except LimitFull as full:

@@ -149,6 +149,18 @@ class Limit(SameWhenCopied, ABC):
     def stats_sync(self) -> SemaphoreStats:
         """Like `stats`."""
 
+    @abstractmethod
+    async def estimate(self, slots: int = 1) -> float | None:
+        """In about how many seconds a newcomer would be served, behind those who wait now.
+
+        0.0 if it would be at once, None if nobody knows: that is so while no hold has ended
+        since somebody waited. It is an estimate and no bound.
+        """
+
+    @abstractmethod
+    def estimate_sync(self, slots: int = 1) -> float | None:
+        """Like `estimate`."""
+
     # ------------------------------------------------------ context managers
 
     def cm(

@@ -33,10 +33,21 @@ def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
     return AcquireTimeout(f"no slot of {title} in {waited:g} s: {why}")
 
 
-def limit_full(title: str, full: str, *, waiting: int, estimate: float | None = None) -> LimitFull:
-    """Return the error of a newcomer that may not wait; ``full`` says how full the limit is."""
+def limit_full(
+    title: str,
+    full: str,
+    *,
+    waiting: int,
+    estimate: float | None = None,
+    timeout: float | None = None,
+) -> LimitFull:
+    """Return the error of a newcomer that may not wait; ``full`` says how full the limit is.
+
+    With ``timeout``, it is refused because it would have to wait for longer than that.
+    """
     soon = "" if estimate is None else f"; a newcomer would be served in about {estimate:.3g} s"
-    text = f"no slot of {title}, and too many are waiting: {full}{soon}"
+    why = "too many are waiting" if timeout is None else f"none is expected within {timeout:g} s"
+    text = f"no slot of {title}, and {why}: {full}{soon}"
     return LimitFull(text, waiting=waiting, estimate=estimate)
 
 

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slotwise._core.arguments import MOST_SLOTS
-from slotwise._core.redaction import kind_of
+from slotwise._core.redaction import kind_of, redacted_repr
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """What a limit was made with; each object of a name has its own.
 
-    ``tiers`` has the most that may wait for one key of each tier, None for any number.
+    ``tiers`` has the most that may wait for one key of each tier, None for any number. With
+    ``sheds``, callers are refused whose timeout is shorter than the wait that is expected.
     """
 
     max_waiting: int | None = None
     tiers: tuple[int | None, ...] = ()
+    sheds: bool = False
 
     def exceeded(self, waiting: int, at_nodes: Sequence[int] = ()) -> int | None:
         """Return how many wait where no more may: everywhere, or at a node; None if one more may.
@@ -36,11 +38,32 @@ class Overload:
         return None
 
 
-def overload_of(max_waiting: int | None, tiers: Sequence[int | None] = ()) -> Overload | None:
+def too_late(estimate: float | None, timeout: float | None) -> bool:
+    """Return whether a wait is expected to be longer than ``timeout``."""
+    return estimate is not None and timeout is not None and estimate > timeout
+
+
+def overload_of(
+    max_waiting: int | None, shed: str | None = None, tiers: Sequence[int | None] = ()
+) -> Overload | None:
     """Return what was asked for, checked; None if nobody is to be refused."""
     check_max_waiting(max_waiting)
+    sheds = check_shed(shed) is not None
     limited = tuple(tiers) if any(most is not None for most in tiers) else ()
-    return None if max_waiting is None and not limited else Overload(max_waiting, limited)
+    if max_waiting is None and not sheds and not limited:
+        return None
+    return Overload(max_waiting, limited, sheds)
+
+
+def check_shed(given: object) -> str | None:
+    """Return "deadline", or None to shed nobody."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"shed must be 'deadline' or None, not {kind_of(given)}")
+    if given != "deadline":
+        raise ValueError(f"shed must be 'deadline' or None, not {redacted_repr(given)}")
+    return given
 
 
 def check_max_waiting(given: object) -> int | None:

@@ -306,6 +306,13 @@ class PathBackend(ABC):
     def stats_of_sync(self, path: Path) -> PathStats: ...
 
     @abstractmethod
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        """In about how many seconds a newcomer would get a path; None if nobody knows."""
+
+    @abstractmethod
+    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None: ...
+
+    @abstractmethod
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, the longest first."""
 

@@ -55,13 +55,14 @@ class Semaphore(Limit):
         ttl: float | None,
         cancel_task_after_ttl: bool,
         max_waiting: int | None,
+        shed: str | None,
     ) -> None:
         super().__init__()
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        self._overload = overload_of(max_waiting)
+        self._overload = overload_of(max_waiting, shed)
 
     _overload: Overload | None  # whom it refuses at once
 
@@ -158,6 +159,11 @@ class Semaphore(Limit):
         return None if self._overload is None else self._overload.max_waiting
 
     @property
+    def shed(self) -> str | None:
+        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        return "deadline" if self._overload is not None and self._overload.sheds else None
+
+    @property
     def _title(self) -> str:
         return display(self.name)
 
@@ -169,6 +175,7 @@ class Semaphore(Limit):
             "ttl": self._ttl,
             "cancel_task_after_ttl": self._cancel_task_after_ttl,
             "max_waiting": self.max_waiting,
+            "shed": self.shed,
         }
 
     @property

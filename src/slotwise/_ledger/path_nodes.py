@@ -122,6 +122,10 @@ class BaseNode:
             heappop(parked)
         return None
 
+    def parked_groups(self) -> list[Group]:
+        """The groups that are parked here."""
+        return [entry[1] for entry in self._parked if self._counts(entry)]
+
     def is_blocked(self, ticket: int, now: float) -> bool:
         """Whether an older head is parked here that there is too little room for."""
         first = self.first_parked()

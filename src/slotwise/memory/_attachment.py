@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slotwise._core.messages import value_conflict
+from slotwise._core.messages import too_many_slots, value_conflict
 from slotwise._core.results import SemaphoreStats
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, lock
@@ -107,6 +107,18 @@ def is_locked(semaphore: MemorySemaphore) -> bool:
             or bool(tracker.waiting)
             or tracker.in_use >= tracker.value
         )
+
+
+def estimate(semaphore: MemorySemaphore, slots: int) -> float | None:
+    """When a newcomer would get its slots, *in the section*; None if nobody knows."""
+    tracker = known(semaphore)
+    if is_ended(semaphore) or _closure_of(semaphore) is not None:
+        return None
+    if tracker is None or tracker.retired:
+        if slots > semaphore._value:
+            raise too_many_slots(semaphore._title, slots, semaphore._value)
+        return 0.0
+    return tracker.estimate(slots)
 
 
 def stats_of(semaphore: MemorySemaphore) -> SemaphoreStats:

@@ -7,16 +7,17 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappush
 
 from slotwise._core import log
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
-from slotwise._core.overload import Overload
+from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import Path, PathStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
+from slotwise._ledger.estimates import HoldTimes, path_in
 from slotwise._ledger.idle_nodes import trim
 from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, Node
@@ -47,9 +48,11 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "alarm",
         "closure",
         "ended",
+        "holds",
         "name",
         "roomy",
         "specs",
+        "times_all",
         "woken",
     )
 
@@ -70,6 +73,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.name = name
         self.alarm = NEVER  # when `_ring` is called next
         self.woken = Woken()
+        # How long paths are held. It is timed only while somebody waits, or with `times_all`;
+        # of a path that the quick lane took, nobody knows since when.
+        self.holds = HoldTimes()
+        self.times_all = False
         self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
 
     def bound_idle(self, max_idle_keys: int) -> None:
@@ -87,7 +94,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if self.closed:
                 raise claim.paths.closed_error()
         if claim.needs is not None:
-            error = self._never_fits(claim, claim.needs)
+            error = self._never_fits(claim.path, claim.needs)
             if error is not None:
                 raise error
         claim._slot_number = 0  # until it is granted
@@ -97,12 +104,45 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _full_error(self, claim: MemoryPathAcquisition) -> LimitFull | None:
         overload = claim.paths._overload
+        assert overload is not None
         nodes = [tier.nodes.get(key) for tier, key in zip(self.tiers, claim.path, strict=True)]
         at_nodes = [0 if node is None else node.waiting for node in nodes]
-        waiting = None if overload is None else overload.exceeded(len(self.waiting), at_nodes)
-        if waiting is None:
+        waiting, timeout = overload.exceeded(len(self.waiting), at_nodes), None
+        if waiting is None and not overload.sheds:
             return None
-        return limit_full(self.title, self._fullness(claim), waiting=waiting)
+        estimate = self.estimate(claim.path, claim.needs)
+        if waiting is None:
+            waiting, timeout = max(at_nodes), claim.timeout
+            if not too_late(estimate, timeout):
+                return None
+        full = self._fullness(claim)
+        return limit_full(self.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
+
+    def estimate(self, path: tuple[Hashable, ...], needs: Sequence[int] | None) -> float | None:
+        """When a newcomer would get a path, *in the section*; None if nobody knows."""
+        if self.closed:
+            self._reopen_perhaps()
+        if needs is not None:
+            error = self._never_fits(path, needs)
+            if error is not None:
+                raise error
+        return None if self.closed else path_in(self, path, needs, clock.now(), self.holds.mean)
+
+    def time_all_holds(self) -> None:
+        """Time every hold from now on, *in the section*: nobody takes the quick lane any more."""
+        self.times_all = self.attention = True
+        self.timed()  # what has deadlines is not given back by a shortcut
+
+    def _free(self, claim: MemoryPathAcquisition, now: float) -> None:
+        if self.waiting or self.times_all:
+            since = getattr(claim, "since", None)
+            if since is not None:
+                self.holds.note(now - since)
+        super()._free(claim, now)
+
+    def _lower_attention(self) -> None:
+        if not self.times_all:
+            super()._lower_attention()
 
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
         self.check_request(claim, claim.path, now)  # what is granted next has to be returned
@@ -236,7 +276,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         refused, granted = self.resize(index, value, key, now, one=key is not None)
         for claim in refused:
             assert claim.needs is not None
-            claim.failure = self._never_fits(claim, claim.needs)
+            claim.failure = self._never_fits(claim.path, claim.needs)
         return refused + self._after_change(granted, now)
 
     # --------------------------------------------------------------- closing
@@ -289,10 +329,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         """Says which tier is in the way."""
         return fullness(self, self.specs, claim.path, claim.needs, clock.now())
 
-    def _never_fits(self, claim: MemoryPathAcquisition, needs: Sequence[int]) -> ValueError | None:
-        """Why a claim will never be granted, if that is so."""
-        tier = self.unfit(needs, claim.path)
+    def _never_fits(self, path: tuple[Hashable, ...], needs: Sequence[int]) -> ValueError | None:
+        """Why a path will never be granted, if that is so."""
+        tier = self.unfit(needs, path)
         if tier is None:
             return None
-        index, key = tier.index, claim.path[tier.index]
+        index, key = tier.index, path[tier.index]
         return never_fits(self.title, self.specs[index], key, needs[index], tier.value_of(key))

@@ -130,6 +130,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._tracker = exclusive(_tracker_for, tiers, name)
         # Whose quick lane is taken; a ttl leads past it.
         self._lane = self._tracker if ttl is None else _NO_LANE
+        if overload is not None and overload.sheds:
+            exclusive(self._tracker.time_all_holds)
         if max_idle_keys is not None:
             self._tracker.bound_idle(max_idle_keys)
 
@@ -249,6 +251,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def stats_of_sync(self, path: Path) -> PathStats:
         return exclusive(self._tracker.stats_of, path)
+
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        return self.estimate_sync(path, needs)
+
+    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
+        return exclusive(self._tracker.estimate, path, needs)
 
     async def holders(self) -> list[Claimant]:
         return self.holders_sync()

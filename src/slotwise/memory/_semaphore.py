@@ -72,6 +72,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         cancel_task_after_ttl: also cancel the task that took the slot.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait.
+        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
+            expected (see `estimate`); None, the default, refuses nobody for that.
     """
 
     __slots__ = (
@@ -96,6 +98,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
+        shed: str | None = None,
     ) -> None:
         # Names come and go by the hundred thousand, so what is as it should be
         # is not looked at twice.
@@ -114,7 +117,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         if cancel_task_after_ttl is not False:
             check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        self._overload = None if max_waiting is None else overload_of(max_waiting)
+        self._overload = None
+        if max_waiting is not None or shed is not None:
+            self._overload = overload_of(max_waiting, shed)
         # Whether blocks may wait in the tracker's line, where nobody counts or times them.
         self._waits_in_line = max_acquire_time is None and self._overload is None
         # The slot numbers of `async with` blocks of this instance that need no
@@ -128,6 +133,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def _attach(self, tracker: Tracker) -> None:
         self._tracker = self._lane = tracker
+        if self._overload is not None and self._overload.sheds:
+            tracker.time_all_holds()
         if self._ttl is not None:
             tracker.young_deadlines = tracker.timed().young
             # A block with a ttl needs a claim that can expire.
@@ -487,6 +494,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def locked_sync(self) -> bool:
         return _attachment.is_locked(self)
+
+    async def estimate(self, slots: int = 1) -> float | None:
+        return self.estimate_sync(slots)
+
+    def estimate_sync(self, slots: int = 1) -> float | None:
+        """Like `estimate`. Blocks of ``async with semaphore:`` are timed after the first call."""
+        check_count("slots", slots)
+        return exclusive(_attachment.estimate, self, slots)
 
     async def stats(self) -> SemaphoreStats:
         return self.stats_sync()

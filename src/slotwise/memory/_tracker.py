@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, cast
 from slotwise._core import messages
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
-from slotwise._core.overload import Overload
+from slotwise._core.overload import Overload, too_late
 from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER, Ledger, LineGrant
+from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
@@ -52,11 +53,14 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         "ended_tickets",
         "generation",
         "has_moved",
+        "has_no_line",
+        "holds",
         "home",
         "last_used",
         "name",
         "registry",
         "retired",
+        "times_all",
         "woken",
         "young_deadlines",
     )
@@ -85,6 +89,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.has_moved = False  # whether another loop was its home before
         self.ended_tickets = 0  # about how many futures in the line are done
         self.woken = NOBODY_WOKEN
+        # How long slots are held, once somebody has waited outside the line. It is timed only
+        # while somebody does, or with `times_all`.
+        self.holds: HoldTimes | None = None
+        self.times_all = False
+        self.has_no_line = False  # so that everybody who waits is timed
 
     @property
     def is_ended(self) -> bool:
@@ -102,15 +111,28 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _full_error(self, claim: MemoryClaim) -> LimitFull | None:
         overload, waiting = claim.semaphore._overload, self._about_waiting()
-        if overload is None or overload.exceeded(waiting) is None:
+        assert overload is not None
+        is_full = overload.exceeded(waiting) is not None
+        if not is_full and not overload.sheds:
+            return None
+        estimate, timeout = self.estimate(claim.slots), None if is_full else claim.timeout
+        if not is_full and not too_late(estimate, timeout):
             return None
         full = messages.occupancy(value=self.value, held=self.in_use, waiting=waiting)
-        return messages.limit_full(display(self.name), full, waiting=waiting)
+        return messages.limit_full(
+            display(self.name), full, waiting=waiting, estimate=estimate, timeout=timeout
+        )
 
     def _try(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
+        if self.times_all:
+            self._timed_holds().pass_time(now, self.in_use)
         return [claim] if self.try_request(claim, now) else []
 
     def _queue(self, claim: MemoryClaim, now: float, until: float | None) -> list[MemoryClaim]:
+        if self.times_all:
+            self._timed_holds().pass_time(now, self.in_use)
+        elif not self.waiting:
+            self._timed_holds().begin(now)
         return self.request(claim, now, wait_until=until)
 
     def ask_now(self, claim: MemoryClaim) -> bool:
@@ -174,6 +196,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = clock.now()
+        if self.holds is not None and (self.waiting or self.times_all):
+            self.holds.end(now, self.in_use, 1)  # `_note_end`, written out
         return self._after_change(self.give_number(number, now), now)
 
     def hand_over(self, number: int) -> None:
@@ -222,6 +246,52 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self.registry.forget(self)
         return granted
 
+    # ----------------------------------------------------------- the estimate
+
+    def time_all_holds(self) -> None:
+        """Time every hold from now on: nobody takes the quick lane any more."""
+        exclusive(self._time_all_holds)
+
+    def _time_all_holds(self) -> None:
+        if not self.times_all:
+            self.times_all = self.attention = True
+            self._leave_line_open_to_nobody()
+            self._timed_holds().begin(clock.now())
+
+    def _leave_line_open_to_nobody(self) -> None:
+        self.home, self.has_moved, self.has_no_line = None, True, True
+
+    def _timed_holds(self) -> HoldTimes:
+        if self.holds is None:
+            self.holds = HoldTimes()
+        return self.holds
+
+    def _note_end(self, slots: int, now: float) -> None:
+        """A holder leaves: how long it was here counts if somebody waits."""
+        if self.holds is not None and (self.waiting or self.times_all):
+            self.holds.end(now, self.in_use, slots)
+
+    def _free(self, claim: MemoryClaim, now: float) -> None:
+        self._note_end(claim.slots, now)
+        super()._free(claim, now)
+
+    def _lower_attention(self) -> None:
+        if not self.times_all:
+            super()._lower_attention()
+
+    def estimate(self, slots: int) -> float | None:
+        """When a newcomer would get its slots, *in the section*; None if nobody knows."""
+        if slots > self.value:
+            raise messages.too_many_slots(display(self.name), slots, self.value)
+        self._leave_line_open_to_nobody()  # nothing is timed there
+        line = max(len(self.line) - max(self.ended_tickets, 0), 0)
+        if not line and not self.waiting and self.in_use + slots <= self.value:
+            return 0.0
+        claims = (claim.slots for claim in self.waiting.values())
+        ahead = line + total(claims, len(self.waiting))
+        mean = None if self.holds is None else self.holds.mean
+        return slots_in(self.in_use + ahead + slots - self.value, self.value, mean)
+
     # -------------------------------------------------------------- the line
 
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -229,7 +299,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return exclusive(self._at_home, loop)
 
     def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if not self.line and not self.waiting and not self.closed:
+        if not (self.line or self.waiting or self.closed or self.has_no_line):
             # Before anybody of the new home can queue: then a future of either may be found there.
             self.has_moved = self.has_moved or self.home not in (None, loop)
             self.home = loop

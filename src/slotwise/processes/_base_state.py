@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from slotwise._core.closing import Closure
 from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.estimates import HoldTimes
 from slotwise.errors import ValueConflict
 
 # Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
@@ -121,6 +122,10 @@ class BaseState(BaseLedger[C]):
     closure: Closure | None
     fence: int
     owners: dict[str, tuple[int, int]]  # number of claims, and the pid
+    # Timed only while somebody waits, or with `times_all`, which each process decides for
+    # itself: nothing that is granted depends on it.
+    holds: HoldTimes
+    times_all: bool
 
     def _set_up(self, name: str, boot: str) -> None:
         self.name = name
@@ -128,6 +133,8 @@ class BaseState(BaseLedger[C]):
         self.closure = None
         self.fence = 0
         self.owners = {}
+        self.holds = HoldTimes()
+        self.times_all = False
 
     # Of tiers alone: whether some have rates, and whether all have, so that nothing is held.
     has_rates: ClassVar[Any] = False
@@ -194,6 +201,10 @@ class BaseState(BaseLedger[C]):
     def waiting_at(self, wanted: Any) -> Sequence[int]:  # noqa: ARG002 - tiers need it
         """Return how many wait for each node of a path; nothing without tiers."""
         return ()
+
+    @abstractmethod
+    def estimate(self, wanted: Any, now: float) -> float | None:
+        """Return when a newcomer would be granted what it wants; None if nobody knows."""
 
     @abstractmethod
     def fullness(self, wanted: Any, now: float) -> str:
@@ -285,6 +296,7 @@ class BaseState(BaseLedger[C]):
         claim = self.holders.get(acquisition_id)
         if claim is None:
             return []
+        self._note_hold(claim, wall_us)
         granted = self.release(acquisition_id, now)
         self._uncount(claim)
         return [(event, claim), *self._granted(granted, now, wall_us)]
@@ -300,7 +312,10 @@ class BaseState(BaseLedger[C]):
 
     def _expire(self, now: float, wall_us: int) -> list[Event]:
         """End the holds and waits whose deadline has passed."""
+        waited = bool(self.waiting)
         holders, waiters, granted = self.expire(now)
+        for claim in holders:
+            self._note_hold(claim, wall_us, waited=waited)
         for claim in (*holders, *waiters):
             self._uncount(claim)
         return [
@@ -389,6 +404,16 @@ class BaseState(BaseLedger[C]):
             claim.granted_us = wall_us
             claim.expires_at = None if claim.ttl is None else now + claim.ttl
         return [("granted", claim) for claim in claims]
+
+    def _note_hold(self, claim: C, wall_us: int, *, waited: bool = False) -> None:
+        """A hold ends: how long it was counts if somebody waits, or did until now."""
+        if self.waiting or waited or self.times_all:
+            self.holds.note((wall_us - claim.granted_us) / 1e6)
+
+    @property
+    def written_holds(self) -> list[float]:
+        """How long holds take, for a snapshot."""
+        return [self.holds.busy, self.holds.ended]
 
     def _count(self, claim: C) -> None:
         count, _ = self.owners.get(claim.owner, (0, 0))

@@ -35,6 +35,7 @@ def check_snapshot(snapshot: Any) -> None:
         and isinstance(snapshot["boot"], str)
         and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
         and is_natural(snapshot["fence"])
+        and are_hold_times(*snapshot.get("holds", ()))
         and all(is_count(value) for value in values)
     )
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
@@ -102,6 +103,10 @@ def is_claim(
         and is_time(grace)
         and isinstance(is_kicked, bool)
     )
+
+
+def are_hold_times(busy: Any = 0.0, ended: Any = 0.0) -> bool:
+    return is_time(busy) and is_time(ended) and busy >= 0 and ended >= 0
 
 
 def is_count(given: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from slotwise._core.closing import Generation
 from slotwise._core.messages import closed_error, limit_full
-from slotwise._core.overload import Overload
+from slotwise._core.overload import Overload, too_late
 from slotwise.errors import BackendError
 from slotwise.processes import _log
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
@@ -113,12 +113,21 @@ def _refuse_overload(
     now: float,
 ) -> None:
     """Raise if it would have to wait, and may not."""
+    state.times_all = state.times_all or overload.sheds
     wanted = acquisition.wanted
     if state.is_free(wanted, declared, now):
         return
-    waiting = overload.exceeded(len(state.waiting), state.waiting_at(wanted))
-    if waiting is not None:
-        raise limit_full(file.title, state.fullness(wanted, now), waiting=waiting)
+    at_nodes = state.waiting_at(wanted)
+    waiting, timeout = overload.exceeded(len(state.waiting), at_nodes), None
+    if waiting is None and not overload.sheds:
+        return
+    estimate = state.estimate(wanted, now)
+    if waiting is None:
+        waiting, timeout = max(at_nodes, default=len(state.waiting)), acquisition.timeout
+        if not too_late(estimate, timeout):
+            return
+    full = state.fullness(wanted, now)
+    raise limit_full(file.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
 
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
@@ -233,6 +242,27 @@ def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOU
 
 
 # ------------------------------------------------------ inspecting, controlling
+
+
+def estimate(
+    file: SemaphoreFile,
+    wanted: Any,
+    declared: Any,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> float | None:
+    """Return when a newcomer would be granted what it wants; None if nobody knows."""
+
+    def work(after: AfterUnlock) -> float | None:
+        file.drop_dead(after)
+        state = file.current_state()
+        if not state.accepts(declared) and not state.is_idle(after.now):
+            raise state.conflict(declared)
+        never = state.never_fits(wanted, declared, file.title)
+        if never is not None:
+            raise never
+        return state.estimate(wanted, after.now) if state.accepts(declared) else 0.0
+
+    return file.change(work, declared, lock_timeout)
 
 
 def inspect(

@@ -8,6 +8,7 @@ from typing import Any
 
 from slotwise._core.rates import Rate
 from slotwise.processes._checks import (
+    are_hold_times,
     is_claim,
     is_count,
     is_drop_dead,
@@ -37,6 +38,7 @@ def check_path_snapshot(snapshot: Any) -> None:
         and isinstance(snapshot["boot"], str)
         and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
         and is_natural(snapshot["fence"])
+        and are_hold_times(*snapshot.get("holds", ()))
         and is_natural(snapshot["ticket"])
         and _are_specs(tiers)
         and len(snapshot["values"]) == len(tiers)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.closing import Closure
+from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.paths_restore import parked_groups, restore_holders, restore_waiters
 from slotwise._ledger.rate_nodes import RateTier, microseconds
 from slotwise.processes._path_claims import ProcessPathClaim
@@ -60,6 +61,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
         "boot": state.boot,
         "closure": None if state.closure is None else [state.closure.reason],
         "fence": state.fence,
+        "holds": state.written_holds,
         "ticket": state.queue.last_ticket,
         "at": state.at,
         "settle_for": state.recent.remembered_for,
@@ -87,6 +89,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
 def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
     """Fill a new state with what a snapshot says."""
     state.fence = snapshot["fence"]
+    state.holds = HoldTimes(*snapshot.get("holds", ()))
     state.queue.last_ticket = snapshot["ticket"]
     state.at = snapshot["at"]
     state.recent.remembered_for = snapshot["settle_for"]

@@ -15,6 +15,7 @@ from slotwise._core.messages import display
 from slotwise._core.paths import TierSpec, most_of
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
+from slotwise._ledger.estimates import path_in
 from slotwise._ledger.path_fullness import has_room_at_once
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
@@ -38,7 +39,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     __slots__ = (
         *("_accepted", "_characters", "at", "boot", "closure", "fence", "former_values"),
-        *("name", "owners", "specs"),
+        *("holds", "name", "owners", "specs", "times_all"),
     )
 
     RULES = 2
@@ -199,6 +200,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 spec = self.specs[index] if declared is None else declared[index]
                 return path_fullness.never_fits(title, spec, key, need, value)
         return None
+
+    def estimate(self, wanted: PathRequest, now: float) -> float | None:
+        mean = self.holds.mean
+        return None if self.closed else path_in(self, wanted.path, wanted.needs, now, mean)
 
     def fullness(self, wanted: PathRequest, now: float) -> str:
         """Say which tier is in the way."""

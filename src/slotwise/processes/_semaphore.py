@@ -57,6 +57,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         cancel_task_after_ttl: also cancel the task that took the slot.
         max_waiting: how many may wait, in all processes; beyond it, newcomers that would have to
             wait get a LimitFull. None lets any number wait.
+        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
+            expected (see `estimate`); None, the default, refuses nobody for that.
         directory: the directory for the files; by default that of SLOTWISE_DIR, or else one
             for this user in the system's temporary directory.
     """
@@ -76,9 +78,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
+        shed: str | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting)
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
         self._declared = check_count("value", value, most=MOST_SLOTS)
         self._kick_grace = 0.0
         self._attach(locate(directory), self._name, PRIVATE_SUFFIX if name is None else SUFFIX)
@@ -92,6 +95,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
+        shed: str | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> ProcessSemaphore:
         """Return the semaphore of that name, whatever its value.
@@ -106,6 +110,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             ttl=ttl,
             cancel_task_after_ttl=cancel_task_after_ttl,
             max_waiting=max_waiting,
+            shed=shed,
             directory=directory,
         )
         return semaphore._open_existing()
@@ -227,6 +232,14 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         closed = state.closed or self._generation.closed
         full = state.in_use >= state.value
         return closed or full or bool(state.waiting)
+
+    async def estimate(self, slots: int = 1) -> float | None:
+        wanted = check_count("slots", slots)
+        return await self._attachment.call_async(operations.estimate, wanted, self._declared)
+
+    def estimate_sync(self, slots: int = 1) -> float | None:
+        wanted = check_count("slots", slots)
+        return self._attachment.call(operations.estimate, wanted, self._declared)
 
     async def stats(self) -> SemaphoreStats:
         return self._with_totals(await self._inspect_async(_inspect.stats_of))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display, occupancy, too_many_slots, value_conflict
 from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise.errors import ValueConflict
 from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, Event, ProcessClaim
 from slotwise.processes._checks import check_record, check_snapshot
@@ -29,7 +30,7 @@ class SemaphoreClaim(ProcessClaim, Claim):
 class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
 
-    __slots__ = ("boot", "closure", "fence", "name", "owners")
+    __slots__ = ("boot", "closure", "fence", "holds", "name", "owners", "times_all")
 
     RULES = 4
     CLAIM = SemaphoreClaim
@@ -82,6 +83,14 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
         )
 
+    def estimate(self, wanted: int, now: float) -> float | None:  # noqa: ARG002 - tiers need it
+        if self.closed:
+            return None
+        if not self.waiting and self.in_use + wanted <= self.value:
+            return 0.0
+        ahead = total((claim.slots for claim in self.waiting.values()), len(self.waiting))
+        return slots_in(self.in_use + ahead + wanted - self.value, self.value, self.holds.mean)
+
     def fullness(self, wanted: int, now: float) -> str:  # noqa: ARG002 - tiers need it
         return occupancy(value=self.value, held=self.in_use, waiting=len(self.waiting))
 
@@ -126,6 +135,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             "boot": self.boot,
             "closure": None if self.closure is None else [self.closure.reason],
             "fence": self.fence,
+            "holds": self.written_holds,
             "holders": [
                 [
                     *claim.arguments(),
@@ -148,6 +158,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
         state.fence = snapshot["fence"]
+        state.holds = HoldTimes(*snapshot.get("holds", ()))
         held = []
         for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
             claim = SemaphoreClaim(*fields)

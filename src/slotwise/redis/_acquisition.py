@@ -118,6 +118,7 @@ class RedisAcquisition(AcquisitionResult):
         "since",
         "slots",
         "task",
+        "timeout",
         "ttl",
         "unconfirmed",
         "waits",
@@ -164,6 +165,7 @@ class RedisAcquisition(AcquisitionResult):
         self.queued = False
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
+        self.timeout: float | None = None  # the longest wait
         self.future: asyncio.Future[None] = client.loop.create_future()
         count = f"*{slots}" if slots > 1 else "" if needs is None else write_needs(needs)
         super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)

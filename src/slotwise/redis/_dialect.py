@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from slotwise._core.messages import limit_full
 from slotwise.redis._net.connection import pack_half
 
 if TYPE_CHECKING:
@@ -123,12 +124,32 @@ class Dialect(ABC):
         return reply[0], reply[1:]
 
 
-def write_wait(overload: Overload | None) -> str:
-    """How a request says that it waits, and while how many do at most: see lua/*/request.lua."""
+def write_wait(overload: Overload | None, timeout: float | None = None) -> str:
+    """How a request says that it waits, and under which conditions: see lua/*/request.lua."""
     if overload is None:
         return "wait"
+    shed = f" shed {'-' if timeout is None else timeout}" if overload.sheds else ""
     total, *tiers = ["-" if m is None else str(m) for m in (overload.max_waiting, *overload.tiers)]
-    return f"wait {total} {','.join(tiers)}".rstrip()
+    return f"wait {total} {','.join(tiers)}".rstrip() + shed
+
+
+def fail_full(
+    acquisition: RedisAcquisition, full: str, waiting: int, estimate: bytes, is_late: int
+) -> None:
+    """Fail a request that may not wait, as the script has replied."""
+    acquisition.fail(
+        limit_full(
+            acquisition.limit._title,
+            full,
+            waiting=waiting,
+            estimate=read_estimate(estimate),
+            timeout=acquisition.timeout if is_late else None,
+        )
+    )
+
+
+def read_estimate(text: bytes) -> float | None:
+    return float(text) if text else None
 
 
 def pack_call(script: Script, keys: Sequence[bytes], count: int, *words: Any) -> bytes:

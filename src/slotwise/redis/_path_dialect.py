@@ -12,11 +12,12 @@ from slotwise._core import messages
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, pack_call, pack_word, write_wait
+from slotwise.redis._dialect import Dialect, Released, fail_full, pack_call, pack_word, write_wait
 from slotwise.redis._path_keys import PathKeys, read_node
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
+    from slotwise._core.paths import Needs, Path
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import NameRecord
@@ -44,7 +45,7 @@ class PathDialect(Dialect):
     ) -> list[Any]:
         return [
             *self._first_args(acquisition),
-            write_wait(acquisition.limit._overload) if wait else b"try",
+            write_wait(acquisition.limit._overload, acquisition.timeout) if wait else b"try",
             b"again" if again else b"",
             f"{acquisition.shared.owner} {acquisition.label}",
             due,
@@ -99,10 +100,9 @@ class PathDialect(Dialect):
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:5]))
             return reply[5:]
         if word == b"full":
-            node, value, held, at_node, waiting = reply[1:6]
-            full = self._fullness(acquisition, (node, value, held, at_node))
-            acquisition.fail(messages.limit_full(limit._title, full, waiting=waiting))
-            return reply[6:]
+            fullness = self._fullness(acquisition, reply[1:5])
+            fail_full(acquisition, fullness, *reply[5:8])
+            return reply[8:]
         if word == b"refused":
             acquisition.fail(self.refused_error(acquisition, *reply[1:3]))
             return reply[3:]
@@ -113,12 +113,7 @@ class PathDialect(Dialect):
         return []
 
     def refused_error(self, acquisition: RedisAcquisition, value: int, tier: int = 0) -> Exception:
-        limit: Any = acquisition.limit
-        needs = acquisition.needs or (1,) * len(acquisition.path)
-        node = limit._node(tier, acquisition.path[tier])
-        if isinstance(limit._tiers[tier].value, Rate):
-            return messages.cost_above_burst(f"{node} of {limit._title}", needs[tier], value)
-        return messages.too_many_slots(f"{node} of {limit._title}", needs[tier], value)
+        return never_fits(acquisition.limit, acquisition.path, acquisition.needs, value, tier)
 
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
@@ -181,6 +176,15 @@ class PathDialect(Dialect):
 
     def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
         return reply[0], reply[5:]
+
+
+def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: int) -> ValueError:
+    """The error for a request of more than ``value`` of a tier."""
+    need = 1 if needs is None else needs[tier]
+    which = f"{limit._node(tier, path[tier])} of {limit._title}"
+    if isinstance(limit._tiers[tier].value, Rate):
+        return messages.cost_above_burst(which, need, value)
+    return messages.too_many_slots(which, need, value)
 
 
 PATHS = PathDialect()

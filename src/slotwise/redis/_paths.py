@@ -25,6 +25,7 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     keys_by_name,
+    most_of,
     needs_by_name,
     slot_values,
     slots_needed,
@@ -36,10 +37,11 @@ from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
+from slotwise.redis._dialect import read_estimate
 from slotwise.redis._limit import RedisLimit, check_max_value
-from slotwise.redis._path_dialect import PATHS
+from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
-from slotwise.redis._path_keys import write_node, write_path, write_value
+from slotwise.redis._path_keys import write_needs, write_node, write_path, write_value
 from slotwise.redis._path_shape import write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
@@ -159,19 +161,19 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        acquisition = self._request(path, label, needs, wait=timeout != 0)
+        acquisition = self._request(path, label, needs, timeout)
         await wait_for_grant(acquisition, timeout)
         return acquisition
 
     async def _acquire_at_once(
         self, path: Path, label: str | None, needs: Needs | None
     ) -> AcquisitionResult:
-        acquisition = self._request(path, label, needs, wait=False)
+        acquisition = self._request(path, label, needs, 0.0)
         await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
         return acquisition
 
     def _request(
-        self, path: Path, label: str | None, needs: Needs | None, *, wait: bool
+        self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
     ) -> RedisAcquisition:
         values = [] if not self._by_key else self._values_of(path)
         acquisition = self._new_acquisition(1, label, path, needs)
@@ -182,7 +184,8 @@ class RedisPaths(RedisLimit, PathBackend):
             acquisition.written_values = " ".join(
                 f"{write_node(tier, key)}={value}" for tier, key, value in values
             )
-        acquisition.send_request(wait=wait)
+        acquisition.timeout = timeout
+        acquisition.send_request(wait=timeout != 0)
         return acquisition
 
     def acquire_sync(
@@ -250,6 +253,21 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def stats_of_sync(self, path: Path) -> PathStats:
         return self._run_blocking(self.stats_of(path))
+
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        written = write_path(path) + ("" if needs is None else write_needs(needs))
+        closed, _, _, _, estimate, *unfit = await self._inspect("estimate", written)
+        if closed or self._generation.closed:
+            return None
+        if needs is not None and estimate == b"0":  # the server knows nothing of it
+            most = [most_of(tier.value) for tier in self._tiers]
+            unfit = next(([m, i] for i, m in enumerate(most) if m and needs[i] > m), [])
+        if unfit:
+            raise never_fits(self, path, needs, *unfit)
+        return read_estimate(estimate)
+
+    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
+        return self._run_blocking(self.estimate(path, needs))
 
     async def holders(self) -> list[Claimant]:
         return await self._list("holders")

@@ -18,6 +18,7 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
+from slotwise._core.messages import too_many_slots
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -26,6 +27,7 @@ from slotwise.redis import _statistics
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import logger
+from slotwise.redis._dialect import read_estimate
 from slotwise.redis._inspect import read_claimants
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._release_batching import send_kick
@@ -70,6 +72,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
         max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
             to wait get a LimitFull. None lets any number wait.
+        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
+            expected (see `estimate`); None, the default, refuses nobody for that.
         config: the server; ``RedisConfig()`` is the one on this machine.
     """
 
@@ -89,9 +93,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         max_waiting: int | None = None,
+        shed: str | None = None,
         config: RedisConfig | None = None,
     ) -> None:
-        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting)
+        super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
         self._value = _check_value(value)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._set_up(
@@ -166,6 +171,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         """
         seconds = check_timeout(timeout, self._max_acquire_time)
         acquisition = self._new_acquisition(self._check_slots(slots), label)
+        acquisition.timeout = seconds
         acquisition.send_request(wait=seconds != 0)
         await wait_for_grant(acquisition, seconds)
         return acquisition
@@ -247,6 +253,18 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def locked_sync(self) -> bool:
         return self._run_blocking(self._locked())
+
+    async def estimate(self, slots: int = 1) -> float | None:
+        wanted = self._check_slots(slots)
+        value, _, _, closed, _, _, estimate = await self._inspect("estimate", b"%d" % wanted)
+        if closed or self._generation.closed:
+            return None
+        if wanted > (value or self._value):
+            raise too_many_slots(self._title, wanted, value or self._value)
+        return read_estimate(estimate)
+
+    def estimate_sync(self, slots: int = 1) -> float | None:
+        return self._run_blocking(self.estimate(slots))
 
     async def stats(self) -> SemaphoreStats:
         return self._with_totals(read_stats(await self._inspect("counts"), self._value))

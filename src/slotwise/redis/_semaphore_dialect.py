@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, pack_call, write_wait
+from slotwise.redis._dialect import Dialect, Released, fail_full, pack_call, write_wait
 from slotwise.redis._keys import Keys
 from slotwise.redis._net.connection import pack_half
 from slotwise.redis._scripts import load
@@ -59,7 +59,7 @@ class SemaphoreDialect(Dialect):
             limit._value,
             acquisition.interval,
             b"" if acquisition.ttl is None else acquisition.ttl,
-            write_wait(limit._overload) if wait else b"try",
+            write_wait(limit._overload, acquisition.timeout) if wait else b"try",
             b"again" if again else b"",
             f"{_owner(limit, acquisition.shared)} {acquisition.label}",
             acquisition.record.keys.notification,
@@ -107,11 +107,10 @@ class SemaphoreDialect(Dialect):
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:4]))
             return reply[4:]
         if word == b"full":
-            value, held, waiting = reply[1:4]
+            value, held, waiting, estimate, is_late = reply[1:6]
             occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
-            title = acquisition.limit._title
-            acquisition.fail(messages.limit_full(title, occupancy, waiting=waiting))
-            return reply[4:]
+            fail_full(acquisition, occupancy, waiting, estimate, is_late)
+            return reply[6:]
         if word == b"closed":
             acquisition.fail(acquisition.limit._closed_error(read_closure(reply[1:])))
         elif word == b"conflict":

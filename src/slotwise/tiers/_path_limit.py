@@ -128,6 +128,14 @@ class PathLimit(Limit):
     def locked_sync(self) -> bool:
         return self._tiers._backend.stats_of_sync(self._path).locked
 
+    async def estimate(self, slots: int | Mapping[str, int] = 1) -> float | None:
+        needs = self._tiers._needs(self._needs_of(slots))
+        return await self._tiers._backend.estimate(self._path, needs)
+
+    def estimate_sync(self, slots: int | Mapping[str, int] = 1) -> float | None:
+        needs = self._tiers._needs(self._needs_of(slots))
+        return self._tiers._backend.estimate_sync(self._path, needs)
+
     async def stats(self) -> SemaphoreStats:
         """How full the tier with the fewest free slots is."""
         backend = self._tiers._backend

@@ -49,6 +49,8 @@ class RateLimit(Limit):
         max_acquire_time: the longest wait in seconds; None waits forever.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait.
+        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
+            expected (see `estimate`); None, the default, refuses nobody for that.
     """
 
     __slots__ = ("_does_io", "_rate", "_tiers")
@@ -61,6 +63,7 @@ class RateLimit(Limit):
         url: str | RedisConfig | None = None,
         max_acquire_time: float | None = None,
         max_waiting: int | None = None,
+        shed: str | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(rate, Rate):
@@ -72,6 +75,7 @@ class RateLimit(Limit):
             url=url,
             max_acquire_time=max_acquire_time,
             max_waiting=max_waiting,
+            shed=shed,
         )
         self._does_io = self._tiers._does_io
 
@@ -100,6 +104,11 @@ class RateLimit(Limit):
         return self._tiers.max_waiting
 
     @property
+    def shed(self) -> str | None:
+        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        return self._tiers.shed
+
+    @property
     def _title(self) -> str:
         return "a private rate" if self.name is None else f"the rate {self.name!r}"
 
@@ -113,6 +122,7 @@ class RateLimit(Limit):
             "url": self.url,
             "max_acquire_time": self.max_acquire_time,
             "max_waiting": self.max_waiting,
+            "shed": self.shed,
         }
         return Recipe(RateLimit, (self.name, self._rate), options)
 
@@ -206,6 +216,14 @@ class RateLimit(Limit):
 
     def locked_sync(self) -> bool:
         return self._tiers._backend.stats_of_sync(_PATH).locked
+
+    async def estimate(self, slots: int = 1, *, cost: int | None = None) -> float | None:
+        """In how many seconds a newcomer would be served; 0.0 if it would be at once."""
+        return await self._tiers._backend.estimate(_PATH, _needs(slots, cost))
+
+    def estimate_sync(self, slots: int = 1, *, cost: int | None = None) -> float | None:
+        """Like `estimate`."""
+        return self._tiers._backend.estimate_sync(_PATH, _needs(slots, cost))
 
     async def stats(self) -> SemaphoreStats:
         """How much of the burst is taken, and how many requests wait."""

@@ -336,6 +336,23 @@ class StagedPaths(PathBackend):
                 closure = Closure(stats.reason)
         return PathStats(tuple(nodes), self._generation.closed, closure)
 
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        return await look(self._scope.find_thread, partial(self._estimate, path, needs))
+
+    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
+        return look_sync(self._scope.find_thread, partial(self._estimate, path, needs))
+
+    async def _estimate(self, path: Path, needs: Needs | None, *, sync: bool) -> float | None:
+        """The waits for the stages, one after the other."""
+        seconds = 0.0
+        for index, (stage, key) in enumerate(self._path(path)):
+            slots = 1 if needs is None or index >= len(needs) else needs[index]
+            wait: float | None = await call(sync, stage.semaphore(key), "estimate", slots)
+            if wait is None:
+                return None
+            seconds += wait
+        return seconds
+
     async def holders(self) -> list[Claimant]:
         return await look(self._scope.find_thread, self._holders)
 

@@ -24,7 +24,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
-from slotwise._core.overload import check_max_waiting, overload_of
+from slotwise._core.overload import check_max_waiting, check_shed, overload_of
 from slotwise._core.paths import NO_RATES, KeyStats, Needs, Path, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -88,6 +88,8 @@ class Tiers(SameWhenCopied):
         max_idle_keys: how many idle keys of each tier are kept, those used last.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait. Atomic only, as that of a `Tier` is.
+        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
+            expected (see `estimate`); None, the default, refuses nobody for that. Atomic only.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Tiers(SameWhenCopied):
         cancel_task_on_loss: bool = False,
         max_idle_keys: int = MAX_IDLE_KEYS,
         max_waiting: int | None = None,
+        shed: str | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
@@ -127,6 +130,7 @@ class Tiers(SameWhenCopied):
             "cancel_task_on_loss": cancel_task_on_loss,
             "max_idle_keys": max_idle_keys,
             "max_waiting": max_waiting,
+            "shed": shed,
             "closed_error": closed_error,
         }
         # Those with keys of their own, those that use the key of another, and rates.
@@ -140,9 +144,9 @@ class Tiers(SameWhenCopied):
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
         if self._rates and not atomic:
             raise TypeError("rates need atomic tiers")
-        overload = overload_of(max_waiting, [tier.max_waiting for tier in tiers])
+        overload = overload_of(max_waiting, shed, [tier.max_waiting for tier in tiers])
         if overload is not None and not atomic:
-            raise TypeError("max_waiting needs atomic tiers")
+            raise TypeError("max_waiting and shed need atomic tiers")
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
@@ -230,6 +234,11 @@ class Tiers(SameWhenCopied):
     def max_waiting(self) -> int | None:
         """How many may wait before newcomers that would have to are refused; None is any number."""
         return check_max_waiting(self._options["max_waiting"])
+
+    @property
+    def shed(self) -> str | None:
+        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        return check_shed(self._options["shed"])
 
     # ------------------------------------------------------------- acquiring
 
@@ -502,6 +511,32 @@ class Tiers(SameWhenCopied):
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._backend.stats_sync()
+
+    async def estimate(
+        self,
+        slots: Slots = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
+    ) -> float | None:
+        """In about how many seconds a newcomer with these keys and costs would be served.
+
+        0.0 if it would be at once, None if nobody knows: that is so while no hold has ended
+        since somebody waited. It is an estimate and no bound.
+        """
+        path, resolved = self._resolve(keys, slots, costs)
+        return await self._backend.estimate(path, self._needs(resolved))
+
+    def estimate_sync(
+        self,
+        slots: Slots = 1,
+        *,
+        costs: Mapping[str, int] | None = None,
+        **keys: str | int,
+    ) -> float | None:
+        """Like `estimate`."""
+        path, resolved = self._resolve(keys, slots, costs)
+        return self._backend.estimate_sync(path, self._needs(resolved))
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, the longest first."""

@@ -31,9 +31,10 @@ local function parse_claim(text)
   }
 end
 
--- The ttl and slot number of a claim that holds one slot, else nil.
+-- The ttl and slot number of a claim that holds one slot, and since when, else nil.
 local function ttl_and_number(text)
-  return string.match(text or '', '^%S+ (%S+) %S+ %S+ (%d+) ')
+  local ttl, granted, number = string.match(text or '', '^%S+ (%S+) %S+ (%S+) (%d+) ')
+  return ttl, number, granted
 end
 
 -- Interval, ttl, ticket and owner of a claim that waits, else nil.

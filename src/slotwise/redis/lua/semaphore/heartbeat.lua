@@ -62,7 +62,7 @@ local function complete(id, value, interval)
 end
 
 local function mend_some()
-  local filed = redis.call('HLEN', state) - USUAL_FACTS
+  local filed = redis.call('HLEN', state) - USUAL_FACTS - redis.call('HEXISTS', state, '.hold')
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
   end

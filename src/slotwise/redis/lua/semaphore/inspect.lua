@@ -1,14 +1,16 @@
 -- semaphore/inspect.lua: how full a semaphore is, and, if asked, who is there.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders" or "waiters"
+-- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders", "waiters" or "estimate"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
---       5 where to go on with the list, empty at first
+--       5 where to go on with the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or "",
--- where to go on, or "" at the end}, and behind it for each one the id, since when (s) and its claim, "" for
+-- where to go on, or "" at the end}, and behind it, for "estimate", when a newcomer would be served (s)
+-- or "" if nobody knows; for lists, for each one the id, since when (s) and its claim, "" for
 -- a foreign one. Lists of up to PAGE members come in one call; of longer ones each call has a part,
 -- in which somebody may stand twice. Waiters come in their order.
 -- Mirrors Ledger.expire, then reads.
 -- include semaphore/rules.lua
+-- include semaphore/estimate.lua
 open(1, ARGV[1])
 pattern = ARGV[3]
 end_ttls()
@@ -61,5 +63,8 @@ elseif ARGV[2] == 'waiters' then
   end
   if #ids == PAGE then reply[6] = since[PAGE] end
   list(ids, since)
+elseif ARGV[2] == 'estimate' then
+  local slots = tonumber(from)
+  reply[7] = value and closed == 0 and estimates.estimate_text(estimate(slots, value, reply[2], reply[3])) or value and '' or '0'
 end
 return reply

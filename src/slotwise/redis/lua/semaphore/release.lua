@@ -10,6 +10,7 @@
 -- include base/clock.lua
 -- include base/claim.lua
 -- include base/proof.lua
+-- include base/hold_times.lua
 local released, freed = 0, nil
 if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   -- The common cases, with fewer calls: one slot, which nobody waits for, or which
@@ -17,13 +18,18 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local id, queues = ARGV[2], redis.call('EXISTS', waiting, waiting_heartbeat)
   local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed')
-  local ttl, number = ttl_and_number(facts[1])
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold')
+  local ttl, number, granted = ttl_and_number(facts[1])
   released = redis.call('ZREM', main, id)
   if released == 1 and number then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
+    local hold = facts[6]
+    if queues > 0 or times_all(hold) then
+      hold = note_hold(hold, microseconds(ARGV[1]) / 1000000 - (tonumber(granted) or 0), 1)
+      if queues == 0 then redis.call('HSET', state, '.hold', hold) end
+    end
     if queues == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
       return {1, 0, 0, 0, 0}
@@ -44,7 +50,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
         if value == 1 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
         end
-        redis.call('HSET', state, '.token', token, head,
+        redis.call('HSET', state, '.token', token, '.hold', hold, head,
                    claim_text(interval, '-', ticket, seconds(now_us / 1000000), number, token, owner))
         local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token
         local client = client_of(head)
@@ -54,6 +60,7 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
       end
     end
     if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
+    redis.call('HSET', state, '.hold', hold)
   end
 end
 -- include semaphore/rules.lua

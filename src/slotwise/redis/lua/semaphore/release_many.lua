@@ -9,20 +9,21 @@
 -- include base/clock.lua
 -- include base/claim.lua
 -- include base/proof.lua
+-- include base/hold_times.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
 local ids = {unpack(ARGV, 5)}
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
 local is_main_lost = redis.call('EXISTS', main) == 0
-local digits, freed, with_ttl, not_held, known = {}, {}, {}, {}, true
+local digits, freed, since, with_ttl, not_held, known = {}, {}, {}, {}, {}, true
 for i, id in ipairs(ids) do
-  local ttl, number = ttl_and_number(claims[i])
+  local ttl, number, granted = ttl_and_number(claims[i])
   local is_held = scores[i] or is_main_lost and number and number ~= '0'
   digits[i] = is_held and '1' or '0'
   if not is_held then not_held[#not_held + 1] = id end
   if is_held and number then
-    freed[#freed + 1] = tonumber(number)
+    freed[#freed + 1], since[#since + 1] = tonumber(number), tonumber(granted) or 0
     if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
   else
     known = false
@@ -35,6 +36,14 @@ if #with_ttl > 0 then redis.call('ZREM', ttls, unpack(with_ttl)) end
 if #not_held > 0 then
   redis.call('ZREM', waiting, unpack(not_held))
   redis.call('ZREM', waiting_heartbeat, unpack(not_held))
+end
+
+-- How long they were held counts if somebody waits.
+local hold = redis.call('HGET', state, '.hold')
+if #freed > 0 and (times_all(hold) or redis.call('EXISTS', waiting) == 1) then
+  local now = microseconds(ARGV[1]) / 1000000
+  for _, granted in ipairs(since) do hold = note_hold(hold, now - granted, 1) end
+  redis.call('HSET', state, '.hold', hold)
 end
 
 -- The common case, with few calls: as many as were freed wait, alive, each for

@@ -2,13 +2,15 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
 --       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
---       6 "wait", "wait N" if it does only while fewer than N others wait, or "try"   7 "again" if it may have been asked before, else empty
+--       6 "wait" or "try"; "wait N" waits only while fewer than N others do, "-" being any number;
+--       "shed S" behind it only if it is expected to be served within S seconds   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
 --       10 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}
 --         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)}
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
---         {"full", value, held, waiting}           it may not wait; nothing has changed
+--         {"full", value, held, waiting, when it would be served (s) or "", 1 if that is too late, else 0}
+--                                                  it may not wait; nothing has changed
 --         {"conflict", value, held, waiting}       in use with another value
 --         {"too many", value}                      more slots than there are
 --         {"closed", the reason if there is one}   for everybody, until reopen.lua
@@ -26,11 +28,12 @@ do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
   local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token', '.interval', '.beat',
-                           '.orphans', '.evicted')
+                           '.orphans', '.evicted', '.hold')
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
   if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
-      and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true) then
+      and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true)
+      and (ARGV[6] == 'wait' or not string.find(ARGV[6], 'shed', 1, true)) then
     local held = redis.call('ZCARD', main)
     local queues = redis.call('EXISTS', waiting, KEYS[5])
     local last = queues > 0 and redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
@@ -38,7 +41,7 @@ do
     local is_whole = queues ~= 1  -- both or none
     if held == 0 and is_whole then
       local claims = redis.call('HLEN', state) - 3  -- without the facts that are there
-      for i = 5, 9 do
+      for i = 5, 10 do
         if facts[i] then claims = claims - 1 end
       end
       is_whole = claims <= 0

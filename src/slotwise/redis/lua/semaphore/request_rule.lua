@@ -1,6 +1,7 @@
 -- semaphore/request_rule.lua: one request in full, for request.lua and request_many.lua, whose
 -- replies are those of request.lua. Not a script.
 -- include semaphore/rules.lua
+-- include semaphore/estimate.lua
 local function request(id, declared, interval, ttl, word, again, owner)
   caller, messages = client_of(id), {}
 
@@ -39,6 +40,10 @@ local function request(id, declared, interval, ttl, word, again, owner)
     outlive(max, 4 * interval)
   end
   keep(interval)
+  if string.find(word, ' shed', 1, true) then
+    local text = redis.call('HGET', state, '.hold')
+    if not times_all(text) then redis.call('HSET', state, '.hold', estimates.time_all(text)) end
+  end
 
   local slots = slots_of(id)
   if slots > value then return {'too many', value} end
@@ -73,8 +78,15 @@ local function request(id, declared, interval, ttl, word, again, owner)
     return answer('granted', claim.number, claim.token, value)
   elseif word == 'try' then
     return answer('busy', value, held, queued)
-  elseif queued >= (tonumber(string.match(word, '^wait (%d+)')) or math.huge) then
-    return answer('full', value, held, queued)
+  end
+  local is_full = queued >= (tonumber(string.match(word, '^wait (%d+)')) or math.huge)
+  local patience = tonumber(string.match(word, ' shed (%S+)$'))
+  if is_full or patience then
+    local expected = estimate(slots, value, held, queued)
+    local is_late = not is_full and expected and expected > patience
+    if is_full or is_late then
+      return answer('full', value, held, queued, estimates.estimate_text(expected), is_late and 1 or 0)
+    end
   end
 
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])

@@ -11,7 +11,8 @@
 --                            and facts (FACTS): .value .values .token .closed .reason .interval,
 --                            .beat, when the last heartbeat came, .evicted, when main was found lost:
 --                            holders of before are told so by their next heartbeat, .until, until
---                            when (us) a closed one would have been known, and
+--                            when (us) a closed one would have been known,
+--                            .hold, how long slots are held (base/hold_times.lua), and
 --                            .life, until when (us) state, max and numbers live at least
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
@@ -22,12 +23,13 @@
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/renewal.lua
+-- include base/hold_times.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
 local pattern, caller = '', nil  -- of foreign notification lists; the loop client that calls
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until'}
+               '.evicted', '.until', '.hold'}
 local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local rebuild  -- a function, below
 
@@ -231,6 +233,15 @@ local function keep(life)
   redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
 end
 
+-- A hold ends: how long it was counts if somebody waits.
+local function time_hold(claim, slots)
+  local text = redis.call('HGET', state, '.hold')
+  local granted = tonumber(claim.granted)
+  if granted and granted > 0 and (times_all(text) or redis.call('EXISTS', waiting) == 1) then
+    redis.call('HSET', state, '.hold', note_hold(text, now - granted, slots))
+  end
+end
+
 local slots_dropped = 0  -- by this call
 
 -- Take an acquisition out of everything; how many slots it held.
@@ -248,7 +259,10 @@ local function drop(id)
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
   -- If it was not there any more, its numbers may be somebody else's by now.
-  if claim and held > 0 then free_numbers(claim.numbers) end
+  if claim and held > 0 then
+    free_numbers(claim.numbers)
+    time_hold(claim, held)
+  end
   redis.call('HDEL', state, id)
   slots_dropped = slots_dropped + held
   return held

@@ -1,14 +1,17 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
 -- KEYS  1-10 the Tiers object (tiers/state.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 "path", "holders" or "waiters"
---       3 the path, for "path"; for the others where to go on with the list, empty at first
+-- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders" or "waiters"
+--       3 the path, for "path" and "estimate", with "*" and what is needed behind it if that is not
+--       one slot of each; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
 -- where to go on, or "" at the end}, and behind it, for "path", {} if nobody is there, else for each
--- node: held, waiting, value, kept; for the others, in turn: an id, its claim, or "" if that can't be
+-- node: held, waiting, value, kept; for "estimate" when a newcomer would be served (s) or "", or
+-- "refused", value and tier if never; for the others, in turn: an id, its claim, or "" if that can't be
 -- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which
 -- somebody may stand twice.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
+-- include tiers/estimate.lua
 open(1, ARGV[1])
 if known['.shape'] then
   expire()
@@ -22,6 +25,18 @@ if ARGV[2] == 'path' then
       local value, kept = value_of(node), node.kept_slots or 0
       if node.waiting > 0 and first_parked(node) then kept = math.max(value - held_of(node), 0) end
       for _, each in ipairs({held_of(node), node.waiting, value, kept}) do reply[#reply + 1] = each end
+    end
+  end
+elseif ARGV[2] == 'estimate' then
+  local path = string.match(ARGV[3], '^[^*]+')
+  reply[5] = '0'
+  if known['.shape'] then
+    local path_nodes, needs = nodes_of(path), needs_of(ARGV[3])
+    local tier, value = unfit(path_nodes, needs)
+    if tier then
+      reply[5], reply[6], reply[7] = 'refused', value, tier
+    else
+      reply[5] = estimates.estimate_text(estimates.estimate(path, path_nodes, needs))
     end
   end
 else

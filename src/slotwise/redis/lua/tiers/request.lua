@@ -5,14 +5,16 @@
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
 --       6 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer
---       than n at each node, "-" being any number   7 "again" if they may have been requested before, else empty
+--       than n at each node, "-" being any number; "shed S" behind it only if it is expected to be
+--       served within S seconds   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
 --       10 "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
 --       11... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
 -- Returns {"granted", number, token}
 --         {"queued", ms until the next check is due, or -1}
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed
---         {"full", node, value, held, waiting, and how many wait where no more may}
+--         {"full", node, value, held, waiting, how many wait where no more may, when it would be
+--          served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed
 --         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value}      in use with other tiers
@@ -21,6 +23,7 @@
 -- messages behind the last.
 -- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
 -- include tiers/rules.lua
+-- include tiers/estimate.lua
 local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] ~= 'try'
 local again, owner, tell_due = ARGV[7] ~= '', ARGV[8], ARGV[9] ~= ''
 local interval, first = tonumber(interval_text), 11
@@ -83,9 +86,9 @@ for name, value in string.gmatch(ARGV[10], '(%S+)=(%d+)') do
 end
 
 -- How many wait where no more may: everywhere, or at a node; nil if one more may.
-local bounds = string.match(ARGV[6], '^wait (.+)$')
+local bounds, patience = string.match(ARGV[6], '^wait (.+)$'), string.match(ARGV[6], ' shed (%S+)$')
 local function overload(path_nodes)
-  local most, each_most = string.match(bounds, '^(%S+) ?(%S*)$')
+  local most, each_most = string.match(bounds, '^(%S+) ?([%d,-]*)')
   if tonumber(most) then
     if pending then flush(waiters) end
     local waiting = redis.call('ZCARD', waiters)
@@ -98,6 +101,7 @@ local function overload(path_nodes)
   end
 end
 
+if patience and not times_all(get('.hold')) then put('.hold', estimates.time_all(known['.hold'])) end
 local deadline = seconds(now + interval)
 local function request(id, path)
   if again then
@@ -115,9 +119,15 @@ local function request(id, path)
     return {'busy', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting}
   end
   local waiting = not is_free and bounds and overload(path_nodes)
-  if waiting then
-    lacking = lacking or path_nodes[1]
-    return {'full', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting, waiting}
+  if waiting or (patience and not is_free) then
+    local expected = estimates.estimate(path, path_nodes, needs)
+    local is_late = not waiting and expected and expected > (tonumber(patience) or math.huge)
+    if waiting or is_late then
+      lacking = lacking or path_nodes[1]
+      for _, node in ipairs(is_late and path_nodes or {}) do waiting = math.max(waiting or 0, node.waiting) end
+      return {'full', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting, waiting,
+              estimates.estimate_text(expected), is_late and 1 or 0}
+    end
   end
   last_ticket = last_ticket + 1
   local claim = {

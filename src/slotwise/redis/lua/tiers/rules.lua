@@ -252,15 +252,20 @@ local function free_claim(id, claim)
   local needs = needs_of(id)
   put(id, false)
   if claim.ttl ~= '-' then zrem(ttls, id) end
-  local path_nodes = nodes_of(claim.path)
+  local path_nodes, is_waited_for = nodes_of(claim.path), false
   for _, node in ipairs(path_nodes) do
     if not node.rate then
       node.held = math.max(node.held - need_of(node, needs), 0)  -- should a key be lost, and not the other
       change(node)
       if node.waiting > 0 then touched[node.name] = node end
     end
+    is_waited_for = is_waited_for or node.waiting > 0
   end
   if next(rates) then remember(id, claim.path) end
+  -- How long it was held counts if somebody waits.
+  if is_waited_for or times_all(known['.hold']) then
+    put('.hold', note_hold(get('.hold'), now - (tonumber(claim.granted) or now), 1))
+  end
   local widest = path_nodes[widest_tier]
   if widest.held > 0 then
     free_numbers(widest, claim.numbers)

@@ -16,6 +16,7 @@
 --                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
 --                     .suspect if something did not fit, so that all is made anew by the next call, .swept, how
 --                     far the search for such things has come, and when the next begins (tiers/repair.lua),
+--                     .hold, how long paths are held (base/hold_times.lua),
 --                     .large, how many wait that need several slots of a node,
 --                     .closed, .until, until when (us) they would have been kept if they were not,
 --                     and .reason if that has one, .life, until when (us) all of this is
@@ -43,6 +44,7 @@
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/renewal.lua
+-- include base/hold_times.lua
 AT_ONCE, PAGE = 60, 400  -- a path costs more than one slot: it has several nodes
 local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
@@ -228,7 +230,7 @@ local function open(first, given_now, fields)
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.accepted',
-                         '.suspect', '.swept'}) do
+                         '.suspect', '.swept', '.hold'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)

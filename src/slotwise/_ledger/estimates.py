@@ -1,0 +1,148 @@
+"""When a newcomer would be served, from how long slots are held and who is ahead of it.
+
+The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and its users):
+
+1. Whoever would be granted everything at once is served in 0 s.
+2. Otherwise each node of its path (a semaphore is one node) has to give what those ahead of it
+   and the newcomer itself need, less what is free. Slots come back at `value` per mean hold, a
+   rate's units at its own pace. The slowest node counts.
+3. Ahead of it at a node are those who are parked there: of each key at most as many as its
+   narrower tiers let through at once. Of more than `SAMPLE` of them, the first are looked at and
+   taken for all.
+4. While no hold has ended that was timed, nobody knows when slots come back: None.
+
+It is an estimate and no bound: holds vary, waiters leave, and others may have a head start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from slotwise._ledger.path_fullness import has_room_at_once
+from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, Path
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateNode
+
+# How many of those ahead are looked at.
+SAMPLE = 100
+# Beyond so many holds the older half of what is known counts for half.
+RECENT = 32
+
+
+class HoldTimes:
+    """How long slots are held: the slot-seconds of recent holds, and how many slots that were."""
+
+    __slots__ = ("busy", "ended", "since")
+
+    def __init__(self, busy: float = 0.0, ended: float = 0.0) -> None:
+        self.busy = busy
+        self.ended = ended
+        self.since = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """The mean hold in seconds; None if none has ended yet."""
+        return self.busy / self.ended if self.ended else None
+
+    def note(self, seconds: float, slots: int = 1) -> None:
+        """So many slots were held for so long."""
+        self.busy += max(seconds, 0.0) * slots
+        self.ended += slots
+        if self.ended > RECENT:
+            self._forget_half()
+
+    # Where nobody knows when a slot was taken, the time of all that are held is counted
+    # together: what is held on average is the rate of ends times the mean hold.
+
+    def begin(self, now: float) -> None:
+        """Count what is held from now on."""
+        self.since = now
+
+    def pass_time(self, now: float, in_use: int) -> None:
+        """So many slots have been held since the last call, or since `begin`."""
+        self.busy += max(now - self.since, 0.0) * in_use
+        self.since = now
+
+    def end(self, now: float, in_use: int, slots: int) -> None:
+        """So many of the slots that are held come back."""
+        if now > self.since:
+            self.busy += (now - self.since) * in_use
+        self.since = now
+        self.ended = ended = self.ended + slots
+        if ended > RECENT:
+            self._forget_half()
+
+    def _forget_half(self) -> None:
+        scale = RECENT / 2 / self.ended
+        self.busy, self.ended = self.busy * scale, self.ended * scale
+
+
+# ----------------------------------------------------------------------- one node
+
+
+def total(sizes: Iterable[float], count: int) -> float:
+    """Return the sum of ``count`` numbers, by the first of them if they are many."""
+    first = [*islice(sizes, SAMPLE)]
+    return sum(first) * count / len(first) if first else 0.0
+
+
+def slots_in(missing: float, value: int, mean: float | None) -> float | None:
+    """Return in how many seconds so many more slots of ``value`` are free."""
+    if missing <= 0 or value == UNLIMITED:
+        return 0.0
+    return None if mean is None else missing * mean / value
+
+
+def _units_in(node: RateNode, units: float, now: float) -> float:
+    """Return in how many seconds there are so many units in a bucket."""
+    missing = units * node.rate.unit - node.level_at(now)
+    return max(missing, 0.0) / node.rate.gain / 1_000_000
+
+
+# ------------------------------------------------------------------------- a path
+
+
+def path_in(
+    ledger: PathLedger[Any],
+    path: Path,
+    needs: Sequence[int] | None,
+    now: float,
+    mean: float | None,
+) -> float | None:
+    """Return in how many seconds a newcomer would get a path; ``mean`` is the mean hold."""
+    is_free, slowest, known = path not in ledger.groups, 0.0, True
+    for tier, key in zip(ledger.tiers, path, strict=True):
+        node = tier.nodes.get(key)
+        if node is None:
+            continue
+        need = 1 if needs is None else needs[tier.index]
+        is_free = is_free and has_room_at_once(node, need, now)
+        wanted = _ahead(node) + node.kept + need
+        if isinstance(node, RateNode):
+            seconds: float | None = _units_in(node, wanted, now)
+        else:
+            seconds = slots_in(node.in_use + wanted - node.value, node.value, mean)
+        known = known and seconds is not None
+        slowest = max(slowest, seconds or 0.0)
+    if is_free:
+        return 0.0
+    return slowest if known else None
+
+
+def _ahead(node: Any) -> float:
+    """Return what those need who are parked at a node."""
+    groups = node.parked_groups()
+    return total((_wanted(group, node) for group in groups), len(groups))
+
+
+def _wanted(group: Group, node: Any) -> float:
+    """Return what a group needs of a node, as far as its narrower tiers let it come there."""
+    at_once = UNLIMITED
+    for narrower in group.nodes[: node.tier]:
+        if isinstance(narrower, Node):
+            at_once = min(at_once, narrower.value)
+    needs = (1 if each.needs is None else each.needs[node.tier] for each in group.waiters.values())
+    waiting = len(group.waiters)
+    return total(needs, waiting) * min(waiting, at_once) / waiting

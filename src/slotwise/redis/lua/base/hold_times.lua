@@ -1,0 +1,17 @@
+-- base/hold_times.lua: how long holds take: HoldTimes (slotwise/_ledger/estimates.py) in Lua. Not a script.
+-- Fast halves include it: every function here costs each call.
+--
+-- .hold is "busy ended", with "all " in front if holds are timed although nobody waits: the
+-- slot-seconds of recent holds, and how many slots that were.
+
+-- The text of .hold, after one more hold of so many slots.
+local function note_hold(text, held_for, slots)
+  local all, busy, ended = string.match(text or '', '^(%a* ?)(%S+) (%S+)$')
+  busy = (tonumber(busy) or 0) + math.max(held_for, 0) * slots
+  ended = (tonumber(ended) or 0) + slots
+  if ended > 32 then busy, ended = busy * 16 / ended, 16 end
+  return string.format('%s%.6f %.6f', all or '', busy, ended)
+end
+
+-- Whether holds are timed although nobody waits.
+local function times_all(text) return string.sub(text or '', 1, 4) == 'all ' end

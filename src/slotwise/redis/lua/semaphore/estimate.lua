@@ -1,0 +1,10 @@
+-- semaphore/estimate.lua: when a newcomer would get its slots (s), or nil: base/estimate.lua says how.
+-- Not a script.
+-- include base/estimate.lua
+local function estimate(slots, value, held, queued)
+  if queued == 0 and held + slots <= value then return 0 end
+  local first = redis.call('ZRANGE', waiting, 0, SAMPLE - 1)
+  for i, id in ipairs(first) do first[i] = slots_of(id) end
+  local missing = held + estimates.total(first, queued) + slots - value
+  return estimates.slots_in(missing, value, estimates.mean_hold(redis.call('HGET', state, '.hold')))
+end

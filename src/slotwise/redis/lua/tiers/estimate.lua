@@ -1,0 +1,51 @@
+-- tiers/estimate.lua: when a newcomer would get a path (s), or nil: path_in (slotwise/_ledger/estimates.py) in
+-- Lua. Not a script.
+-- include base/estimate.lua
+
+-- What those need of a node whose group is parked there, as far as their narrower tiers let them come.
+function estimates.group_wants(path, node)
+  local at_once, tier = math.huge, 0
+  for _, name in ipairs(names_of(path)) do
+    tier = tier + 1
+    if tier >= node.tier then break end
+    local narrower = read_node(name)
+    local value = value_of(narrower)
+    if not narrower.rate and value > 0 then at_once = math.min(at_once, value) end
+  end
+  local from, to = '[' .. path .. ' ', '(' .. path .. '!'
+  local waiting = redis.call('ZLEXCOUNT', queue, from, to)
+  local first = redis.call('ZRANGEBYLEX', queue, from, to, 'LIMIT', 0, SAMPLE)
+  for i, record in ipairs(first) do first[i] = need_of(node, needs_of(string.match(record, '(%S+)$'))) end
+  return waiting > 0 and estimates.total(first, waiting) * math.min(waiting, at_once) / waiting or 0
+end
+
+-- What those need who are parked at a node.
+function estimates.ahead_at(node)
+  if node.waiting == 0 then return 0 end
+  local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
+  local first = redis.call('ZRANGEBYLEX', parked, from, to, 'LIMIT', 0, SAMPLE)
+  for i, record in ipairs(first) do first[i] = estimates.group_wants(string.match(record, '^%S+ %d+ (%S+) '), node) end
+  return estimates.total(first, redis.call('ZLEXCOUNT', parked, from, to))
+end
+
+function estimates.estimate(path, path_nodes, needs)
+  if pending then
+    flush(queue)
+    flush(parked)
+  end
+  local is_free, slowest, is_known = not parked_at(path), 0, true
+  for _, node in ipairs(path_nodes) do
+    local need, value, expected = need_of(node, needs), value_of(node), nil
+    if not has_room(node, need) or (node.waiting > 0 and first_parked(node)) then is_free = false end
+    local wanted = estimates.ahead_at(node) + (node.kept and node.kept_slots or 0) + need
+    if node.rate then
+      expected = math.max(wanted * node.rate.unit - node.level, 0) / node.rate.gain / 1000000
+    else
+      expected = estimates.slots_in(node.held + wanted - value, value, estimates.mean_hold(get('.hold')))
+    end
+    is_known = is_known and expected
+    slowest = math.max(slowest, expected or 0)
+  end
+  if is_free then return 0 end
+  return is_known and slowest or nil
+end
