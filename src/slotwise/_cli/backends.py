@@ -10,7 +10,7 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from slotwise import _urls
 from slotwise._cli.output import command_hint
@@ -38,6 +38,8 @@ class Backend(ABC):
 
     #: where the semaphores are, as messages say it
     location: str
+    #: who shares them, as events name it
+    scope: ClassVar[str]
     #: what ``--url`` was given, for messages that say what to type
     url: str | None = None
 
@@ -107,6 +109,8 @@ class Backend(ABC):
 
 
 class _DirectoryBackend(Backend):
+    scope = "process"
+
     def __init__(self, directory: str | None) -> None:
         from slotwise.processes import ProcessSemaphore
 
@@ -186,6 +190,8 @@ class _DirectoryBackend(Backend):
 
 
 class _RedisBackend(Backend):
+    scope = "redis"
+
     def __init__(self, url: str) -> None:
         from slotwise.redis import RedisSemaphore
 

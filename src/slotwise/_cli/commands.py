@@ -38,6 +38,7 @@ SUMMARIES = {
     "ls": "List semaphores and tiers: value, slots held, waiting",
     "show": "Show who holds a semaphore or tiers, and who waits",
     "top": "Watch semaphores and tiers live",
+    "export": "Serve how full semaphores and tiers are to Prometheus",
     "resize": "Change how many slots a semaphore or a tier has, while it is in use",
     "kick": "Take a holder's slots away; 'slotwise run' then ends its command",
     "close": "Close a semaphore or tiers for everybody, until 'slotwise open'",

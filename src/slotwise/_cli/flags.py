@@ -165,6 +165,14 @@ def count(text: str) -> int:
     return given
 
 
+def port(text: str) -> int:
+    """A port to listen at; 0 is any that is free."""
+    given = whole_number(text)
+    if not 0 <= given < 65536:
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text}")
+    return given
+
+
 def seconds(text: str) -> float:
     """A duration of 0 or more: seconds, or with a unit."""
     return _seconds(text, "0 or more", lambda given: given >= 0)

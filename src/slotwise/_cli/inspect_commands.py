@@ -12,11 +12,11 @@ from slotwise._cli.backends import open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
+from slotwise._cli.snapshot import claimant_as_dict, claimants, survey
 from slotwise._cli.tier_view import Counts, TiersView
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
-from slotwise.errors import SlotwiseError
 
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
@@ -53,26 +53,10 @@ def ls(given: argparse.Namespace) -> int:
     The exit code is 1 if one of them can't be read.
     """
     backend = open_backend(given.url)
-    stats, errors = backend.stats()
-    found_tiers, more_errors = backend.tiers()
-    errors += more_errors
-    semaphores = sorted(
-        (name, one)
-        for name, one in stats.items()
-        if one.acquired_slots or one.waiting or not given.used
-    )
-    tiers = []
-    for name, found in sorted(found_tiers.items()):
-        if given.used and not found.is_used:
-            continue
-        try:
-            tiers.append(tier_view.view(found))
-        except SlotwiseError as error:
-            errors.append(error)
-        except ValueError:  # records that none of our code wrote must not hide the others
-            errors.append(
-                SlotwiseError(f"the tiers {name!r} can't be read: not what slotwise wrote")
-            )
+    seen = survey(backend, used=given.used)
+    semaphores = sorted(seen.semaphores.items(), key=lambda pair: pair[0])
+    tiers = [seen.tiers[name] for name in sorted(seen.tiers)]
+    errors = seen.errors
     for each in errors:
         print_error("ls", each)
     most = max(given.keys, 0)
@@ -161,7 +145,8 @@ def show(given: argparse.Namespace) -> int:
 
 def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
     name = given.name
-    holders, waiters = semaphore.holders_sync(), semaphore.waiters_sync()
+    found = claimants(semaphore)
+    holders, waiters = found.holders, found.waiters
     stats = semaphore.stats_sync()
     if given.json:
         print_json(
@@ -170,8 +155,8 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "value": stats.max_slots,
                 "closed": stats.closed,
                 "reason": stats.reason,
-                "holders": [_as_dict(each) for each in holders],
-                "waiters": [_as_dict(each) for each in waiters],
+                "holders": [claimant_as_dict(each) for each in holders],
+                "waiters": [claimant_as_dict(each) for each in waiters],
             }
         )
         return 0
@@ -186,8 +171,8 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
 
 def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     chosen = tier_view.chosen_tier(found, given)
-    # Waiters first: one that is granted in between is seen as both, and not as neither.
-    waiters, holders = found.paths.waiters_sync(), found.paths.holders_sync()
+    seen = claimants(found)
+    holders, waiters = seen.holders, seen.waiters
     view = tier_view.view(found)
     if chosen is not None:
         view = view.only(chosen.name, given.key)
@@ -197,8 +182,10 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         print_json(
             view.as_dict()
             | {
-                "holders": [_path_as_dict(each) for each in holders],
-                "waiters": [{**_path_as_dict(each), "lacks": each.lacks} for each in waiters],
+                "holders": [claimant_as_dict(each, tiers=True) for each in holders],
+                "waiters": [
+                    {**claimant_as_dict(each, tiers=True), "lacks": each.lacks} for each in waiters
+                ],
             }
         )
         return 0
@@ -247,29 +234,12 @@ def _pairs(those: Mapping[str, object]) -> str:
     return " ".join(f"{name}={value}" for name, value in those.items())
 
 
-def _path_as_dict(claimant: Claimant) -> dict[str, Any]:
-    return {**_as_dict(claimant), "keys": {**claimant.keys}, "needs": {**claimant.needs}}
-
-
 def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
     return name, stats.max_slots, stats.acquired_slots, stats.waiting
 
 
 def _closed(stats: SemaphoreStats) -> str:
     return (stats.reason or "closed") if stats.closed else ""
-
-
-def _as_dict(claimant: Claimant) -> dict[str, Any]:
-    return {
-        "id": claimant.acquisition_id,
-        "since": None if claimant.since is None else claimant.since.isoformat(),
-        "host": claimant.host,
-        "pid": claimant.pid,
-        "label": claimant.label,
-        "slots": claimant.slots,
-        "slot_number": claimant.slot_number,
-        "unreadable": claimant.unreadable,
-    }
 
 
 COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}

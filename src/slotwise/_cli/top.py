@@ -13,11 +13,11 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from types import FrameType
 from typing import Any
 
-from slotwise._cli.backends import Backend, NotFound, open_backend
+from slotwise._cli.backends import open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, interval
 from slotwise._cli.output import (
@@ -29,14 +29,9 @@ from slotwise._cli.output import (
     printable,
     rich_table,
 )
-from slotwise._cli.sampling import Row, Sample, Sampler, Subject
-from slotwise._cli.tier_view import through, view
-from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.semaphore import Semaphore
+from slotwise._cli.sampling import Row
+from slotwise._cli.snapshot import Watcher
 from slotwise.errors import SlotwiseError
-
-MOST = 200  # semaphores that are sampled: the fullest; and as many names of tiers
-_TIER_KEYS = 3  # the busiest of each tier
 
 _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
@@ -86,7 +81,7 @@ def _parser() -> Parser:
 
 def top(given: argparse.Namespace) -> int:
     """Show it live until ``q``; without a terminal print what two samples have seen."""
-    source, every, as_json = _Source(open_backend(given.url)), given.every, given.json
+    source, every, as_json = Watcher(open_backend(given.url)), given.every, given.json
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty() and have_rich():
         _live(source, every)
         return 0
@@ -102,55 +97,7 @@ def top(given: argparse.Namespace) -> int:
     return 0
 
 
-class _Source:
-    """Samples all semaphores of a backend, again and again."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._sampler = Sampler()
-        self._known: dict[str, Semaphore] = {}
-        self.errors: list[SlotwiseError] = []  # of the semaphores that can't be read
-
-    def rows(self) -> list[Row]:
-        stats, self.errors = self._backend.stats()
-        names = sorted(stats, key=lambda name: -stats[name].acquired_percent)[:MOST]
-        self._known = {name: self._known[name] for name in names if name in self._known}
-        samples: dict[Subject, Sample] = {}
-        for name in names:
-            try:
-                semaphore = self._known.get(name) or self._backend.find(name)
-            except NotFound:  # gone since a moment ago
-                continue
-            self._known[name] = semaphore
-            # Waiters first: one that is granted in between is seen as both, and not as neither.
-            waiters = semaphore.waiters_sync()
-            samples[Subject(name)] = Sample(
-                stats[name].max_slots, semaphore.holders_sync(), waiters
-            )
-        found, errors = self._backend.tiers()
-        self.errors += errors
-        fullest = sorted(found, key=lambda name: (-found[name].waiters, -found[name].holders))
-        for name in fullest[:MOST]:
-            samples |= _sample_tiers(found[name])
-        return self._sampler.add(samples, datetime.now(UTC))
-
-
-def _sample_tiers(found: FoundTiers) -> dict[Subject, Sample]:
-    """Each tier, or the busiest keys of it."""
-    waiters, holders = found.paths.waiters_sync(), found.paths.holders_sync()
-    samples = {}
-    for tier in view(found).tiers:
-        name = tier.spec.name
-        for counts in tier.keys[:_TIER_KEYS] or (tier.total,):
-            samples[Subject(found.name, name, counts.key)] = Sample(
-                counts.value,
-                through(holders, name, counts.key),
-                through(waiters, name, counts.key),
-            )
-    return samples
-
-
-def _live(source: _Source, every: float) -> None:
+def _live(source: Watcher, every: float) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -171,7 +118,7 @@ def _live(source: _Source, every: float) -> None:
         cells = [[printable(cell) for cell in _cells(row, every)] for row in ordered[:room]]
         more = f" · {len(rows) - room} more" if len(rows) > room else ""
         return Group(
-            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {source._backend.location}"),
+            Text(f"slotwise top  {datetime.now():%H:%M:%S}  {source.backend.location}"),
             rich_table(titles, cells, expand=True),
             Text(trouble or f"{_KEYS}{more}", style="red" if trouble else "dim"),
         )

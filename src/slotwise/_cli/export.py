@@ -1,0 +1,154 @@
+"""``slotwise export``: an endpoint for Prometheus, for limits that are seen from outside.
+
+For fleets whose code nobody wants to touch; what one process gets of its limits, it tells itself
+(`slotwise.instrumentation`). The same families have the same names there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from slotwise._cli.backends import Backend, open_backend
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, port
+from slotwise._cli.output import print_error
+from slotwise._cli.serving import ending_on_signals
+from slotwise._cli.snapshot import Shared, Survey, survey
+from slotwise.errors import SlotwiseError
+
+_FAMILIES = {
+    "limit": "How many slots the limit has, each key of a keyed tier; 0 is no limit",
+    "held": "Slots held, by all processes",
+    "waiting": "Requests that wait, of all processes",
+    "closed": "1 if it is closed everywhere",
+}
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "export",
+        details="It serves /metrics and nothing else, with at most one look a second however many\n"
+        "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
+        "together. There is no password: keep it on loopback, or behind what asks for one.",
+        examples="  slotwise export --url redis://cache:6379\n"
+        "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
+    parser.add_argument(
+        "--port", type=port, default=9184, metavar="P", help="port to listen at; 0: any [9184]"
+    )
+    parser.add_url()
+    return parser
+
+
+def export(given: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    backend = open_backend(given.url)
+    try:
+        server = _Server((given.host, given.port), backend)
+    except OSError as error:
+        print_error("export", f"can't listen at {given.host}:{given.port}: {error.strerror}")
+        return 1
+    host, number = server.server_address[:2]
+    thread = threading.Thread(target=server.serve_forever, name="slotwise-export")
+    with server, ending_on_signals() as ended:
+        thread.start()
+        sys.stdout.write(f"serving http://{host!s}:{number}/metrics; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        ended.wait()
+        server.shutdown()
+        thread.join()
+    return 0
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], backend: Backend) -> None:
+        super().__init__(address, _Handler)
+        self.page = Shared(lambda: render(backend))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "slotwise"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        body = self.server.page.get().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """A scrape every few seconds is nothing to tell."""
+
+
+def render(backend: Backend) -> str:
+    """Return the page: one look at everything, or ``slotwise_up 0`` if that fails."""
+    try:
+        seen = survey(backend)
+    except SlotwiseError as error:
+        print_error("export", error)
+        return "\n".join(_up(False))
+    lines = []
+    series = list(_series(seen, backend.scope))
+    for family, words in _FAMILIES.items():
+        lines += _head(family, words)
+        lines += [
+            f"slotwise_{family}{_labels(labels)} {values[family]}" for labels, values in series
+        ]
+    return "\n".join([*lines, *_up(not seen.errors)])
+
+
+def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, int]]]:
+    for name, stats in sorted(seen.semaphores.items()):
+        yield (
+            {"name": name, "scope": scope, "tier": ""},
+            {
+                "limit": stats.max_slots,
+                "held": stats.acquired_slots,
+                "waiting": stats.waiting,
+                "closed": int(stats.closed),
+            },
+        )
+    for name, each in sorted(seen.tiers.items()):
+        for tier in each.tiers:
+            yield (
+                {"name": name, "scope": scope, "tier": tier.spec.name},
+                {
+                    "limit": tier.total.value,
+                    "held": tier.total.held,
+                    "waiting": tier.total.waiting,
+                    "closed": int(bool(each.closed)),
+                },
+            )
+
+
+def _up(everything: bool) -> list[str]:
+    return [*_head("up", "1 if everything could be looked at"), f"slotwise_up {everything:d}", ""]
+
+
+def _head(family: str, words: str) -> list[str]:
+    return [f"# HELP slotwise_{family} {words}", f"# TYPE slotwise_{family} gauge"]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+COMMANDS = {"export": Command(_parser, export)}

@@ -1,0 +1,68 @@
+"""``slotwise export``, scraped over HTTP."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.cli._shell import Shell, end, line_of
+
+from slotwise import semaphore
+from slotwise._cli.snapshot import Shared
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def scrape(url: str) -> dict[tuple[str, ...], float]:
+    with urlopen(url, timeout=30) as reply:
+        text = reply.read().decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
+    hostile = 'api"\\ {x="1"}'
+    limit = semaphore(hostile, 3, any_shell.url)
+    scope = "redis" if "redis" in any_shell.url else "process"
+    with limit.cm(2):
+        process = any_shell.start("export", "--port", "0")
+        url = re.findall("http://[^;]+", line_of(process))[0]
+        seen = scrape(url)
+        assert seen["slotwise_limit", hostile, scope, ""] == 3
+        assert seen["slotwise_held", hostile, scope, ""] == 2
+        assert seen["slotwise_waiting", hostile, scope, ""] == 0
+        assert seen["slotwise_up",] == 1
+        with pytest.raises(HTTPError) as refused:
+            urlopen(url.replace("/metrics", "/"), timeout=30)
+        refused.value.close()
+        assert refused.value.code == 404
+        process.send_signal(signal.SIGTERM)
+        assert end(process)[0] == 0
+
+
+def test_many_scrapers_share_one_look_a_second() -> None:
+    looks = []
+    shared = Shared(lambda: looks.append(1) or len(looks), every=60)
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(lambda _: shared.get(), range(200))) == {1}
+    again = Shared(lambda: looks.append(1) or len(looks), every=0)
+    assert again.get() != again.get()
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_1(shell: Shell) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        ran = shell.here("export", "--port", listening.getsockname()[1])
+    assert ran.returncode == 1
+    assert "can't listen" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
