@@ -30,6 +30,9 @@ class Request:
     needs: tuple[int, ...] | None = None  # None: one slot of each
     deadline: float | None = None
     ticket: int = 0
+    passed: int = 0  # how many have been granted that came later
+    head_start: int = 0  # in microseconds
+    weight: float = 1.0
     numbers: list[int] = field(default_factory=list)  # in the widest tier
     parked: Node | None = None
     keeps: list[Node] = field(default_factory=list)
@@ -41,12 +44,27 @@ class Request:
     def need(self, node: Node) -> int:
         return 1 if self.needs is None else self.needs[node[0]]
 
+    def rank(self, ticket: int) -> tuple[int, int]:
+        """What orders the requests of one key."""
+        return ticket - self.head_start, ticket if self.head_start else 0
+
 
 class PathModel:
     """What a ledger of paths must do, said as simply as possible."""
 
-    def __init__(self, values: Sequence[int | Rate], patience: int, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        values: Sequence[int | Rate],
+        patience: int,
+        now: float = 0.0,
+        fair_by: int | None = None,
+        fair_cost: int | None = None,
+    ) -> None:
         self.values = list(values)
+        self.fair_by, self.fair_cost = fair_by, fair_cost
+        self.time = 0.0  # the tag of the latest grant
+        self.tags: dict[Hashable, float] = {}  # of the next request of each key
+        self.weights: dict[Hashable, float] = {}
         self.own_values: dict[Node, int | Rate] = {}
         # What is in the buckets of rates, and since when; one that is not there is full.
         self.buckets: dict[Node, tuple[Fraction, Fraction]] = {}
@@ -93,9 +111,9 @@ class PathModel:
 
     def is_blocked(self, node: Node, request: Request) -> bool:
         """Whether an older head is parked there that there is too little for."""
-        ticket = request.ticket or self.tickets + 1  # that of a newcomer
         first = next((head for head in self.heads() if head.parked == node), None)
-        return first is not None and first.ticket < ticket and not self.has_room(node, first)
+        comes_before = first is not None and self.turn(first) < self.turn(request)
+        return comes_before and not self.has_room(node, first)
 
     def lacks(self, request: Request) -> Node | None:
         for node in request.nodes:
@@ -109,11 +127,53 @@ class PathModel:
         return any(0 < self.value(node) < request.need(node) for node in request.nodes)
 
     def heads(self) -> list[Request]:
-        """The first of every path, the oldest first."""
+        """The first of every path, in the order of their turns."""
         heads: dict[tuple[Hashable, ...], Request] = {}
-        for request in self.waiting:
+        for request in sorted(self.waiting, key=self.turn):
             heads.setdefault(request.path, request)
         return list(heads.values())
+
+    def turn(self, request: Request) -> tuple[float, int, int]:
+        return self.tag(request), *request.rank(request.ticket or self.next_ticket())
+
+    def next_ticket(self) -> int:
+        return max(self.tickets + 1, int(self.now * 1_000_000))
+
+    def tag(self, request: Request) -> float:
+        """That of the next request of its key."""
+        if self.fair_by is None:
+            return 0.0
+        tag = self.tags.get(request.path[self.fair_by], 0.0)
+        if any(self.same_key(other, request) for other in self.waiting):
+            return tag  # it was given when its key began to wait, or had its last grant
+        return max(self.time, tag)
+
+    def same_key(self, one: Request, other: Request) -> bool:
+        return self.fair_by is not None and one.path[self.fair_by] == other.path[self.fair_by]
+
+    def count_grant(self, request: Request) -> None:
+        """A grant while somebody waits; those that nobody waits for don't count."""
+        for other in self.waiting:
+            other.passed += other.ticket < (request.ticket or self.next_ticket())
+        if self.fair_by is None:
+            return
+        start = self.tag(request)
+        self.time = max(self.time, start)
+        with_slots = [tier for tier, rule in enumerate(self.values) if not isinstance(rule, Rate)]
+        tier = self.fair_cost if self.fair_cost is not None else [None, *with_slots][-1]
+        cost = 1 if tier is None or request.needs is None else request.needs[tier]
+        weight = self.weight_of(request)
+        self.tags[request.path[self.fair_by]] = max(self.time, start + cost / weight)
+
+    def weight_of(self, request: Request) -> float:
+        """What the last one of its key said who waits or waited, and a newcomer its own."""
+        if request not in self.waiting:
+            return request.weight
+        return self.weights[request.path[self.fair_by or 0]]
+
+    def forget_turns_if_nobody_waits(self) -> None:
+        if not self.waiting:
+            self.time, self.tags = 0.0, {}
 
     def next_deadline(self) -> float:
         deadlines = [request.deadline for request in self.holding + self.waiting]
@@ -141,21 +201,32 @@ class PathModel:
         granted = self._grant(now)
         if self.try_request(request, now):
             return [*granted, request.key]
+        if self.fair_by is not None:
+            key = request.path[self.fair_by]
+            self.tags[key] = self.tag(request)
+            self.weights[key] = request.weight
         first = next((other for other in self.heads() if other.path == request.path), None)
         request.parked = self.lacks(request) if first is None else None
-        self.tickets += 1
-        request.ticket = self.tickets
+        self.tickets = request.ticket = self.next_ticket()
         request.deadline = wait_until
         self.waiting.append(request)
+        if first is not None and self.turn(request) < self.turn(first):  # by its head start
+            first.keeps = []
+            request.parked, first.parked = first.parked, None
+            request.parked = self.lacks(request) or request.parked
+            granted += self._grant(now)
         return granted
 
     def try_request(self, request: Request, now: float) -> bool:
-        if any(other.path == request.path for other in self.waiting):
+        self.now = in_microseconds(now)
+        others = [other for other in self.waiting if other.path == request.path]
+        if any(self.turn(other) < self.turn(request) for other in others):
             return False
         if self.lacks(request) is not None:
             return False
-        self.tickets += 1
-        request.ticket = self.tickets
+        if self.waiting:
+            self.count_grant(request)
+        self.tickets = request.ticket = self.next_ticket()
         self._seat(request, now)
         return True
 
@@ -250,13 +321,13 @@ class PathModel:
         for request in leaving:
             self.waiting.remove(request)
             self._pass_place_on(request)
+        self.forget_turns_if_nobody_waits()
 
     def _pass_place_on(self, request: Request) -> None:
         if request.parked is not None:
-            for other in self.waiting:
+            for other in self.heads():
                 if other.path == request.path:
                     other.parked = request.parked
-                    break
 
     def _seat(self, request: Request, now: float) -> None:
         for node in request.nodes:
@@ -279,7 +350,7 @@ class PathModel:
         return self._grant(now)
 
     def _grant(self, now: float) -> list[Hashable]:
-        """As long as a node has room for the oldest head there, examine the oldest such head."""
+        """As long as a node has room for the first head there, examine the first such head."""
         self.now = in_microseconds(now)
         granted: list[Hashable] = []
         while True:
@@ -288,16 +359,18 @@ class PathModel:
                 return granted
             lacking = self.lacks(head)
             if lacking is None:
+                self.count_grant(head)
                 self.waiting.remove(head)
                 self._seat(head, now)
                 granted.append(head.key)
-                following = next((one for one in self.waiting if one.path == head.path), None)
+                self.forget_turns_if_nobody_waits()
+                following = next((one for one in self.heads() if one.path == head.path), None)
                 if following is not None:
                     following.parked = self.lacks(following) or head.parked
             else:
                 narrower = head.nodes[: lacking[0]]
                 head.keeps = [node for node in head.keeps if node in narrower]
-                if self.tickets - head.ticket > self.patience:
+                if head.passed > self.patience:
                     self._keep(head, narrower)
                 head.parked = lacking
 

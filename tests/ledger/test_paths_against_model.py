@@ -43,6 +43,8 @@ rates = st.sampled_from(
         Rate(3, per=2, burst=4),
     ]
 )
+# Microseconds: those of the last requests are passed, or let pass.
+head_starts = st.sampled_from([0, 0, 1, 2, 3, 10, 1_000_001, -1, -2, -10, -1_000_001])
 perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
 which = st.integers(0, 30)
 
@@ -53,8 +55,10 @@ PATIENCE = 1
 Needs = tuple[int, ...] | None
 
 
-def claim_of(key: Hashable, ttl: float | None, needs: Needs) -> PathClaim:
-    return PathClaim(key, ttl) if needs is None else LargePathClaim(key, needs, ttl)
+def claim_of(key: Hashable, ttl: float | None, needs: Needs, head_start: int = 0) -> PathClaim:
+    if needs is None and not head_start:
+        return PathClaim(key, ttl)
+    return LargePathClaim(key, needs, ttl, head_start)
 
 
 class PathsAgainstModel(RuleBasedStateMachine):
@@ -92,6 +96,9 @@ class PathsAgainstModel(RuleBasedStateMachine):
         has_rates = any(isinstance(tier.value, Rate) for tier in self.ledger.tiers)
         return (1, 1, 1) if has_rates and needs is None else needs
 
+    def weight_of(self, path: tuple[Hashable, ...]) -> float:
+        return 1.0
+
     def assert_same(self, granted: list[Any], expected: list[Hashable]) -> None:
         while self.ledger.unfinished:
             granted += self.ledger.settle(self.now)
@@ -117,34 +124,53 @@ class PathsAgainstModel(RuleBasedStateMachine):
     ) -> None:
         self.ask((tenant, model, None), ttl, wait, needs)
 
+    @rule(tenant=tenants, model=models, needs=perhaps_several, head_start=head_starts)
+    def request_with_a_head_start(
+        self, tenant: str, model: str, needs: Needs, head_start: int
+    ) -> None:
+        self.ask((tenant, model, None), needs=needs, head_start=head_start)
+
     def ask(
         self,
         path: tuple[Hashable, ...],
         ttl: float | None = None,
         wait: float | None = None,
         needs: Needs = None,
+        head_start: int = 0,
     ) -> None:
         key = self.new_key()
         needs = self.needs(needs)
         until = None if wait is None else self.now + wait
-        request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
+        weight = self.weight_of(path)
+        request = Request(key, path, ttl, needs, head_start=head_start, weight=weight)
+        claim = claim_of(key, ttl, needs, head_start)
         if self.model.can_never_fit(request):
             with pytest.raises(ValueError, match="never"):
                 self.ledger.request(claim, path, self.now, wait_until=until)
             return
         expected = self.model.request(request, self.now, until)
-        granted = self.ledger.request(claim, path, self.now, wait_until=until)
+        granted = self.ledger.request(claim, path, self.now, wait_until=until, weight=weight)
         self.assert_same(granted, expected)
 
-    @rule(tenant=tenants, model=models, needs=perhaps_several, ttl=perhaps_seconds)
-    def try_request(self, tenant: str, model: str, needs: Needs, ttl: float | None) -> None:
+    @rule(
+        tenant=tenants,
+        model=models,
+        needs=perhaps_several,
+        ttl=perhaps_seconds,
+        head_start=head_starts,
+    )
+    def try_request(
+        self, tenant: str, model: str, needs: Needs, ttl: float | None, head_start: int
+    ) -> None:
         key, path = self.new_key(), (tenant, model, None)
         needs = self.needs(needs)
-        request, claim = Request(key, path, ttl, needs), claim_of(key, ttl, needs)
+        weight = self.weight_of(path)
+        request = Request(key, path, ttl, needs, head_start=head_start, weight=weight)
+        claim = claim_of(key, ttl, needs, head_start)
         self.assert_same(self.ledger.settle(self.now), self.model.settle(self.now))
         if not self.model.can_never_fit(request):
             expected = self.model.try_request(request, self.now)
-            assert self.ledger.try_request(claim, path, self.now) is expected
+            assert self.ledger.try_request(claim, path, self.now, weight) is expected
 
     @rule(tenant=tenants, model=models)
     def take_quickly(self, tenant: str, model: str) -> None:
@@ -358,10 +384,57 @@ class RatesAgainstModel(PathsAgainstModel):
         self.expire(0.0)
 
 
+class FairAgainstModel(PathsAgainstModel):
+    """The same where the keys of a tier take turns, with weights that are not exact in binary."""
+
+    tier = 0
+
+    @initialize(limits=st.tuples(values, values, values), fair_by=st.sampled_from([0, 0, 1]))
+    def begin(self, limits: tuple[int | Rate, ...], fair_by: int) -> None:
+        self.tier = fair_by
+        self.ledger = PathLedger(limits, fair_by)
+        self.model = PathModel(limits, PATIENCE, self.now, fair_by)
+
+    def weight_of(self, path: tuple[Hashable, ...]) -> float:
+        return {"a": 1.0, "b": 3.0, "c": 0.7, "x": 2.0, "y": 1 / 3}[str(path[self.tier])]
+
+    @invariant()
+    def both_have_the_same_tags(self) -> None:
+        fair, model = self.ledger.queue.fair, self.model
+        assert fair is not None
+        assert fair.time == model.time
+        for key, share in fair.shares.items():
+            assert share.tag == model.tags[key]
+
+
+class FairWithRatesAgainstModel(RatesAgainstModel):
+    """And with rates, one of which may be what counts."""
+
+    @initialize(
+        limits=st.permutations([0, 1, 2]),
+        some=st.tuples(rates, values | rates, values),
+        counts=st.booleans(),
+    )
+    def begin(
+        self, limits: list[int], some: tuple[int | Rate, int | Rate, int | Rate], counts: bool
+    ) -> None:
+        values = [some[index] for index in limits]
+        cost = limits.index(0) if counts else None
+        self.ledger = PathLedger(values, 0, cost)
+        self.model = PathModel(values, PATIENCE, self.now, 0, cost)
+
+    weight_of = FairAgainstModel.weight_of
+    tier = 0
+
+
 budget = settings(max_examples=120, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
 FewLooks.TestCase.settings = settings(budget, max_examples=80)
 RatesAgainstModel.TestCase.settings = budget
+
+
+FairAgainstModel.TestCase.settings = budget
+FairWithRatesAgainstModel.TestCase.settings = settings(budget, max_examples=60)
 
 
 class TestPathsAgainstModel(PathsAgainstModel.TestCase):
@@ -373,4 +446,12 @@ class TestPathsWithFewLooksAgainstModel(FewLooks.TestCase):
 
 
 class TestRatesAgainstModel(RatesAgainstModel.TestCase):
+    pass
+
+
+class TestFairAgainstModel(FairAgainstModel.TestCase):
+    pass
+
+
+class TestFairWithRatesAgainstModel(FairWithRatesAgainstModel.TestCase):
     pass

@@ -388,6 +388,8 @@ class Pair:
             if first is not None and (node.look is not None) is not (name in unfinished):
                 assert not node.has_room(first.need(node), self.now, first)
         self.left_over += ledger.unfinished
+        passed = [int(ticket) for ticket in client.zrange(key["passed"], 0, -1)]
+        assert passed == sorted(ledger.queue.passing)
 
         free: dict[str, list[int]] = {}
         for node, number in (each.split(" ") for each in client.zrange(key["numbers"], 0, -1)):
@@ -461,7 +463,7 @@ rules_as_written = _AsWritten()
 def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pair:
     """A random sequence, compared after every step."""
     dice = random.Random(seed)
-    patience, looks = dice.choice([(3, 64), (100, 64), (6, 1), (4, 2), (3, 3)])
+    patience, looks = dice.choice([(1, 64), (100, 64), (2, 1), (0, 2), (1, 3)])
     monkeypatch.setattr(rules, "PATIENCE", patience)
     monkeypatch.setattr(rules, "LOOKS", looks)
     values = [dice.choice([1, 1, 2, 0]), dice.choice([1, 2, 3]), dice.choice([0, 2, 2, 3, 5])]
@@ -535,7 +537,7 @@ RATES = [
 def play_rates(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pair:
     """The same with rates, of which what was taken is corrected, filled and given back."""
     dice = random.Random(seed)
-    patience, looks = dice.choice([(3, 64), (100, 64), (4, 2)])
+    patience, looks = dice.choice([(1, 64), (100, 64), (1, 2)])
     monkeypatch.setattr(rules, "PATIENCE", patience)
     monkeypatch.setattr(rules, "LOOKS", looks)
     values = [dice.choice(RATES), dice.choice([2, 3, *RATES]), dice.choice([0, 2, 3])]
@@ -609,7 +611,7 @@ def test_random_sequences_come_to_overdue_heads_and_unfinished_work(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = []
-    for seed in (2, 5, 23):
+    for seed in (11, 12, 29):
         client.flushall()
         pairs.append(play(client, monkeypatch, seed))
     for rare in ("kept", "left_over", "refused", "blocked"):

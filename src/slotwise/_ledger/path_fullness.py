@@ -13,6 +13,7 @@ from typing import Any
 from slotwise._core.messages import cost_above_burst, occupancy, too_many_slots, what_is_left
 from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, most_of
 from slotwise._core.rates import Rate
+from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import Path
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode, RateTier
@@ -21,9 +22,10 @@ from slotwise._ledger.tier_nodes import TierNodes
 Needs = Sequence[int]
 
 
-def has_room_at_once(node: Any, need: int, now: float) -> bool:
-    """Whether a newcomer gets this much of a node, by rule 2 of `paths`."""
-    if node.first_parked() is not None:
+def has_room_at_once(node: Any, need: int, now: float, turn: Turn | None = None) -> bool:
+    """Whether a newcomer gets this much of a node, by rule 2 of `paths`; by default, the last."""
+    first = node.first_parked()
+    if first is not None and (turn is None or first.turn < turn):
         return False
     if isinstance(node, RateNode):
         return (need + node.kept) * node.rate.unit <= node.level_at(now)

@@ -15,16 +15,13 @@ from itertools import chain
 from typing import Any
 
 from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.fair import Share
+from slotwise._ledger.parked import FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
 
 UNLIMITED = sys.maxsize
 
 Path = tuple[Hashable, ...]
-
-# What a node starts with, since most never have anybody parked. Shared, never changed.
-_NOBODY: list[Any] = []
-# Stale entries are swept out when they are more than half, and more than this.
-_FEW_STALE = 32
 
 
 class PathClaim(BaseClaim):
@@ -33,10 +30,12 @@ class PathClaim(BaseClaim):
     Its slot number is one of the widest tier, the lowest that is free.
     """
 
-    __slots__ = ("group", "nodes", "ticket")
+    __slots__ = ("group", "nodes", "rank", "ticket")
 
     nodes: Sequence[Any]  # one of each tier
     ticket: int  # while it waits
+    rank: int  # while it waits: its ticket less its head start
+    head_start: int = 0  # in microseconds
     group: Group  # while it waits
     # What it takes of each tier; None is one slot of each, and most have that.
     needs: tuple[int, ...] | None = None
@@ -53,16 +52,25 @@ class PathClaim(BaseClaim):
 
 
 class LargePathClaim(PathClaim):
-    """A request for several slots of at least one tier."""
+    """A request for several slots of at least one tier, or with a head start."""
 
-    __slots__ = ("needs", "ranges")
+    __slots__ = ("head_start", "needs", "ranges")
+
+    head_start: int
 
     needs: tuple[int, ...] | None
     ranges: Sequence[range]
 
-    def __init__(self, key: Hashable, needs: tuple[int, ...], ttl: float | None = None) -> None:
+    def __init__(
+        self,
+        key: Hashable,
+        needs: tuple[int, ...] | None,
+        ttl: float | None = None,
+        head_start: int = 0,
+    ) -> None:
         super().__init__(key, ttl)
         self.needs = needs
+        self.head_start = head_start
 
 
 class BaseNode:
@@ -87,8 +95,8 @@ class BaseNode:
         self.waiting = 0  # requests that wait, wherever they are parked
         self.kept = 0  # what is kept for the head of a group
         self.kept_for: Group | None = None
-        self._parked: list[tuple[int, Group]] = _NOBODY  # a heap; some entries are stale
-        self.look: int | None = None  # its ticket in the list of nodes to look at
+        self._parked: Parked | FairParked | None = None  # most never have anybody parked
+        self.look: Turn | None = None  # its turn in the list of nodes to look at
         self.used = now  # since when nothing of it is in use, if nothing is
 
     @abstractmethod
@@ -106,44 +114,32 @@ class BaseNode:
     # ------------------------------------------------------ who is parked here
 
     def park(self, group: Group) -> None:
-        if self._parked is _NOBODY:
-            self._parked = []
-        elif len(self._parked) > 2 * self.waiting + _FEW_STALE:
-            self._parked = [entry for entry in self._parked if self._counts(entry)]
-            heapify(self._parked)
-        heappush(self._parked, (group.ticket, group))
+        if self._parked is None:
+            self._parked = Parked(self) if group.share is None else FairParked(self)
+        self._parked.add(group)
 
     def first_parked(self) -> Group | None:
-        """The group parked here whose head is the oldest."""
-        parked = self._parked
-        while parked:
-            if self._counts(parked[0]):
-                return parked[0][1]
-            heappop(parked)
-        return None
+        """The group parked here whose turn comes first."""
+        return None if self._parked is None else self._parked.first()
 
     def parked_groups(self) -> list[Group]:
         """The groups that are parked here."""
-        return [entry[1] for entry in self._parked if self._counts(entry)]
+        return [] if self._parked is None else [*self._parked]
 
-    def is_blocked(self, ticket: int, now: float) -> bool:
-        """Whether an older head is parked here that there is too little room for."""
+    def is_blocked(self, turn: Turn, now: float) -> bool:
+        """Whether a head that comes before is parked here, and there is too little room for it."""
         first = self.first_parked()
-        if first is None or first.ticket >= ticket:
+        if first is None or first.turn >= turn:
             return False
         return not self.has_room(first.need(self), now, first)
 
     def unpark(self) -> None:
         """Take out the group that `first_parked` found."""
-        heappop(self._parked)
+        assert self._parked is not None
+        self._parked.remove_first()
 
     def has_parked(self, group: Group) -> bool:
-        return any(entry[1] is group and self._counts(entry) for entry in self._parked)
-
-    def _counts(self, entry: tuple[int, Group]) -> bool:
-        """Whether an entry is not stale: its group is still here, with the same head."""
-        ticket, group = entry
-        return group.parked_at is self and group.ticket == ticket
+        return self._parked is not None and group in self._parked
 
 
 class Node(BaseNode, SlotPool):
@@ -259,31 +255,92 @@ class NumberedNode(Node, NumberedSlots):
 
 
 class Group:
-    """Those who wait for one path, in the order of their arrival."""
+    """Those who wait for one path, and which of them is the head."""
 
-    __slots__ = ("keeps", "needs", "nodes", "parked_at", "path", "ticket", "waiters")
+    __slots__ = (
+        *("_order", "keeps", "needs", "nodes", "parked_at", "path", "rank", "share", "ticket"),
+        *("tie", "waiters"),
+    )
 
-    def __init__(self, path: Path, nodes: tuple[BaseNode, ...]) -> None:
+    def __init__(self, path: Path, nodes: tuple[BaseNode, ...], share: Share | None) -> None:
         self.path = path
         self.nodes = nodes
-        self.waiters: OrderedDict[Hashable, Any] = OrderedDict()
-        self.ticket = 0  # its head's
+        self.share = share  # of its key, where keys take turns
+        self.waiters: OrderedDict[Hashable, Any] = OrderedDict()  # in the order of arrival
+        # A heap of (rank, tie, claim) with some that have left, once their order is another
+        # one than that of their arrival.
+        self._order: list[tuple[int, int, Any]] | None = None
+        self.ticket = self.rank = self.tie = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: BaseNode | None = None
         self.keeps: list[BaseNode] = []
 
+    @property
+    def turn(self) -> Turn:
+        return 0.0 if self.share is None else self.share.tag, self.rank, self.tie
+
+    def add(self, claim: Any) -> bool:
+        """Let one more wait; return whether it is the head now."""
+        is_head = not self.waiters or (claim.rank, tie_of(claim)) < (self.rank, self.tie)
+        if self._order is None and self.waiters and claim.head_start:
+            self._order = [(each.rank, tie_of(each), each) for each in self.waiters.values()]
+            heapify(self._order)
+        self.waiters[claim.key] = claim
+        if self._order is not None:
+            heappush(self._order, (claim.rank, tie_of(claim), claim))
+        elif claim.head_start < 0:
+            # Those who come later are perhaps before it.
+            self._order = [(claim.rank, tie_of(claim), claim)]
+        if is_head:
+            self._set_head(claim)
+        return is_head
+
+    def remove(self, claim: Any) -> None:
+        del self.waiters[claim.key]
+        if self.waiters and self.ticket == claim.ticket:
+            self._set_head(self._first())
+
+    @property
+    def head(self) -> Any:
+        return self._first()
+
+    def _first(self) -> Any:
+        order = self._order
+        if order is None:
+            return next(iter(self.waiters.values()))
+        while self.waiters.get(order[0][2].key) is not order[0][2]:
+            heappop(order)
+        return order[0][2]
+
+    def _set_head(self, claim: Any) -> None:
+        self.ticket, self.rank, self.tie = claim.ticket, claim.rank, tie_of(claim)
+        self.needs = claim.needs
+
     def lacks(self, now: float) -> BaseNode | None:
-        """The first node, narrow to wide, without room for its head, or that an older one blocks.
+        """The first node, narrow to wide, without room for its head, or where another blocks it.
 
         It is not parked itself when this is asked.
         """
         for node in self.nodes:
             if not node.has_room(self.need(node), now, self):
                 return node
-            if node.kept_for is not self and node.is_blocked(self.ticket, now):
+            if node.kept_for is not self and node.is_blocked(self.turn, now):
+                return node
+        return None
+
+    def unfinished(self) -> BaseNode | None:
+        """The first node where somebody who comes before its head has still to be looked at."""
+        for node in self.nodes:
+            first = node.first_parked()
+            if first is not None and first.turn < self.turn:
                 return node
         return None
 
     def need(self, node: BaseNode) -> int:
         """How much of a node its head needs."""
         return 1 if self.needs is None else self.needs[node.tier]
+
+
+def tie_of(claim: PathClaim) -> int:
+    """What decides between claims of the same rank, which only head starts can bring about."""
+    return claim.ticket if claim.head_start else 0

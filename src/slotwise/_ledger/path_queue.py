@@ -1,6 +1,6 @@
 """PathQueue: those who wait for paths, where they are parked, and who of them is next.
 
-The rules stand in `paths`; these are 3, 4 and 5. Nothing here knows holders or deadlines.
+The rules stand in `paths`; these are 3, 4, 5 and 9. Nothing here knows holders or deadlines.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from slotwise._ledger.deadlines import NEVER
+from slotwise._ledger.fair import FairOrder
+from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Group, Node, Path, PathClaim
-from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.rate_nodes import RateNode, microseconds
 
 PATIENCE = 100
 LOOKS = 128
@@ -25,48 +27,83 @@ _pushes = count()  # so that the nodes in a heap are not compared
 class PathQueue(Generic[C]):
     """The waiters by their keys and in groups, and the nodes that have to be looked at."""
 
-    __slots__ = ("groups", "last_ticket", "refills", "waiting", "widest", "work")
+    __slots__ = (
+        *("passing", "fair", "groups", "last_ticket", "refills", "waiting", "widest", "work"),
+    )
 
-    def __init__(self, widest: int | None, *, has_rates: bool) -> None:
-        """``widest``: which tier is the widest one with slots."""
+    def __init__(
+        self, widest: int | None, fair: FairOrder | None = None, *, has_rates: bool
+    ) -> None:
+        """``widest``: which tier is the widest one with slots. Without ``fair`` it is FIFO."""
         self.widest = widest
+        self.fair = fair
         self.waiting: dict[Hashable, C] = {}
         self.groups: dict[Path, Group] = {}
         self.last_ticket = 0
-        # Nodes to look at: a heap of (ticket of the oldest head there, node). A head is
-        # parked at one node, so no two tickets are the same, and nodes are not compared.
-        self.work: list[tuple[int, BaseNode]] = []
+        # The highest tickets of those who were granted while somebody waited, one more than
+        # `PATIENCE` at most, as a heap: so many have passed whoever is older than all of them.
+        self.passing: list[int] = []
+        # Nodes to look at: a heap of (turn of the first head there, number of the push, node).
+        self.work: list[tuple[Turn, int, BaseNode]] = []
         # With rates: the nodes to be looked at because of the time, a heap of (when, number
         # of the push, node), some stale.
         self.refills: list[tuple[float, int, RateNode]] | None = [] if has_rates else None
 
     # ------------------------------------------------------- coming and going
 
-    def wait(self, claim: C, path: Path, nodes: Sequence[Any], now: float) -> bool:
+    def next_ticket(self, now: float) -> int:
+        """The ticket of whoever comes now: the microsecond, or one more than the last one."""
+        return max(self.last_ticket + 1, microseconds(now))
+
+    def turn_of_newcomer(self, head_start: int, path: Path, ticket: int) -> Turn:
+        """The turn of somebody who begins to wait now."""
+        tag = 0.0 if self.fair is None else self.fair.tag_of(path[self.fair.tier])
+        return tag, ticket - head_start, ticket if head_start else 0
+
+    def wait(
+        self, claim: C, path: Path, nodes: Sequence[Any], now: float, weight: float = 1.0
+    ) -> bool:
         """Let a claim wait; False if meanwhile it lacks nothing."""
-        group = self.groups.get(path)
+        group, ticket = self.groups.get(path), self.next_ticket(now)
+        at: BaseNode | None
         if group is None:
-            group = Group(path, tuple(nodes))
-            group.ticket = self.last_ticket + 1
-            group.needs = claim.needs
-            at = group.lacks(now) or next((n for n in group.nodes if n.first_parked()), None)
+            group = self.new_group(path, nodes, weight)
+            self.join(claim, group, ticket)
+            at = group.lacks(now) or group.unfinished()
             if at is None:
+                self._take_out(claim)
                 return False
-            self.groups[path] = group
+            self.last_ticket = ticket
             self.park(group, at)
-        self.last_ticket += 1
-        self.join(claim, group, self.last_ticket)
+            return True
+        if group.share is not None:
+            group.share.weight = weight  # who asked last knows it best
+        at = group.parked_at
+        assert at is not None
+        self.last_ticket = ticket
+        if self.join(claim, group, ticket):  # it came with a head start
+            self._drop_keeps(group, group.keeps)
+            self.park(group, group.lacks(now) or at)
+            self.look_at(at)
         return True
 
-    def join(self, claim: C, group: Group, ticket: int) -> None:
-        """Put a claim behind the others of its group."""
+    def new_group(self, path: Path, nodes: Sequence[Any], weight: float = 1.0) -> Group:
+        share = None if self.fair is None else self.fair.share_of(path[self.fair.tier], weight)
+        self.groups[path] = group = Group(path, tuple(nodes), share)
+        return group
+
+    def join(self, claim: C, group: Group, ticket: int) -> bool:
+        """Put a claim among the others of its group; return whether it is the head now."""
         claim.ticket = ticket
+        claim.rank = ticket - claim.head_start
         claim.nodes = group.nodes
         claim.group = group
         for node in group.nodes:
             node.waiting += 1
-        group.waiters[claim.key] = claim
+        if group.share is not None:
+            group.share.waiting += 1
         self.waiting[claim.key] = claim
+        return group.add(claim)
 
     def leave(self, claim: C, now: float) -> None:
         """Take a waiter out; grants nothing."""
@@ -89,16 +126,20 @@ class PathQueue(Generic[C]):
     def _take_out(self, claim: C) -> None:
         """End a wait; its group is not parked any more if it was the head."""
         group = claim.group
-        del self.waiting[claim.key], group.waiters[claim.key], claim.group
+        del self.waiting[claim.key], claim.group
+        group.remove(claim)
         for node in group.nodes:
             node.waiting -= 1
         if not group.waiters:
             del self.groups[group.path]
             group.parked_at = None
-            return
-        head = next(iter(group.waiters.values()))
-        group.ticket = head.ticket
-        group.needs = head.needs
+        if self.fair is not None:
+            assert group.share is not None
+            self.fair.leave(group.share)
+        if not self.waiting:
+            self.passing.clear()
+            if self.fair is not None:
+                self.fair.reset()
 
     # -------------------------------------------------- where they are looked for
 
@@ -107,6 +148,8 @@ class PathQueue(Generic[C]):
         node.park(group)
         if node.first_parked() is group:
             self._look_when_refilled(node, group)
+            if node.look is not None:
+                self.look_at(node)  # with an earlier turn
 
     def look_at(self, node: BaseNode) -> None:
         """Put a node that may have got a slot among those to be looked at."""
@@ -114,9 +157,9 @@ class PathQueue(Generic[C]):
         if first is None:
             if isinstance(node, RateNode):
                 node.refill_at = NEVER
-        elif node.look is None or first.ticket < node.look:
-            node.look = first.ticket
-            heappush(self.work, (first.ticket, node))
+        elif node.look is None or first.turn < node.look:
+            node.look = first.turn
+            heappush(self.work, (node.look, next(_pushes), node))
 
     def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
         """Look at a rate node again when there will be room for its oldest head."""
@@ -157,9 +200,9 @@ class PathQueue(Generic[C]):
         if self.refills:
             self._look_at_refilled(now)
         while work and looks:
-            ticket, node = heappop(work)
-            if node.look != ticket:
-                continue  # it has been put there with an older head since
+            turn, _, node = heappop(work)
+            if node.look != turn:
+                continue  # it has been put there with an earlier turn since
             node.look = None
             first = node.first_parked()
             if first is None:
@@ -167,12 +210,12 @@ class PathQueue(Generic[C]):
             if not node.has_room(first.need(node), now, first):
                 self._look_when_refilled(node, first)
                 continue
-            if first.ticket == ticket:
+            if first.turn == turn:
                 looks -= 1
                 node.unpark()
                 self._examine(first, node, now, granted)
             self.look_at(node)
-        while work and work[0][1].look != work[0][0]:
+        while work and work[0][2].look != work[0][0]:
             heappop(work)  # so that `unfinished` tells the truth
         return granted
 
@@ -180,7 +223,7 @@ class PathQueue(Generic[C]):
         """Grant the head of a group, or park it where it lacks something."""
         lacking = group.lacks(now)
         while lacking is None:
-            claim: C = next(iter(group.waiters.values()))
+            claim: C = group.head
             number = take_all(claim, group.nodes, self.widest, now)
             if number is not None:
                 claim._slot_number = number
@@ -191,7 +234,7 @@ class PathQueue(Generic[C]):
         narrower = group.nodes[: group.nodes.index(lacking)]
         if group.keeps:
             self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
-        if self.last_ticket - group.ticket > PATIENCE:
+        if self.is_overdue(group.ticket):
             self._keep(group, narrower)
         self.park(group, lacking)
 
@@ -202,9 +245,25 @@ class PathQueue(Generic[C]):
             if isinstance(node, RateNode):
                 self.look_at(node)  # those who wait there wait for another time
         group.keeps = []
+        weight = 1.0 if group.share is None else group.share.weight
+        self.count_grant(claim, group.path, claim.ticket, weight)
         self._take_out(claim)
         if group.waiters:
             self.park(group, group.lacks(now) or here)
+
+    def is_overdue(self, ticket: int) -> bool:
+        """Whether more than `PATIENCE` that came later have been granted."""
+        return len(self.passing) > PATIENCE and self.passing[0] > ticket
+
+    def count_grant(self, claim: C, path: Path, ticket: int, weight: float) -> None:
+        """Note a grant while somebody waits."""
+        heappush(self.passing, ticket)
+        if len(self.passing) > PATIENCE + 1:
+            heappop(self.passing)
+        if self.fair is not None:
+            tier = self.fair.cost_tier
+            cost = 1 if claim.needs is None or tier is None else claim.needs[tier]
+            self.fair.count(path[self.fair.tier], cost, weight)
 
     def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
         for node in narrower:

@@ -3,41 +3,45 @@
 A *path* is one key for each tier, narrow to wide; a *node* is one key of one
 tier, with a value and a count of what is held. A request needs one slot of each
 node of its path, or more of some; nothing is held while waiting.
-Every request that is granted or waits gets a ticket, 1, 2, 3, … at its arrival
-(the quick lane, see below, gives none: nobody waits then, so nobody is passed).
+Every request that is granted or waits gets a ticket at its arrival: the time in
+microseconds, or one more than the last ticket if that is not less (the quick lane,
+see below, gives none: nobody waits then, so nobody is passed). Whoever waits has a
+*turn* (rule 9), by which "before", "after" and "first" are meant; without fair order
+and head starts it is the order of arrival.
 
 1. A node *has room* for a request if what is held, what is kept for others (rule
    5) and what the request needs there are not more than its value. A request
-   *fits* if every node of its path has room for it, and none is *blocked*: by an
-   older head that is parked there (rule 3) and needs more than there is room for.
+   *fits* if every node of its path has room for it, and none is *blocked*: by a head
+   that is parked there (rule 3), comes before it, and needs more than there is room for.
    (What is kept for a request is not blocked for it.) Else it *lacks* the first
    node, narrow to wide, of which that is not true. A node without a limit always
    has room. A request that needs more than a value is refused at once, and when a
    value shrinks below it.
-2. A newcomer that fits is granted at once, unless somebody of the very same
-   path waits, or a node of its path is unfinished (rule 4). So requests of one
-   path never pass each other, and a head that needs more than is free at a node is
-   passed only by requests that don't need that node.
-3. Otherwise it waits. Waiters of one path form a *group*, in the order of
-   arrival, and only its head matters to others. A group is *parked* at one node,
+2. A newcomer that fits is granted at once, unless somebody of the very same path
+   waits who comes before it, or at a node of its path somebody who comes before it has
+   still to be looked at (rule 4). So requests of one path are granted in the order of
+   their turns, and a head that needs more than is free at a node is passed only by
+   requests that don't need that node or whose turn comes before.
+3. Otherwise it waits. Waiters of one path form a *group*, in the order of their
+   turns, and only its head matters to others. A group is *parked* at one node,
    the first that its head lacks (or the unfinished one): waiters are found by what
    they lack, and never scanned.
 4. A node that gets slots, or loses a head that was parked there, is *looked at*:
-   while it has room for the oldest head parked there, that is examined. Of
-   several nodes to be looked at, that with the oldest head comes first. A head
+   while it has room for the first head parked there, that is examined. Of several
+   nodes to be looked at, that whose first head comes before the others is first. A head
    that fits is granted, and its group goes on with the next, parked where that
    one lacks something, or left here if it lacks nothing, until its turn comes.
    One that does not fit is parked at the node it lacks. At most `LOOKS` heads are
    examined in one call; what is left is *unfinished*, and the next call of any
    kind goes on with it first.
-5. Nobody starves. A head is *overdue* when more than `PATIENCE` later requests
-   have come: until then no more than that can have passed it. When an overdue
-   head is examined and lacks a node, what it needs of each narrower node with a
-   limit is *kept* for it, from the narrowest on, up to the first that is keeping
-   something for another head: a node keeps for one head at a time. The keeper uses
-   what is kept when it is granted; if it leaves, it is dropped. Only after a shrink
-   can a head lack a node that is kept for it, or a narrower one; then the keeps
-   from that node on are dropped.
+5. Nobody starves. A head is *overdue* when more than `PATIENCE` requests that came
+   later have been granted: so many have passed it. (Those that came and wait have not:
+   the thousands behind a head don't make it overdue.) When an overdue head is examined
+   and lacks a node, what it needs of each narrower node with a limit is *kept* for it,
+   from the narrowest on, up to the first that is keeping something for another head: a
+   node keeps for one head at a time. The keeper uses what is kept when it is granted; if
+   it leaves, it is dropped. Only after a shrink can a head lack a node that is kept for
+   it, or a narrower one; then the keeps from that node on are dropped.
 6. Growing looks at a node. After a shrink nothing is granted there until it fits.
 7. Whoever stops waiting, for whatever reason, leaves its group at once. Nothing is
    ever closed here: an object that is closed takes its own waiters out.
@@ -51,16 +55,44 @@ Every request that is granted or waits gets a ticket, 1, 2, 3, … at its arriva
    which there is room for nobody. Bound: of a rate of r per second with burst b, the
    grants of any time t, with what was settled in it, take at most r * t + b.
 
+9. A *turn* is (tag, rank). The *rank* of a request is its ticket less its head start,
+   in microseconds; of two with the same rank the one without a head start is first,
+   then the older. Bound: nobody who has waited longer than the difference between the
+   two head starts is passed by a later request that needs the same nodes, and without
+   head starts nobody is. Whatever is granted, a newcomer's ticket is after all others, so
+   a head start moves nobody but its request.
+   The *tag* is 0 in FIFO order. In fair order it is a number that each key of one tier
+   has: start-time fair queueing. V is the largest tag that was granted (the virtual
+   time), c what a request takes of the widest slots, or reserves of the rate that
+   counts, w the weight of its key.
+      A key that begins to wait has the tag max(V, its last one): that of its head.
+      At each grant of the key, V becomes max(V, tag), and then its tag is
+      max(V, tag + c / w): that of the request which is its head now.
+      Who takes the place of a head that has left has its tag.
+      When nobody waits any more, V is 0 and all tags are forgotten; grants while nobody
+      waits don't count. So there is neither credit for a time without requests, nor debt
+      for what was had when nobody else wanted it.
+   Requests of one key are in the order of their ranks: a head start never moves a key.
+   Bound: for two keys f and g that wait all the time for the same node, and lack nothing
+   else, what they have had since then differs by |W_f/w_f - W_g/w_g| <= c_f/w_f + c_g/w_g
+   at most, with c the largest request of each. So a key that comes is served before any
+   other has had more than one request and its share on top; with n keys that wait, a
+   head is passed by at most w_g/w_f * c_f/c_g + 1 requests of each other key g.
+   It is work-conserving: nothing that a head could use is left idle for the sake of
+   another key, except by rules 1 and 5, in which a large head collects what it needs.
+   A key that is held up by a limit of its own has the turn of one request saved, not of
+   more; after that it comes with V again.
+
 Why nobody starves, however much it needs: who keeps slots waits for wider tiers only,
 so no two wait for each other in a circle, and what is kept is not lost again. Nothing
-of the widest tier is kept, and need not be: whoever is the oldest parked there gets
+of the widest tier is kept, and need not be: whoever is the first parked there gets
 all that comes back, until it has enough. A keeper that waits for the widest tier
-is granted once the older ones there are; then one that waits for the tier below
-that; and so on down to the narrowest. When a keeper is granted the next oldest
+is granted once those before it there are; then one that waits for the tier below
+that; and so on down to the narrowest. When a keeper is granted the next one
 keeps. The bound: an overdue head is offered room where it is parked once more
 than it has tiers at most. And a slot of a wide tier is never kept for a request
 that lacks a narrower one: the second upload of a user never holds up another user.
-What it costs: slots of a node are idle while they are too few for the oldest head
+What it costs: slots of a node are idle while they are too few for the first head
 parked there, for at most as long as the longest hold there.
 
 Nothing here waits, wakes, locks or knows the time. Callers take a lock, but for
@@ -97,6 +129,7 @@ from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
+from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.path_nodes import BaseNode, Node, NumberedNode, Path, PathClaim
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
@@ -128,13 +161,13 @@ class PathLedger(BaseLedger[C]):
     #   P1  a node's `in_use` counts the slots of the holders, its `waiting` the waiters, of
     #       paths through it
     #   P2  `in_use` exceeds the value only after a shrink, and nothing is granted there then
-    #   P3  a group is parked at a node of its path that has no room for its head, or where an
-    #       older head is parked, or that is unfinished; so nobody waits who fits, unless
-    #       something is unfinished
+    #   P3  a group is parked at a node of its path that has no room for its head, or where a
+    #       head is parked that comes before, or that is unfinished; so nobody waits who fits,
+    #       unless something is unfinished
     #   P4  a node keeps slots for one overdue head at most, as many as that needs; unless a
     #       value was changed, that head lacks something wider, and every narrower node with a
     #       limit keeps for it too
-    #   P5  tickets within a group rise
+    #   P5  the head of a group is the one of it whose turn comes first
     #   P6  attention is up if somebody waits, while a node is not balanced, and while closed
     #   P7  nobody waits on a closed ledger
     #   P9  a bucket is never more than full; one that a head waits for is
@@ -142,10 +175,17 @@ class PathLedger(BaseLedger[C]):
     #   P8  the holders of a widest node have different numbers, each the lowest at its grant
     # `paths_invariants.check` is these, as code.
 
-    def __init__(self, values: Sequence[int | Rate | None]) -> None:
+    def __init__(
+        self,
+        values: Sequence[int | Rate | None],
+        fair_by: int | None = None,
+        fair_cost: int | None = None,
+    ) -> None:
         """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
 
         A tier of None has a value for each key, which is told by `learn` when one appears.
+        The keys of tier ``fair_by`` take turns, by what they have had of the rate ``fair_cost``,
+        or else of the widest slots.
         """
         rates = [value for value in values if isinstance(value, Rate)]
         with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
@@ -158,7 +198,9 @@ class PathLedger(BaseLedger[C]):
         )
         self.tables = tuple(tier.nodes for tier in self.tiers)
         self.holders: dict[Hashable, C] = {}
-        self.queue: PathQueue[C] = PathQueue(widest, has_rates=bool(rates))
+        cost_tier = widest if fair_cost is None else fair_cost
+        fair = None if fair_by is None else FairOrder(fair_by, cost_tier)
+        self.queue: PathQueue[C] = PathQueue(widest, fair, has_rates=bool(rates))
         # Those of the queue, which are looked at often.
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
@@ -171,9 +213,17 @@ class PathLedger(BaseLedger[C]):
     # ------------------------------------------------------------ the verbs
 
     def request(
-        self, claim: C, path: Path, now: float = 0.0, *, wait_until: float | None = None
+        self,
+        claim: C,
+        path: Path,
+        now: float = 0.0,
+        *,
+        wait_until: float | None = None,
+        weight: float = 1.0,
     ) -> list[C]:
         """Grant ``claim`` what it needs, or let it wait; return who is granted now.
+
+        ``weight`` is that of its key, where keys take turns.
 
         Raises:
             SemaphoreClosed: nothing is granted any more.
@@ -184,36 +234,48 @@ class PathLedger(BaseLedger[C]):
         if self.unfinished or self.refills:
             self.check_request(claim, path, now)  # what is granted next has to be returned
             granted = self.settle(now)
-        if self.try_request(claim, path, now):
+        if self.try_request(claim, path, now, weight):
             granted.append(claim)
             return granted
         # From here on nobody gives without looking for those who wait. What was
         # given before that, without looking, is seen by another try.
         self.attention = True
-        while not self.try_request(claim, path, now):
-            if self.queue.wait(claim, path, self._nodes(path, now), now):
+        while not self.try_request(claim, path, now, weight):
+            if self.queue.wait(claim, path, self._nodes(path, now), now, weight):
                 if wait_until is not None:
                     self.timed().set(claim.key, wait_until)
+                if claim.head_start and self.unfinished:
+                    granted += self.settle(now)  # it may be the head of its path now, and fit
                 return granted
         self._lower_attention()
         granted.append(claim)
         return granted
 
-    def try_request(self, claim: C, path: Path, now: float = 0.0) -> bool:
+    def try_request(self, claim: C, path: Path, now: float = 0.0, weight: float = 1.0) -> bool:
         """Grant ``claim`` what it needs if rule 2 allows it; else take nothing."""
         nodes = self.check_request(claim, path, now)
-        if path in self.groups:
-            return False
+        turn, ticket = None, self.queue.next_ticket(now)
+        if self.groups:
+            turn = self.queue.turn_of_newcomer(claim.head_start, path, ticket)
+            group = self.groups.get(path)
+            if group is not None and group.turn < turn:
+                return False
         needs = claim.needs
         for node in nodes:
             need = 1 if needs is None else needs[node.tier]
-            if not node.has_room(need, now) or node.first_parked() is not None:
+            if not node.has_room(need, now):
                 return False
+            if turn is not None:
+                first = node.first_parked()
+                if first is not None and first.turn < turn:
+                    return False
         number = take_all(claim, nodes, self.queue.widest, now)
         if number is None:
             return False
         claim.nodes = nodes
-        self.queue.last_ticket += 1
+        self.queue.last_ticket = ticket
+        if turn is not None:
+            self.queue.count_grant(claim, path, ticket, weight)
         self._file(claim, number, now)
         return True
 

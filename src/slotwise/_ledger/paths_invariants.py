@@ -5,12 +5,13 @@ Tests call `check` after every step. Nothing here runs in production.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from slotwise._ledger import path_queue
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.deadlines import NEVER
-from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, PathClaim
+from slotwise._ledger.fair import FairOrder
+from slotwise._ledger.path_nodes import UNLIMITED, Group, Node, PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
 
@@ -43,12 +44,16 @@ def check(ledger: PathLedger[Any], now: float = 0.0, *, resized: bool = False) -
         assert at in group.nodes, "P3: parked elsewhere"
         first = at.first_parked()
         assert first is not None, "P3: nobody is parked there"
-        is_blocked = first.ticket < group.ticket or not at.has_room(group.need(at), now, group)
+        is_blocked = first.turn < group.turn or not at.has_room(group.need(at), now, group)
         assert is_blocked or at.look is not None, f"P3: {group.path} fits"
         assert at.has_parked(group), "P3: not to be found where it is parked"
         tickets = [claim.ticket for claim in group.waiters.values()]
         assert tickets == sorted(tickets), "P5: out of order"
-        assert group.ticket == tickets[0], "P5: not its head's ticket"
+        first_claim = min(group.waiters.values(), key=lambda claim: (claim.rank, tie_of(claim)))
+        assert group.head is first_claim, "P5: not its head"
+        assert group.ticket == first_claim.ticket, "P5: not its head's ticket"
+    if ledger.queue.fair is not None:
+        _check_shares(ledger.queue.fair, waiters)
     nodes = [node for tier in ledger.tiers for node in tier.nodes.values()]
     unbalanced = {node for node in nodes if isinstance(node, Node) and not node.is_balanced}
     assert unbalanced <= ledger.unbalanced, "P6: nobody balances it"
@@ -71,6 +76,14 @@ def _need(claim: PathClaim, node: Node) -> int:
     return 1 if claim.needs is None else claim.needs[node.tier]
 
 
+def _check_shares(fair: FairOrder, waiters: list[PathClaim]) -> None:
+    counts = Counter(claim.group.path[fair.tier] for claim in waiters)
+    assert {key: share.waiting for key, share in fair.shares.items()} == counts, "F1"
+    assert not fair.tags.keys() & fair.shares.keys(), "F2: a tag of a key that waits"
+    assert all(tag > fair.time for tag in fair.tags.values()), "F2: an old tag"
+    assert waiters or (fair.time == 0 and not fair.tags), "F3: something is remembered"
+
+
 def _check_bucket(ledger: PathLedger[Any], node: RateNode) -> None:
     assert node.level <= node.rate.full, "P9: more than full"
     first = node.first_parked()
@@ -91,9 +104,7 @@ def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: boo
     assert ledger.groups.get(keeper.path) is keeper, "P4: kept for nobody"
     assert node in keeper.keeps, "P4: a keep its group knows nothing of"
     assert node.kept == keeper.need(node), "P4: not as many as it needs"
-    assert ledger.queue.last_ticket - keeper.ticket > path_queue.PATIENCE, (
-        "P4: kept for one not overdue"
-    )
+    assert ledger.queue.is_overdue(keeper.ticket), "P4: kept for one not overdue"
     if resized:
         return
     at = keeper.parked_at

@@ -8,9 +8,9 @@ has to be put back between holders and waiters.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from slotwise._ledger.path_nodes import Group, Node, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_nodes import Node, NumberedNode, Path, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.ranges import Ranges
 
@@ -26,9 +26,29 @@ def parked_groups(ledger: PathLedger[C]) -> Parked:
     found: Parked = []
     for group in sorted(ledger.groups.values(), key=lambda group: group.ticket):
         assert group.parked_at is not None
-        head = next(iter(group.waiters))
+        head = group.head.key
         found.append((head, group.parked_at.tier, [node.tier for node in group.keeps]))
     return found
+
+
+def turns_of(ledger: PathLedger[C]) -> dict[str, Any]:
+    """What the turns of those who wait depend on, as plain values."""
+    fair = ledger.queue.fair
+    return {
+        "passing": sorted(ledger.queue.passing),
+        "time": 0.0 if fair is None else fair.time,
+        "tags": {} if fair is None else dict(fair.tags),
+        "shares": {}
+        if fair is None
+        else {key: (share.tag, share.weight) for key, share in fair.shares.items()},
+    }
+
+
+def restore_turns(ledger: PathLedger[C], turns: dict[str, Any]) -> None:
+    """Set what `turns_of` has returned, before anybody is parked."""
+    ledger.queue.passing[:] = turns["passing"]
+    if ledger.queue.fair is not None:
+        ledger.queue.fair.restore(turns["time"], turns["tags"], turns["shares"])
 
 
 def restore_holders(
@@ -64,18 +84,18 @@ def restore_waiters(
     ledger: PathLedger[C],
     waiters: Iterable[tuple[C, Path, int, float | None]],
     parked: Iterable[tuple[Hashable, int, Sequence[int]]],
+    turns: dict[str, Any],
 ) -> None:
     """Add those who wait: claims, their paths, tickets and deadlines, in the order of arrival."""
     for claim, path, ticket, deadline in waiters:
         group = ledger.groups.get(path)
         if group is None:
-            ledger.groups[path] = group = Group(path, tuple(ledger._nodes(path, 0.0)))
-            group.ticket = ticket
-            group.needs = claim.needs
+            group = ledger.queue.new_group(path, ledger._nodes(path, 0.0))
         ledger.queue.join(claim, group, ticket)
         if deadline is not None:
             ledger.timed().set(claim.key, deadline)
         ledger.attention = True
+    restore_turns(ledger, turns)
     at = []
     for head, tier, keeps in parked:
         group = ledger.waiting[head].group

@@ -68,7 +68,7 @@ def check_path_snapshot(snapshot: Any) -> None:
     for *fields, granted_us, token, expires_at, ranges in snapshot["holders"]:
         valid = valid and _is_path_claim(keyed, *fields) and is_natural(granted_us)
         valid = valid and is_natural(token) and is_time_or_none(expires_at)
-        path, needs, _ = fields[1]
+        path, needs, *_ = fields[1]
         widest = with_slots[-1]  # of rates alone nothing is held
         for start, stop in ranges:
             valid = valid and is_count(start) and is_count(stop) and start < stop
@@ -80,22 +80,32 @@ def check_path_snapshot(snapshot: Any) -> None:
         ranges.sort()
         following = pairwise(ranges)
         valid = valid and all(one[1] <= other[0] for one, other in following)
-    heads: dict[Any, str] = {}
+    paths: dict[str, tuple[Any, ...]] = {}
     before = 0
     for *fields, ticket, wait_until in snapshot["waiting"]:
         valid = valid and _is_path_claim(keyed, *fields) and is_time_or_none(wait_until)
         valid = valid and is_count(ticket) and before < ticket <= snapshot["ticket"]
         before = ticket
         ids.append(fields[0])
-        heads.setdefault(tuple(fields[1][0]), fields[0])
-    parked = [head for head, *_ in snapshot["parked"]]
-    valid = valid and sorted(parked) == sorted(heads.values())
+        paths[fields[0]] = tuple(fields[1][0])
+    parked = [paths[head] for head, *_ in snapshot["parked"]]
+    valid = valid and len({*parked}) == len(parked) and {*parked} == {*paths.values()}
+    valid = valid and _are_turns(**snapshot["turns"])
     for _, tier, keeps in snapshot["parked"]:
         valid = valid and all(is_natural(each) and each < len(tiers) for each in (tier, *keeps))
     if snapshot["closure"] is not None and snapshot["waiting"]:
         valid = False
     if not valid or len({*ids}) != len(ids):
         raise ValueError(f"not a snapshot: {short(snapshot)}")
+
+
+def _are_turns(passing: Any, time: Any, tags: Any, shares: Any) -> bool:
+    return (
+        all(map(is_count, passing))
+        and is_time(time)
+        and all(map(is_time, tags.values()))
+        and all(is_time(tag) and is_time(weight) and weight for tag, weight in shares.values())
+    )
 
 
 def _are_specs(specs: Any) -> bool:
@@ -120,7 +130,7 @@ def _is_rate(written: Any) -> bool:
 def _is_path_claim(
     keyed: list[bool] | None, acquisition_id: Any, wanted: Any, *fields: Any
 ) -> bool:
-    path, needs, values = wanted
+    path, needs, values, head_start, weight = wanted
     return (
         is_claim(acquisition_id, 1, *fields)
         and isinstance(path, list)
@@ -128,6 +138,9 @@ def _is_path_claim(
         and (keyed is None or [key is not None for key in path] == keyed)
         and (needs is None or (len(needs) == len(path) and all(map(is_natural, needs))))
         and all(is_natural(tier) and is_natural(value) for tier, value in values)
+        and type(head_start) is int
+        and is_time(weight)
+        and weight > 0
     )
 
 

@@ -18,23 +18,27 @@ class PathRequest(NamedTuple):
     needs: Needs | None = None
     # The values of keys where each key has its own: (tier, value).
     values: tuple[tuple[int, int], ...] = ()
+    head_start: int = 0  # in microseconds
+    weight: float = 1.0  # of its key, where keys take turns
 
 
 class ProcessPathClaim(ProcessClaim, LargePathClaim):
     """The claim of a holder or waiter of a path, or of one whose costs can still be corrected."""
 
-    __slots__ = (*CLAIM_SLOTS, "path", "until", "values")
+    __slots__ = (*CLAIM_SLOTS, "path", "until", "values", "weight")
 
     path: Path
     values: Sequence[tuple[int, int]]
+    weight: float
     until: float  # when its costs can't be corrected any more; once it has ended
 
     @property
     def wanted(self) -> PathRequest:
-        return PathRequest(self.path, self.needs)  # what came with it has been learnt
+        # The values that came with it have been learnt.
+        return PathRequest(self.path, self.needs, (), self.head_start, self.weight)
 
     def _want(self, wanted: Any) -> None:
-        path, needs, self.values = wanted
+        path, needs, self.values, self.head_start, self.weight = wanted
         self.path = tuple(path)
         self.needs = None if needs is None else tuple(needs)
 

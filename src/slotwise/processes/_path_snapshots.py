@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.closing import Closure
 from slotwise._ledger.estimates import HoldTimes
-from slotwise._ledger.paths_restore import parked_groups, restore_holders, restore_waiters
+from slotwise._ledger.paths_restore import (
+    parked_groups,
+    restore_holders,
+    restore_waiters,
+    turns_of,
+)
 from slotwise._ledger.rate_nodes import RateTier, microseconds
 from slotwise.processes._path_claims import ProcessPathClaim
 from slotwise.processes._path_values import read_value, write_specs, write_value
@@ -83,6 +88,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
             for claim in state.waiting.values()
         ],
         "parked": parked_groups(state),
+        "turns": turns_of(state),
     }
 
 
@@ -123,7 +129,7 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
         claim = ProcessPathClaim(*fields)
         waiting.append((claim, claim.path, ticket, wait_until))
         state._count(claim)
-    restore_waiters(state, waiting, snapshot["parked"])
+    restore_waiters(state, waiting, snapshot["parked"], snapshot["turns"])
 
 
 # ------------------------------------------------------------------------- rates

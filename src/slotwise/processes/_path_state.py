@@ -42,7 +42,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         *("holds", "name", "owners", "specs", "times_all"),
     )
 
-    RULES = 2
+    RULES = 3
     CLAIM = ProcessPathClaim
     IS = "are"
 
@@ -170,21 +170,23 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             return True
         if not self.accepts(declared):
             return self.is_idle(now)
-        path, needs, _ = wanted
-        if path in self.groups:
+        path, needs = wanted.path, wanted.needs
+        turn = self.queue.turn_of_newcomer(wanted.head_start, path, self.queue.next_ticket(now))
+        group = self.groups.get(path)
+        if group is not None and group.turn < turn:
             return False
         for tier, key in zip(self.tiers, path, strict=True):
             node = tier.nodes.get(key)
             if node is not None:
                 need = 1 if needs is None else needs[tier.index]
-                if not has_room_at_once(node, need, now):
+                if not has_room_at_once(node, need, now, turn):
                     return False
         return True
 
     def never_fits(
         self, wanted: PathRequest, declared: Declared | None, title: str
     ) -> ValueError | None:
-        path, needs, values = wanted
+        path, needs, values, *_ = wanted
         if needs is None:
             return None
         told = dict(values)
@@ -221,7 +223,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             self.learn(tier, claim.path[tier], of_key, now)
         if not self.attention and claim.needs is None and self._take_at_once(claim, now):
             return [claim]
-        return self.request(claim, claim.path, now, wait_until=wait_until)
+        return self.request(claim, claim.path, now, wait_until=wait_until, weight=claim.weight)
 
     def _take_at_once(self, claim: ProcessPathClaim, now: float) -> bool:
         """Do what `request` does while nobody waits, in fewer steps; False if a tier is full."""

@@ -66,7 +66,7 @@ class ProcessPathAcquisition(ProcessAcquisition):
         self.requested = True
         if not self.is_counted:
             self.is_counted = True
-            path, _, values = self.wanted
+            path, values = self.wanted.path, self.wanted.values
             self.idle.enter(path)
             if values:
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])

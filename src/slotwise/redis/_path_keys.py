@@ -16,7 +16,7 @@ from slotwise.redis._keys import KeySet
 # In the order in which the scripts want them; see lua/tiers/state.lua.
 KINDS = (
     *("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers"),
-    *("refills", "cleanup"),
+    *("refills", "cleanup", "passed", "shares"),
 )
 
 

@@ -104,7 +104,7 @@ async def test_spoilt_tiers_cost_nobody_else_a_slot(
     assert await sound.release(held) is True
     assert await well.release(path.acquisition_id) is True
     # These didn't exist before, and are made anew of what the others say.
-    repaired = {"ttls", "unfinished", "numbers", "refills", "cleanup"}
+    repaired = {"ttls", "unfinished", "numbers", "refills", "cleanup", "passed", "shares"}
     for kind, each in spoilt.items():
         if client.type(f"adv-sem:tiers_{kind}:spoilt-{kind}") == "list":
             with pytest.raises(BackendError, match="wrong type"):

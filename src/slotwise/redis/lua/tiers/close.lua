@@ -1,5 +1,5 @@
 -- tiers/close.lua: refuse everybody who is here or comes, until tiers/reopen.lua.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the reason (only if there is one)
 -- Returns messages for the caller, with "unfinished" behind them if calls of tiers/heartbeat.lua have to refuse

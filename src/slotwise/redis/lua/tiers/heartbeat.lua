@@ -1,5 +1,5 @@
 -- tiers/heartbeat.lua: the heartbeats of a whole process for its paths, and what became of them.
--- KEYS  10 for each Tiers object (tiers/state.lua), one after the other
+-- KEYS  12 for each Tiers object (tiers/state.lua), one after the other
 -- ARGV  and replies are those of semaphore/heartbeat.lua, so that one heartbeat thread serves both:
 --       1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
@@ -26,7 +26,7 @@ local function renew_object(first, at)
   local first_holder, first_waiter = at + 4, at + 4 + held
   local last = first_waiter + waited - 1
   -- Its clients must learn of a key that is spoilt, also if this call needs nothing of it.
-  for key = first + 6, first + 9 do redis.call('ZCARD', KEYS[key]) end
+  for key = first + 6, first + 11 do redis.call('ZCARD', KEYS[key]) end
 
   -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
   -- A ttl is not extended by that.
@@ -92,4 +92,4 @@ local function renew_name(first, at)
   error({err = why})
 end
 
-return renew_names(renew_name, 10, KEYS[4])
+return renew_names(renew_name, 12, KEYS[4])

@@ -1,5 +1,5 @@
 -- tiers/inspect.lua: how full the tiers are, in steps of bounded cost.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
 -- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
 -- tiers' values, or "" if nobody is there, the time (us), then in turn a node and its record (tiers/state.lua)};

@@ -1,5 +1,5 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders" or "waiters"
 --       3 the path, for "path" and "estimate", with "*" and what is needed behind it if that is not
 --       one slot of each; for the others where to go on with the list, empty at first

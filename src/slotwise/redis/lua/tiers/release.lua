@@ -1,5 +1,5 @@
 -- tiers/release.lua: release paths, or leave the queue; whoever fits then is served at once.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes
 --       back; with a space and "tier=units,..." behind it, what it has really taken of rates
@@ -26,6 +26,7 @@ end
 fetch_paths(paths)
 expire()
 for i, id in ipairs(ids) do
+  if changed[id] then claims[i] = read_claim(id) or false end  -- it may have been granted just now
   if corrections[i] and corrections[i] ~= '' then correct(id, corrections[i]) end
 end
 local removed = redis.call('ZREM', holders, unpack(ids))

@@ -1,5 +1,5 @@
 -- tiers/reopen.lua: undo tiers/close.lua; tiers that are open are left alone.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
 -- Returns 1 if they were closed.  Mirrors PathLedger.reopen: nobody waits who could be granted.
 -- include tiers/rules.lua

@@ -77,7 +77,9 @@ do  -- a script has room for 200 local names
     local held_until, alive_until, heads = scores_in(holders), scores_in(waiters), {}
     put('.large', false)
     put('.suspect', false)
-    redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
+    redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed,
+               turns.shares)
+    turns.waiting, turns.passing = 0, {}
     local widest_nodes = {}
     for id, claim in pairs(sound_claims(forget_counts())) do
       local granted, path_nodes, needs = not waits(claim), nodes_of(claim.path), needs_of(id)
@@ -102,6 +104,7 @@ do  -- a script has room for 200 local names
         end
       else
         count_large(id, 1)
+        turns.waiting = turns.waiting + 1
         redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
         local head = heads[claim.path]
         if not head or claim.ticket < head[1] then
@@ -122,7 +125,7 @@ do  -- a script has room for 200 local names
       park_in_time(head, (lacking or path_nodes[1]).name)
       if not lacking then look_at(path_nodes[1]) end
     end
-    for key = first_key + 1, first_key + 9 do fresh[KEYS[key]] = true end
+    for key = first_key + 1, first_key + 11 do fresh[KEYS[key]] = true end
   end
 
   -- --------------------------------------------------------------------- looking for damage

@@ -1,6 +1,6 @@
 -- tiers/request.lua: take what is needed of every tier at once, or else wait, holding nothing; for
 -- one request or for several of one Tiers object.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
@@ -129,12 +129,13 @@ local function request(id, path)
               estimates.estimate_text(expected), is_late and 1 or 0}
     end
   end
-  last_ticket = last_ticket + 1
+  last_ticket = math.max(last_ticket + 1, now_us)
   local claim = {
     interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '-' .. now_text, number = 0,
     numbers = '0', token = 0, owner = owner,
   }
   if is_free then
+    if turns.waiting > 0 then turns.count_grant(last_ticket) end
     hold(id, claim, path_nodes, deadline)
     return {'granted', claim.number, claim.token}
   end

@@ -1,5 +1,5 @@
 -- tiers/resize.lua: change the value of a tier, or of one key of it, in use.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit; or a rate

@@ -2,7 +2,6 @@
 -- stand) in Lua. Not a script.
 -- include tiers/state.lua
 -- include tiers/numbers.lua
-local PATIENCE = 100
 local LOOKS = 128
 local is_finished = false  -- whether it is known that no node is to be looked at
 
@@ -338,6 +337,7 @@ local function wait(id, claim, path_nodes, deadline)
   write_claim(id, claim)
   zadd(queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
   zadd(waiters, deadline, id)
+  turns.waiting = turns.waiting + 1
   if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
   for _, node in ipairs(path_nodes) do
     node.waiting = node.waiting + 1
@@ -350,12 +350,20 @@ local function wait(id, claim, path_nodes, deadline)
   count_large(id, 1)
 end
 
+-- Nobody waits any more, so nobody has been passed.
+function turns.forget()
+  turns.passing = {}
+  redis.call('DEL', turns.passed)
+end
+
 -- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
 local function take_out(id, path, ticket, path_nodes)
   local record = path .. ' ' .. padded(ticket) .. ' ' .. id
   zrem(queue, record)
   zrem(waiters, id)
   count_large(id, -1)
+  turns.waiting = turns.waiting - 1
+  if turns.waiting <= 0 then turns.forget() end
   local is_last = false  -- the counts spare a search when nobody can be there
   for at = 1, #path_nodes do
     local node = path_nodes[at]
@@ -412,6 +420,18 @@ end
 
 -- ------------------------------------------------------------------------------- serving
 
+-- Note a grant while somebody waits.
+function turns.count_grant(ticket)
+  turns.passing[#turns.passing + 1] = ticket
+end
+
+-- Whether more than PATIENCE that came later have been granted.
+function turns.is_overdue(ticket)
+  turns.flush()
+  local lowest = redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]
+  return (tonumber(lowest) or 0) > ticket
+end
+
 -- Keep what a head needs of each narrower node with a limit, up to the first that keeps for another.
 local function keep(path_nodes, before, ticket, needs)
   for at = 1, before - 1 do
@@ -448,7 +468,7 @@ local function examine(head, here)
   local lacking, at = lacks(path_nodes, needs, ticket)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
-    if last_ticket - ticket > PATIENCE then keep(path_nodes, at, ticket, needs) end
+    if turns.is_overdue(ticket) then keep(path_nodes, at, ticket, needs) end
     park_in_time(head, lacking.name)
     return
   end
@@ -467,6 +487,7 @@ local function examine(head, here)
     hold(id, claim, path_nodes, deadline)
     notify(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
   end
+  turns.count_grant(ticket)
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
     park_in_time(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head[1]) or here).name)
@@ -669,7 +690,8 @@ local function declare(shape, own_values)
     end
   end
   -- Nobody is there: what was agreed on before, and changed since, is forgotten.
-  redis.call('DEL', ttls, queue, parked, unfinished, numbers, refills, cleanup)
+  redis.call('DEL', ttls, queue, parked, unfinished, numbers, refills, cleanup,
+                    turns.passed, turns.shares)
   for _, field in ipairs(redis.call('HKEYS', state)) do
     if not string.find(field, '^[.?]') then put(field, false) end
   end

@@ -1,5 +1,5 @@
 -- tiers/settle.lua: state what somebody has really taken of rates, or fill a bucket.
--- KEYS  1-10 the Tiers object (tiers/state.lua)
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3 acquisition id, and 4 "tier=units,..."; or 3 empty, and 4 the node whose bucket is filled
 -- Returns {1, or 0 if nobody knows the id, or not any more}, and behind it messages for the caller.

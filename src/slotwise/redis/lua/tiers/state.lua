@@ -1,7 +1,7 @@
 -- tiers/state.lua: what is kept of a Tiers object on the server, and how it is read and written.
 -- Who is served, and when, stands in tiers/rules.lua. Not a script.
 --
--- One object is ten keys, in this order in KEYS. A node is "tier:key", a path its nodes with
+-- One object is twelve keys, in this order in KEYS. A node is "tier:key", a path its nodes with
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
 --   state       hash  node -> "held waiting value kept top": how many slots are held, how many
 --                     wait whose path goes through it, its value if that was changed by a resize, "~" and
@@ -35,6 +35,8 @@
 --                     top that are free
 --   refills     zset  node with a rate -> when (us) there is enough for the oldest head parked there
 --   cleanup     zset  "b node" -> when (us) its bucket is full; "e id" -> until when (us) it can be corrected
+--   passed      zset  the highest tickets of those who were granted while others waited, as members and scores
+--   shares      zset  of fair order (tiers/fair.lua)
 -- A rate is "gain/unit/burst/per": so many parts come back in every us, a unit is so many parts, and
 -- a bucket has at most burst units; per is in us. All are exact: they are below 2^53.
 -- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
@@ -58,6 +60,10 @@ local rates, value_texts      -- of tiers with a rate; the values as text
 local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
+-- What the order of those who wait is made of: the keys passed and shares, how many wait (waiting), and the
+-- tickets of those that this call has granted while others waited (passing).
+local turns = {}
+local PATIENCE = 100
 local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
 local rebuild                 -- tiers/repair.lua: make all keys anew of the claims
@@ -153,7 +159,8 @@ local function read_values(text)
 end
 
 local function count_keys()  -- besides state
-  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
+  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
+                    turns.passed, turns.shares)
 end
 
 -- What the tiers are is lost, so the rest of state is of no use; but they stay closed.
@@ -178,7 +185,8 @@ end
 local function forget_claims()
   local ids = redis.call('ZRANGE', holders, 0, -1)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup)
+  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
+                    turns.passed, turns.shares)
   if latest and latest > now then
     known['.blocked'] = seconds(latest)
     local fields = {'.blocked', known['.blocked'], '.unaware', #ids}
@@ -224,6 +232,7 @@ local function open(first, given_now, fields)
   state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   queue, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
   refills, cleanup = KEYS[first + 8], KEYS[first + 9]
+  turns.passed, turns.shares, turns.passing = KEYS[first + 10], KEYS[first + 11], {}
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
   nodes_by_path = {}
@@ -238,7 +247,7 @@ local function open(first, given_now, fields)
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
   -- Fails here, if one was spoilt: a grant that fails later would be half made, and announced.
-  redis.call('ZCARD', queue)
+  turns.waiting = redis.call('ZCARD', queue)
   redis.call('ZCARD', parked)
   local keys = count_keys()
   if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then forget_state() end
@@ -266,7 +275,7 @@ local function keep_until(us)
   life_us = us
   put('.life', whole(life_us))
   fresh[state] = true
-  for key = first_key, first_key + 9 do expire_with_the_others(KEYS[key]) end
+  for key = first_key, first_key + 11 do expire_with_the_others(KEYS[key]) end
 end
 
 -- Keep everything for another `life` seconds. The life of a key is never shortened.
@@ -406,12 +415,26 @@ local function rate_record(node)
                        node.listed and '1' or '0', node.level, node.at)
 end
 
+-- Write the tickets of those that this call has granted while others waited, and keep the highest.
+function turns.flush()
+  if not turns.passing[1] then return end
+  local added = {}
+  for i, ticket in ipairs(turns.passing) do
+    local text = whole(ticket)
+    added[2 * i - 1], added[2 * i] = text, text
+  end
+  call_in_chunks(added, 'ZADD', turns.passed)
+  redis.call('ZREMRANGEBYRANK', turns.passed, 0, -PATIENCE - 2)
+  turns.passing, fresh[turns.passed] = {}, true
+end
+
 -- Write what has changed, and see that every key expires. A node that nothing is known of
 -- any more costs nothing.
 local function save()
   for _, node in pairs(moved) do
     if node.tier == widest_tier then save_numbers(node) end
   end
+  turns.flush()
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do

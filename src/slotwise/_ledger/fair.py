@@ -1,0 +1,115 @@
+"""FairOrder: start-time fair queueing over the keys of one tier.
+
+The rule stands in `paths` (9). Here are its numbers alone: the virtual time, and for each key
+the tag of its next request. They are doubles, and the scripts on a server compute the same ones
+by the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+
+_pushes = count()
+
+
+class Share:
+    """A key that somebody waits for."""
+
+    __slots__ = ("key", "tag", "waiting", "weight")
+
+    def __init__(self, key: Hashable, tag: float, weight: float) -> None:
+        self.key = key
+        self.tag = tag  # of its next request
+        self.weight = weight
+        self.waiting = 0
+
+
+class FairOrder:
+    """Whose turn it is, by what each key has had while somebody waited.
+
+    ``tier`` is the one whose keys take turns, ``cost_tier`` the one whose slots or units count;
+    None if each request counts as one.
+    """
+
+    __slots__ = ("_tags_by_age", "cost_tier", "shares", "tags", "tier", "time")
+
+    # Between any two calls:
+    #   F1  a key has a share exactly while somebody waits for it
+    #   F2  a key has a tag in `tags` only while nobody waits for it, and if it is after `time`
+    #   F3  while nobody waits at all, time is 0 and nothing is remembered
+
+    def __init__(self, tier: int, cost_tier: int | None) -> None:
+        self.tier = tier
+        self.cost_tier = cost_tier
+        self.time = 0.0  # the tag of the latest grant
+        self.shares: dict[Hashable, Share] = {}
+        self.tags: dict[Hashable, float] = {}
+        self._tags_by_age: list[tuple[float, int, Hashable]] = []
+
+    def tag_of(self, key: Hashable) -> float:
+        """The tag that a newcomer of a key has."""
+        share = self.shares.get(key)
+        return max(self.time, self.tags.get(key, 0.0)) if share is None else share.tag
+
+    def share_of(self, key: Hashable, weight: float) -> Share:
+        """The share of a key that somebody begins to wait for."""
+        share = self.shares.get(key)
+        if share is None:
+            self.shares[key] = share = Share(key, self.tag_of(key), weight)
+            self.tags.pop(key, None)
+        share.weight = weight  # who asked last knows it best
+        return share
+
+    def leave(self, share: Share) -> None:
+        """Count one less."""
+        share.waiting -= 1
+        if not share.waiting:
+            del self.shares[share.key]
+            self._remember(share.key, share.tag)
+
+    def count(self, key: Hashable, cost: int, weight: float) -> None:
+        """Count a grant, while somebody waits."""
+        share = self.shares.get(key)
+        start = self.tag_of(key)
+        self.time = max(self.time, start)
+        tag = max(self.time, start + cost / weight)
+        if share is None:
+            self._remember(key, tag)
+        else:
+            share.tag = tag
+        self._forget_old()
+
+    def restore(
+        self,
+        time: float,
+        tags: Mapping[Hashable, float],
+        shares: Mapping[Hashable, tuple[float, float]],
+    ) -> None:
+        """Go on where another one was: its time, its tags, and the tags and weights of shares."""
+        self.reset()
+        self.time = time
+        for key, tag in tags.items():
+            self._remember(key, tag)
+        for key, (tag, weight) in shares.items():
+            self.shares[key].tag, self.shares[key].weight = tag, weight
+
+    def reset(self) -> None:
+        """Forget everything: nobody waits any more."""
+        self.time = 0.0
+        self.tags.clear()
+        self._tags_by_age.clear()
+
+    def _remember(self, key: Hashable, tag: float) -> None:
+        if tag > self.time:
+            self.tags[key] = tag
+            heappush(self._tags_by_age, (tag, next(_pushes), key))
+
+    def _forget_old(self) -> None:
+        """Tags that are not after the time make no difference."""
+        by_age = self._tags_by_age
+        while by_age and by_age[0][0] <= self.time:
+            tag, _, key = heappop(by_age)
+            if self.tags.get(key) == tag:
+                del self.tags[key]

@@ -1,0 +1,131 @@
+"""Parked: the groups that wait at one node, found in the order of their turns.
+
+A group's *turn* is what heads are ordered by (`paths`, rule 9). Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slotwise._ledger.path_nodes import BaseNode, Group
+
+# What comes first: the tag of its key, where keys take turns; its rank; and its ticket if it
+# has a head start, so that no two are the same.
+Turn = tuple[float, int, int]
+
+# Stale entries are swept out when they are more than half, and more than this.
+_FEW_STALE = 32
+
+_pushes = count()  # so that what is in a heap is not compared
+
+
+class Parked:
+    """A heap of groups by the turns of their heads; some entries are stale.
+
+    All of them have the same tag, or none: it need not be looked at.
+    """
+
+    __slots__ = ("_heap", "_node")
+
+    def __init__(self, node: BaseNode) -> None:
+        self._node = node
+        self._heap: list[tuple[int, int, Group]] = []
+
+    def add(self, group: Group) -> None:
+        if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
+            self._heap = [entry for entry in self._heap if self._counts(entry)]
+            heapify(self._heap)
+        heappush(self._heap, (*group.turn[1:], group))
+
+    def first(self) -> Group | None:
+        """The group whose turn comes first."""
+        heap = self._heap
+        while heap:
+            if self._counts(heap[0]):
+                return heap[0][2]
+            heappop(heap)
+        return None
+
+    def remove_first(self) -> None:
+        """Take out the group that `first` found."""
+        heappop(self._heap)
+
+    def __len__(self) -> int:
+        """How many entries there are, the stale ones too."""
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Group]:
+        return (entry[2] for entry in self._heap if self._counts(entry))
+
+    def _counts(self, entry: tuple[int, int, Group]) -> bool:
+        """Whether an entry is not stale: its group is still here, with the same head."""
+        rank, tie, group = entry
+        return group.parked_at is self._node and group.rank == rank and group.tie == tie
+
+
+class FairParked:
+    """The same where keys take turns: a heap of keys by the turns of their first groups.
+
+    The tag of a key changes with each of its grants. An entry is corrected when it comes to the
+    top, so a change costs nothing for the groups that are not looked at.
+    """
+
+    __slots__ = ("_entered", "_heap", "_keys", "_node")
+
+    def __init__(self, node: BaseNode) -> None:
+        self._node = node
+        self._keys: dict[Hashable, Parked] = {}
+        self._heap: list[tuple[Turn, int, Hashable]] = []
+        self._entered: dict[Hashable, Turn] = {}  # by which entry a key is found
+
+    def add(self, group: Group) -> None:
+        assert group.share is not None
+        key = group.share.key
+        if key not in self._keys:
+            self._keys[key] = Parked(self._node)
+        self._keys[key].add(group)
+        if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
+            self._sweep()
+        entered = self._entered.get(key)
+        if entered is None or group.turn < entered:
+            self._entered[key] = group.turn
+            heappush(self._heap, (group.turn, next(_pushes), key))
+
+    def first(self) -> Group | None:
+        heap = self._heap
+        while heap:
+            turn, _, key = heap[0]
+            if self._entered.get(key) != turn:
+                heappop(heap)  # another entry counts
+                continue
+            group = self._keys[key].first()
+            if group is None:
+                heappop(heap)
+                del self._keys[key], self._entered[key]
+            elif group.turn != turn:
+                self._entered[key] = group.turn
+                heapreplace(heap, (group.turn, next(_pushes), key))
+            else:
+                return group
+        return None
+
+    def remove_first(self) -> None:
+        self._keys[self._heap[0][2]].remove_first()
+
+    def __len__(self) -> int:
+        """How many entries there are, the stale ones too."""
+        return len(self._heap) + sum(map(len, self._keys.values()))
+
+    def _sweep(self) -> None:
+        firsts = {key: parked.first() for key, parked in self._keys.items()}
+        self._keys = {key: self._keys[key] for key, first in firsts.items() if first is not None}
+        self._entered = {key: first.turn for key, first in firsts.items() if first is not None}
+        self._heap = [(turn, next(_pushes), key) for key, turn in self._entered.items()]
+        heapify(self._heap)
+
+    def __iter__(self) -> Iterator[Group]:
+        return (group for parked in self._keys.values() for group in parked)
