@@ -529,6 +529,12 @@ local function store_work()
   work = nil
 end
 
+-- Whether a node with this ticket, that is not among those to be looked at, would be the next of them.
+local function comes_first(ticket, name)
+  local following = work[#work]
+  return ticket <= work.bound and not (following and following[1] <= ticket) and not work.tickets[name]
+end
+
 -- The node to be looked at next and its ticket, or nil.
 local function take_work()
   local following = work[#work]
@@ -540,7 +546,7 @@ local function take_work()
   if not following then return nil end
   work[#work] = nil
   work.tickets[following[2]] = nil
-  work.taken[following[2]] = true
+  if work.stored[following[2]] or work.bound < math.huge then work.taken[following[2]] = true end
   return following
 end
 
@@ -588,16 +594,22 @@ local function settle()
   while looks > 0 do
     local following = take_work()
     if not following then break end
-    local here = read_node(following[2])
-    local head = (here.rate or has_room(here, 1)) and first_parked(here)
-    if head and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
-      look_when_refilled(here, head)
-    elseif head then
-      if head[1] == following[1] then
-        looks = looks - 1
-        examine(head, here)
+    local here, ticket = read_node(following[2]), following[1]
+    while ticket do
+      local head = (here.rate or has_room(here, 1)) and first_parked(here)
+      local is_next = head and head[1] == ticket
+      ticket = nil
+      if head and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
+        look_when_refilled(here, head)
+      elseif head then
+        if is_next then
+          looks = looks - 1
+          examine(head, here)
+        end
+        -- Stay here for as long as no older head is to be looked at elsewhere.
+        head = first_parked(here)
+        if head and looks > 0 and comes_first(head[1], here.name) then ticket = head[1] else look_at(here) end
       end
-      look_at(here)
     end
   end
   write_all()
