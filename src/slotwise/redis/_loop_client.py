@@ -59,6 +59,8 @@ class LoopClient:
         self.pending_requests: dict[Any, list[Any]] = {}
         # Releases that wait for the end of this tick; see `_release_batching`.
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
+        # Names for which a call is under way that serves waiters; see `continue_serving`.
+        self.serving: set[Any] = set()
         self.closing_idle = False  # whether its loop was asked to close them
         self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`

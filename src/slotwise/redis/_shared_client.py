@@ -214,9 +214,17 @@ class SharedClient:
                 self.dispatch(message)
 
     def continue_serving(self, record: NameRecord, client: LoopClient) -> None:
-        """Have the server serve the waiters that one call was not enough for."""
+        """Have the server serve the waiters that one call was not enough for.
+
+        One call at a time: it is executed after everything that was sent before it, and says
+        whether another is needed.
+        """
+        if record in client.serving:
+            return
+        client.serving.add(record)
 
         def answered(_: Call, reply: Any) -> None:
+            client.serving.discard(record)
             if isinstance(reply, BaseException):
                 return  # the waiters check again
             [[due_ms, *messages]] = reply
