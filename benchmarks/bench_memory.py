@@ -130,7 +130,7 @@ def cancel_half(make: Make, tasks: int) -> Callable[[], float]:
     return lambda: in_loop(work)
 
 
-def threads_with_loops(make: Make, threads: int = 4, rounds: int = 500) -> Callable[[], float]:
+def threads_with_loops(make: Make, threads: int = 4, rounds: int = 2000) -> Callable[[], float]:
     """Event loops in several threads share two slots, one turn of the loop inside."""
 
     def work() -> float:

@@ -495,26 +495,19 @@ def explore(
 
 
 class SteppedLock:
-    """In place of a lock: to wait for it is to hand the baton on.
+    """In place of the section's lock: to wait for it is to hand the baton on."""
 
-    ``guards``: it is the section's. Taking another one is a step only if it is taken: what
-    follows has steps of its own, and a step here would multiply them.
-    """
-
-    def __init__(self, run: Run, *, guards: bool = True) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._guards = guards
         self.owner: int | None = None
         self.depth = 0
 
     def acquire(self) -> None:
         me = self._run.me()
         if self.owner != me:
-            if self._guards or self.owner is not None:
-                self._run.step(until=lambda: self.owner is None)
+            self._run.step(until=lambda: self.owner is None)
             self.owner = me
-            if self._guards:
-                self._run.lock_owner = me
+            self._run.lock_owner = me
         self.depth += 1
 
     def release(self) -> None:
@@ -522,8 +515,7 @@ class SteppedLock:
         self.depth -= 1
         if not self.depth:
             self.owner = None
-            if self._guards:
-                self._run.lock_owner = None
+            self._run.lock_owner = None
 
     def __enter__(self) -> None:
         self.acquire()
@@ -540,6 +532,9 @@ class HandLoop(asyncio.AbstractEventLoop):
         self.ready: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
 
     def get_debug(self) -> bool:
+        return False
+
+    def is_closed(self) -> bool:
         return False
 
     def create_future(self) -> asyncio.Future[Any]:

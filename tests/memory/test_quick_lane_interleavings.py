@@ -69,11 +69,10 @@ class Stage:
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
         self.registry = Registry()
-        self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _tracker.lock = _registry.lock = _attachment.lock = self.lock
         assert not section.section.busy
         assert not section._postponed
-        assert not deliveries._deliveries.posted
+        assert not deliveries._posted
         _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
@@ -152,8 +151,7 @@ class Stage:
             self.registry._trackers,
             _base_tracker.ttl_cancels,
             section.section,
-            self.delivery_lock,
-            deliveries._deliveries,
+            deliveries._posted,
             self,
         ]
 
@@ -174,7 +172,6 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
         (section, "lock"),
-        (deliveries, "delivery_lock"),
         (_tracker, "lock"),
         (_registry, "lock"),
         (_attachment, "lock"),

@@ -9,50 +9,18 @@ import sys
 import textwrap
 from collections.abc import Callable, Coroutine
 from heapq import heappop
-from types import FrameType
 from typing import Any
 
 import pytest
+from tests.memory._striking import Strike, struck
 
-import slotwise
 from slotwise import MemorySemaphore
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger import slots as slots_module
 from slotwise._ledger.base import QUICK_LANE
 from slotwise.memory import _acquisition, _semaphore
 
-HOME = slotwise.__path__[0]
-
-
-class Strike(BaseException):
-    """What the signal handler raises."""
-
-
 # ------------------------------------------------- the ledger, between any two bytecodes
-
-
-def struck(number: int, call: Callable[[], object]) -> bool:
-    """Make a call and raise before its so-manieth bytecode; False if it has fewer."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_code.co_filename.startswith(HOME):
-            count += 1
-            if count == number:
-                raise Strike
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Strike:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def prepared(value: int) -> Ledger[Claim]:

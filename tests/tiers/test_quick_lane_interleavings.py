@@ -68,11 +68,10 @@ class Stage:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
-        self.delivery_lock = deliveries.delivery_lock = SteppedLock(run, guards=False)
         section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
         assert not section._postponed
-        assert not deliveries._deliveries.posted
+        assert not deliveries._posted
         next_key = itertools.count(1).__next__
         _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
         MemoryPaths._wait_sync = wait_sync
@@ -137,8 +136,7 @@ class Stage:
             self.loops,
             _base_tracker.ttl_cancels,
             section.section,
-            self.delivery_lock,
-            deliveries._deliveries,
+            deliveries._posted,
             self,
         ]
         return Story(list(acts), shared, check_all, self._glance)
@@ -162,7 +160,6 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a Stage fills them.
     for module, name in (
         (section, "lock"),
-        (deliveries, "delivery_lock"),
         (_path_tracker, "lock"),
         (_base_acquisition, "next_key"),
         (_path_acquisition, "next_key"),

@@ -1,56 +1,66 @@
-"""Do in order, outside the section, what was decided inside: wake those whose wait has ended.
+"""Do outside the section what was decided inside: wake those whose wait has ended.
 
-Two threads that change something one after the other leave the section in any order. So
-each posts its wake-ups inside, and whoever comes first delivers all that are posted. The
-order of the wake-ups is then that of the grants. Who is woken, and how, is not known here.
+What is to be done is posted inside, and done by whoever comes first outside: the thread that
+posted it may be kept from running, or a signal handler may raise in it. Nobody waits for
+anybody here, so the order of the posts is not kept between threads. Where order matters,
+`_wait.wakers` keeps it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any
-
-from slotwise._wait.section import delivery_lock
+from _thread import get_ident
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 
-class _Deliveries:
-    """What is posted, and whether the thread that has the lock is delivering it."""
-
-    __slots__ = ("posted", "running")
-
-    def __init__(self) -> None:
-        self.posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self.running = False
+class _Call(Hashable, Protocol):
+    def __call__(self) -> object: ...
 
 
-_deliveries = _Deliveries()
+_posted: dict[_Call, None] = {}
+_delivering: set[int] = set()  # the threads that do
 
 
-def post(deliver: Callable[..., object], *args: Any) -> None:
-    """Have ``deliver`` called after the section, *in the section*; it must not wait for anybody."""
-    _deliveries.posted.append((deliver, args))
+def post(call: Callable[[], object]) -> None:
+    """Have ``call`` made after the section; it must not wait for anybody.
+
+    It is made again if a signal handler raises in it. The same one posted several times may
+    be made once, but after the last post.
+    """
+    _posted[call] = None
 
 
 def deliver_posted(_: object = None) -> None:
-    """Deliver all that is posted; when this returns, nothing posted before is left.
+    """Make the calls that are posted, but for those that another thread is making.
 
-    Unless it interrupts itself, by a garbage collection or a signal handler: then what is
-    left is delivered when the interrupted call continues.
+    If it interrupts itself, by a garbage collection or a signal handler, or if one of the calls
+    posts another, what is left is done when the interrupted call continues.
     """
-    deliveries = _deliveries
-    while deliveries.posted:
-        with delivery_lock:
-            if deliveries.running:
-                return
-            deliveries.running = True
-            try:
-                while deliveries.posted:
-                    deliver, args = deliveries.posted.popleft()
-                    deliver(*args)
-            except BaseException:  # a signal handler's: the others are woken all the same
-                deliveries.running = False
-                deliver_posted()
-                raise
-            finally:
-                deliveries.running = False
+    while _posted:
+        me = get_ident()
+        if me in _delivering:
+            return
+        try:
+            _delivering.add(me)
+            for call in list(_posted):
+                _make(call)
+        except BaseException:  # a signal handler's: the others are woken all the same
+            _delivering.discard(me)
+            deliver_posted()
+            raise
+        finally:
+            _delivering.discard(me)
+
+
+def _make(call: _Call) -> None:
+    # The deletion decides between threads. It is not a call, after which a signal handler
+    # could raise, and it comes first, so that what is posted from now on is not forgotten.
+    try:
+        del _posted[call]
+    except KeyError:
+        return
+    try:
+        call()
+    except BaseException:
+        call()
+        raise

@@ -22,10 +22,6 @@ from slotwise._core.messages import INTERRUPTED
 
 T = TypeVar("T")
 
-# Held while wake-ups are delivered (`_wait.deliveries`). Whoever has it may need the section,
-# and nobody in the section needs it, so it comes first: a fork takes them in this order.
-delivery_lock = fork.lock_held_over_forks()
-
 # Taken only by `with`: between an acquire() and a try, a signal handler could raise,
 # and the lock would stay taken forever.
 lock = fork.lock_held_over_forks()

@@ -2,19 +2,28 @@
 
 A task sleeps on a future of its loop, a thread on a lock that somebody else
 releases. This module doesn't decide who is woken; the ledger does. A wake-up that
-can't be delivered is reported, so that the driver can pass the slot on: at once if
-the loop is closed, and by the Delivery if it is closed while the wake-up travels.
+can't be delivered goes back to the sender, who passes the slot on: at once if
+the loop is closed, and also if it is closed while the wake-up travels.
+
+Order matters within an event loop only. So the wake-ups of one sender for one loop travel
+together, in the order of the grants, and whichever thread sends them off.
 """
 
 from __future__ import annotations
 
 import asyncio
 from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from slotwise._wait.woken import Woken
 
 Waker: TypeAlias = "asyncio.Future[None] | LockType"
+
+# Who sends it, the claim, the future that its task waits for, and its result or its exception.
+_WakeUp: TypeAlias = "tuple[Sender[Any], Any, asyncio.Future[Any], object, Exception | None]"
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -25,7 +34,7 @@ class Sender(Protocol[T_contra]):
 
     @property
     def woken(self) -> Woken:
-        """The tasks that were woken and have not run yet."""
+        """The tasks that were granted something and have not run yet."""
 
     def withdraw(self, claim: T_contra, /) -> None:
         """End a claim whose waiter is gone, and pass its slots on."""
@@ -41,79 +50,168 @@ def thread_waker() -> LockType:
     return lock
 
 
-def wake(waker: Waker, sender: Sender[T], claim: T) -> bool:
-    """Tell whoever sleeps on ``waker`` that its wait is over; False if its loop is closed.
+def _wake_thread(waker: LockType) -> None:
+    """Tell the thread that sleeps on ``waker`` that its wait is over; twice does no harm."""
+    try:
+        waker.release()
+    except RuntimeError:
+        pass  # it was woken before
 
-    Doing so twice does no harm.
+
+def prepare_to_wake(
+    waker: Waker,
+    sender: Sender[T],
+    claim: T,
+    outcome: object = None,
+) -> Callable[[], None]:
+    """Return what has to be called to tell whoever sleeps on ``waker`` that its wait is over.
+
+    Tasks of one event loop are told in the order in which this was called, by one caller at a
+    time, whoever makes the calls that are returned. To make one twice does no harm.
     """
     if isinstance(waker, LockType):
-        try:
-            waker.release()
-        except RuntimeError:
-            pass  # it was woken before
-        return True
-    return send(waker, Delivery(sender, claim, waker, None))
+        return partial(_wake_thread, waker)
+    woken = sender.woken
+    woken.add(waker)
+    woken.under_way.add(waker)
+    loop = waker.get_loop()
+    wake_ups = woken.under_way_to(loop)
+    if wake_ups is None:
+        wake_ups = WakeUps(loop)
+        woken.keep(wake_ups)
+    wake_ups.add(sender, claim, waker, outcome)
+    return wake_ups.send
 
 
-def send(future: asyncio.Future[Any], delivery: Delivery[Any]) -> bool:
-    """Have ``delivery`` arrive in the loop of ``future``; False if that is closed."""
-    loop = future.get_loop()
-    woken = delivery.sender.woken
-    # While another one travels, perhaps to this loop, it would overtake that one.
-    if loop is asyncio._get_running_loop() and not woken.under_way:
-        delivery.arrive()
-        return True
-    woken.send(delivery)
-    try:
-        loop.call_soon_threadsafe(delivery.arrive)
-    except RuntimeError:
-        delivery.take_back()
-        return False
-    return True
+class Refusals(Generic[T]):
+    """Tells waiters that they get nothing, in no order: there may be very many."""
+
+    __slots__ = ("_by_loop", "_sender")
+
+    def __init__(self, sender: Sender[T]) -> None:
+        self._sender = sender
+        self._by_loop: dict[asyncio.AbstractEventLoop, WakeUps] = {}
+
+    def add(
+        self, waker: Waker, claim: T, outcome: object = None, failure: Exception | None = None
+    ) -> None:
+        if isinstance(waker, LockType):
+            _wake_thread(waker)
+            return
+        loop = waker.get_loop()
+        wake_ups = self._by_loop.get(loop)
+        if wake_ups is None:
+            wake_ups = self._by_loop[loop] = WakeUps(loop)
+        wake_ups.add(self._sender, claim, waker, outcome, failure)
+
+    def send(self) -> None:
+        for wake_ups in self._by_loop.values():
+            wake_ups.send()
 
 
-class Delivery(Generic[T]):
-    """The outcome of a wait on its way to a future.
+class WakeUps:
+    """Wake-ups for the tasks of one event loop, in the order in which they arrive.
 
-    If the loop that it travels to is closed and drops it, what was granted
-    goes to the next waiter.
+    It doesn't know its sender, who keeps it, while there is nothing to send: they would be
+    a cycle, for the garbage collector to find.
     """
 
-    __slots__ = ("_claim", "_failure", "_future", "_outcome", "sender")
+    __slots__ = ("_arriving", "_queue", "_told", "loop")
 
-    def __init__(
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._queue: deque[_WakeUp] = deque()
+        self._arriving = False
+        self._told: _WakeUp | None = None  # who was told last
+
+    @property
+    def is_obsolete(self) -> bool:
+        """Whether nothing is, nor ever will be, on its way."""
+        return self.loop.is_closed() and not self._queue
+
+    def add(
         self,
         sender: Sender[T],
         claim: T,
         future: asyncio.Future[Any],
-        outcome: object,
+        outcome: object = None,
         failure: Exception | None = None,
     ) -> None:
-        self.sender = sender
-        self._claim: T | None = claim
-        self._future = future
-        self._outcome = outcome
-        self._failure = failure
+        """Add one, which has to be sent afterwards."""
+        self._queue.append((sender, claim, future, outcome, failure))
+
+    def send(self) -> None:
+        """Have them arrive in their loop, or take them back; twice does no harm."""
+        if self.loop is asyncio._get_running_loop():
+            self.arrive()
+            return
+        journey = _Journey()
+        journey.wake_ups = self
+        try:
+            self.loop.call_soon_threadsafe(journey)
+        except RuntimeError:  # it is closed
+            journey.wake_ups = None
+            self.take_back()
 
     def arrive(self) -> None:
-        """Tell the waiter, in its loop."""
-        claim = self.take_back()
-        if self._future.done():  # cancelled meanwhile
-            self.sender.refused(claim)
-        elif self._failure is not None:
-            self._future.set_exception(self._failure)
-        else:
-            self.sender.woken.add(self._future)
-            self._future.set_result(self._outcome)
+        """Tell the waiters, in their loop.
 
-    def take_back(self) -> T:
-        """End the delivery; whoever calls this has to see to the claim."""
-        claim, self._claim = self._claim, None
-        assert claim is not None
-        if self.sender.woken.under_way:
-            self.sender.woken.arrive(self)
-        return claim
+        If it interrupts itself, by a garbage collection or a signal handler, the
+        interrupted call tells the rest.
+        """
+        if self._arriving:
+            return
+        queue = self._queue
+        try:
+            self._arriving = True
+            while queue:
+                wake_up = queue[0]
+                sender, claim, future, outcome, failure = wake_up
+                if not future.done():
+                    self._told = wake_up
+                    if failure is None:
+                        future.set_result(outcome)
+                    else:
+                        future.set_exception(failure)
+                sender.woken.under_way.discard(future)
+                if self._told is wake_up:  # perhaps before a signal handler raised
+                    del queue[0]
+                else:  # cancelled meanwhile
+                    sender.woken.discard(future)
+                    del queue[0]
+                    sender.refused(claim)
+        except BaseException:  # a signal handler's: the others are told all the same
+            self._arriving = False
+            self.arrive()
+            raise
+        finally:
+            self._arriving = False
+            self._told = None
+
+    def take_back(self) -> None:
+        """Have their senders see to those who can't be told any more."""
+        while self._queue:
+            try:
+                sender, claim, future, *_ = self._queue.popleft()
+            except IndexError:
+                return  # another thread's
+            sender.woken.forget(future)
+            sender.withdraw(claim)
+
+
+class _Journey:
+    """The callback that makes wake-ups arrive; they are sent again if it is not made.
+
+    A loop that is closed drops it, and then they are taken back.
+    """
+
+    wake_ups: WakeUps | None = None  # until they have arrived
+
+    def __call__(self) -> None:
+        assert self.wake_ups is not None
+        self.wake_ups.arrive()
+        self.wake_ups = None
 
     def __del__(self) -> None:
-        if self._claim is not None:
-            self.sender.withdraw(self.take_back())
+        if self.wake_ups is not None:
+            self.wake_ups.send()

@@ -8,49 +8,75 @@ earlier. The ledger decides who is granted what; this is only about who enters f
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
-from slotwise._wait.deliveries import deliver_posted
+if TYPE_CHECKING:
+    from slotwise._wait.wakers import WakeUps
+
+# With more than this many it is not worth while to ask each for its event loop.
+_MANY = 16
 
 
-class Woken(set[object]):
-    """The futures whose tasks have been woken and have not run yet.
+class Woken(set[Any]):
+    """The futures of the tasks that were granted something and have not run yet.
 
     A set and nothing more, so that the quick lane can ask cheaply whether it is empty.
     """
 
-    # In `under_way`, and in the set itself: the ids of the wake-ups that are posted, or
-    # travel to another thread's loop. Ids, because a wake-up that nobody keeps is handed on.
-    __slots__ = ("under_way",)
+    # under_way    those who have not been told yet
+    # _by_loop     what they are told with, by the ids of their loops
+    __slots__ = ("_by_loop", "under_way")
 
     def __init__(self) -> None:
         super().__init__()
-        self.under_way: set[int] = set()
+        self.under_way: set[Any] = set()
+        self._by_loop: dict[int, WakeUps] = {}
 
-    def send(self, wake_up: object) -> None:
-        """A wake-up is posted, or sets out for a loop, to arrive as a callback."""
-        self.under_way.add(id(wake_up))
-        self.add(id(wake_up))
+    def under_way_to(self, loop: asyncio.AbstractEventLoop) -> WakeUps | None:
+        """What its tasks are told with."""
+        return self._by_loop.get(id(loop))
 
-    def arrive(self, wake_up: object) -> None:
-        """It has arrived, or never will."""
-        self.under_way.discard(id(wake_up))
-        self.discard(id(wake_up))
+    def keep(self, wake_ups: WakeUps) -> None:
+        """From now on the tasks of its loop are told with these."""
+        kept = {at: each for at, each in self._by_loop.items() if not each.is_obsolete}
+        self._by_loop = {**kept, id(wake_ups.loop): wake_ups}
+
+    def forget(self, future: object) -> None:
+        """It will not run."""
+        self.under_way.discard(future)
+        self.discard(future)
+
+    def any_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether any of them is of ``loop``; or perhaps, if they are many."""
+        return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
 
     async def let_pass(self) -> None:
         """Let those run that are here now; meanwhile later newcomers let the caller pass.
 
-        They are ready to run already, so one pass of the loop is enough. A wake-up
-        that is under way is ready after one pass, and runs in the next.
+        Once they have been told they are ready to run, so one pass of the loop is enough.
         """
-        deliver_posted()  # by other threads, which may not have come to it
-        me = object()
-        passes = 2 if self.under_way else 1
+        loop = asyncio.get_running_loop()
+        wake_ups = self.under_way_to(loop)
+        if wake_ups is not None:
+            wake_ups.arrive()
+        me = _Newcomer(loop)
         self.add(me)
         try:
-            for _ in range(passes):
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         finally:
             self.discard(me)
+
+
+class _Newcomer:
+    """One that lets others pass."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
 
 
 # What a semaphore has that never had anybody to wake. Shared, so nothing is added to it.

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from slotwise._core import messages
@@ -17,11 +20,12 @@ from slotwise._core.closing import Closure
 from slotwise._core.overload import Overload
 from slotwise._ledger import NEVER
 from slotwise._ledger.base import BaseLedger
+from slotwise._ledger.slots import FEW
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
-from slotwise._wait.wakers import Waker, wake
+from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 
@@ -60,12 +64,18 @@ class BaseTracker(BaseLedger[C]):
         Raises:
             RuntimeError: this thread is in the middle of another change.
         """
-        exclusive(self._change, work, args)
-        deliver_posted()
+        try:
+            exclusive(self._change, work, args)
+        finally:
+            deliver_posted()
 
     def change_or_later(self, work: Callable[..., list[C]], *args: Any) -> None:
         """Like `change`; after the other change, if this thread is in the middle of one."""
-        exclusive_or_later(self._change, work, args, then=deliver_posted)
+        try:
+            exclusive_or_later(self._change, work, args, then=deliver_posted)
+        except BaseException:  # a signal handler's: what was posted is delivered all the same
+            deliver_posted()
+            raise
 
     def _change(self, work: Callable[..., list[C]], args: tuple[Any, ...]) -> None:
         self.post(work(*args))
@@ -159,39 +169,33 @@ class BaseTracker(BaseLedger[C]):
 
     def post(self, claims: Sequence[C]) -> None:
         """Have those woken whose wait has ended, *in the section*, after those posted before."""
-        if claims:
-            self.woken.send(claims)
-            post(self._deliver, claims)
+        for claim in claims:
+            post(self._prepare_to_wake(claim))
 
-    def _deliver(self, claims: Sequence[C]) -> None:
-        # Newcomers still let them pass, but they are under way no more: else the
-        # wake-ups would have to travel behind themselves.
-        self.woken.under_way.discard(id(claims))
-        try:
-            undelivered = [claim for claim in claims if not self._wake(claim)]
-        finally:
-            self.woken.arrive(claims)
-        # Their event loop is closed, or they have left. What they were granted is
-        # granted to the next ones, who therefore come after all those above.
-        for claim in undelivered:
-            self.withdraw(claim)
+    def _prepare_to_wake(self, claim: C) -> Callable[[], None]:
+        return prepare_to_wake(claim.waker, self, claim)
 
     def post_refused(self, claims: Sequence[C], error: Callable[[C], Exception]) -> None:
-        """Like `post`, for claims that get nothing.
+        """Have those told that get nothing, *in the section*.
 
         Their errors are made outside the section: there may be very many.
         """
         if claims:
-            self.woken.send(claims)
-            post(self._refuse, claims, error)
+            post(partial(self._refuse, deque(claims), error))
 
-    def _refuse(self, claims: Sequence[C], error: Callable[[C], Exception]) -> None:
-        for claim in claims:
-            claim.failure = error(claim)
-        self._deliver(claims)
+    def _refuse(self, claims: deque[C], error: Callable[[C], Exception]) -> None:
+        while claims:
+            refusals = Refusals(self)
+            some = list(islice(claims, FEW))
+            for claim in some:
+                self._refuse_one(claim, error(claim), refusals)
+            refusals.send()
+            for _ in some:
+                claims.popleft()
 
-    def _wake(self, claim: C) -> bool:
-        return wake(claim.waker, self, claim)
+    def _refuse_one(self, claim: C, failure: Exception, refusals: Refusals[C]) -> None:
+        claim.failure = failure
+        refusals.add(claim.waker, claim)
 
     def refused(self, claim: C) -> None:
         """The waiter was cancelled before it was woken; its task withdraws the claim."""

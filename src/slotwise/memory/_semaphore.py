@@ -207,7 +207,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self, slots: int = 1, *, label: str | None = None
     ) -> AcquisitionResult | None:
         acquired = self.try_acquire_sync(slots, label=label)
-        if acquired is not None and self._tracker.woken:
+        if acquired is not None and self._tracker.woken.any_of(get_running_loop()):
             lease = cast("MemoryAcquisition", acquired)
             try:
                 await self._let_woken_pass(lease)
@@ -334,12 +334,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._leave_interrupted(number)
             raise
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            if tracker.circulating < tracker.value and not tracker.woken:
-                number = tracker.take_fresh()
+            loop = get_running_loop()
+            if tracker.free or tracker.circulating < tracker.value:
+                number = tracker.take_another(loop)
                 if number:
                     self._numbers.append(number)
                     return
-            loop = get_running_loop()
             if self._waits_in_line and (loop is tracker.home or tracker.at_home(loop)):
                 future = loop.create_future()
                 at_once = False

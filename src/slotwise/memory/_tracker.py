@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from heapq import heappush
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from slotwise._core import messages
 from slotwise._core.closing import Closure, Generation
@@ -23,7 +24,7 @@ from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
-from slotwise._wait.wakers import Delivery, send, wake
+from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
 from slotwise.memory import _log
@@ -141,9 +142,14 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         now = clock.now()
         return bool(self._after_change(self._try(claim, now), now))
 
-    def take_fresh(self) -> int:
-        """Take a number for a block when there may be more of them; 0 if somebody waits."""
-        return exclusive(self._take_fresh)
+    def take_another(self, loop: asyncio.AbstractEventLoop) -> int:
+        """Take a number for a block of ``loop`` that the quick lane didn't give; 0 if it waits.
+
+        Fresh numbers may be needed, or somebody was woken whom it need not let pass.
+        """
+        if self.line or self.woken.any_of(loop):
+            return 0
+        return self._pop_free() or exclusive(self._take_fresh)
 
     def _take_fresh(self) -> int:
         if self.line or self.waiting or self.closed:
@@ -156,7 +162,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _withdraw(self, claim: MemoryClaim) -> list[MemoryClaim]:
         if claim.named or not claim._slot_number:
             return super()._withdraw(claim)
-        return self._put_back_in_section(claim._slot_number)
+        # Once: a wake-up that is lost with its loop is withdrawn, and so is the waiter's task.
+        number, claim._slot_number = claim._slot_number, 0
+        return self._put_back_in_section(number)
 
     def take_back(self, lease: MemoryAcquisition) -> bool:
         """Free what a lease holds; False if it has ended before."""
@@ -394,11 +402,12 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self.post(self._after_change(self.reopen(now), now))
 
     def _refuse_all(self) -> None:
-        ended, closure = self.close(), self.closure
-        in_line = [claim for claim in ended if isinstance(claim, LineGrant)]
-        self.post(in_line)  # `_wake` makes their errors
-        self.post_refused(ended[len(in_line) :], lambda _: self.closed_error(closure))
+        self.post_refused(self.close(), self._closed_error_maker())
         self._after_change([], 0.0)
+
+    def _closed_error_maker(self) -> Callable[[object], Exception]:
+        closure = self.closure
+        return lambda _: self.closed_error(closure)
 
     def retire_if_idle(self) -> bool:
         """Stop for good if nobody is here, *in the section*; False otherwise."""
@@ -409,16 +418,41 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     # --------------------------------------------------------------- waking
 
-    def _wake(self, claim: MemoryClaim | LineGrant) -> bool:
-        if isinstance(claim, LineGrant):
-            future = cast("asyncio.Future[int]", claim.key)
-            if future.done():  # cancelled, and left standing in the line
-                self.ended_tickets -= 1
-                return False
-            refused = not claim._slot_number and not self.retired
-            failure = self.closed_error(self.closure) if refused else None
-            return send(future, Delivery(self, claim, future, claim._slot_number, failure))
-        return wake(claim.waker, self, claim)
+    def _prepare_to_wake(self, claim: MemoryClaim | LineGrant) -> Callable[[], None]:
+        if not isinstance(claim, LineGrant):
+            return super()._prepare_to_wake(claim)
+        if not claim._slot_number:
+            error = self._closed_error_maker()
+            return partial(self._refuse, deque([cast("MemoryClaim", claim)]), error)
+        future = cast("asyncio.Future[int]", claim.key)
+        if future.done():  # cancelled, and left standing in the line
+            self.ended_tickets -= 1
+            return partial(self._pass_on, [cast("MemoryClaim", claim)])
+        return prepare_to_wake(
+            cast("Waker", future), self, cast("MemoryClaim", claim), claim._slot_number
+        )
+
+    def _pass_on(self, claims: list[MemoryClaim]) -> None:
+        while claims:
+            claim = claims[-1]
+            del claims[-1]  # first: it would be passed on twice if a signal handler raised
+            self.withdraw(claim)
+
+    def _refuse_one(
+        self,
+        claim: MemoryClaim | LineGrant,
+        failure: Exception,
+        refusals: Refusals[Any],
+    ) -> None:
+        if not isinstance(claim, LineGrant):
+            super()._refuse_one(claim, failure, refusals)
+            return
+        future = cast("asyncio.Future[int]", claim.key)
+        if future.done():
+            self.ended_tickets -= 1
+        else:
+            waker = cast("Waker", future)
+            refusals.add(waker, claim, 0, None if self.retired else failure)
 
     def refused(self, claim: MemoryClaim | LineGrant) -> None:
         """Nobody waits any more for what was brought: see to it, unless its task does."""

@@ -31,8 +31,10 @@ class Waiting(Generic[C]):
 
     def _request(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
         """Ask the ledger; True if the claim has its slots, False if it has to wait."""
-        granted = exclusive(self._request_in_section, claim, make_waker)
-        deliver_posted()
+        try:
+            granted = exclusive(self._request_in_section, claim, make_waker)
+        finally:
+            deliver_posted()
         if not granted and claim.timeout == 0:
             raise claim.failure
         return granted
@@ -49,7 +51,7 @@ class Waiting(Generic[C]):
     async def _get(self, claim: C) -> None:
         """Ask the ledger, and wait if the slots are not free."""
         if self._request(claim, get_running_loop().create_future):
-            if self._tracker.woken:
+            if self._tracker.woken.any_of(get_running_loop()):
                 await self._let_woken_pass(claim)
             return
         try:

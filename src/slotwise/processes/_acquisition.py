@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from slotwise._core.closing import Generation
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
-from slotwise._wait.wakers import Waker, wake
+from slotwise._wait.wakers import Waker, prepare_to_wake
 
 if TYPE_CHECKING:
     from slotwise.processes._base_state import ProcessClaim
@@ -92,5 +92,5 @@ class ProcessAcquisition(AcquisitionResult):
 
     def wake(self) -> None:
         """Tell the waiter, in whatever thread, that the wait is over; twice does no harm."""
-        if self.waker is not None and not wake(self.waker, self.file, self):
-            self.file.withdraw(self)  # its loop is closed
+        if self.waker is not None:
+            prepare_to_wake(self.waker, self.file, self)()
