@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreClosed
+from slotwise._ledger import path_fullness
 from slotwise._wait.section import lock
-from slotwise.memory import _inspect, _path_tracker, _tracker
+from slotwise.memory import _inspect, _tracker
 from slotwise.memory._tracker import Tracker
 from slotwise.testing import FakeClock
 from slotwise.tiers import Tier, Tiers
@@ -86,7 +87,7 @@ def test_holders_and_waiters_are_described_outside_the_lock(made: Made) -> None:
 def test_holders_of_tiers_are_described_outside_the_lock(made: Made) -> None:
     tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 3))
     described = made(_inspect, "Claimant")
-    counted = made(_path_tracker, "KeyStats")
+    counted = made(path_fullness, "KeyStats")
     with tiers.cm(user="a"):
         assert len(tiers.holders_sync()) == 1
         tiers.stats_sync()
