@@ -13,6 +13,8 @@ from tests.cli._shell import HANG, Shell, line_of
 
 from slotwise import Rate, Tier, Tiers
 
+# Two tiers, with the value of one.
+BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}
 HOSTILE = "evil \x1b[31m,;*?:%{}\n'\"$(touch x) é"
 
 
@@ -75,7 +77,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         tenant, wide = api.pop("tiers")
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
         assert api == {**expected, "closed": False, "reason": None}
-        counts = {"value": 2, "held": 2, "waiting": 1, "level": None}
+        counts = {"value": 2, "held": 2, "waiting": 1, "level": None, "full_in": None}
         assert tenant == {
             "name": "tenant",
             "keyed": True,
@@ -87,19 +89,88 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         assert (wide["name"], wide["value"], wide["keys"]) == ("all", 3, None)
 
 
-def test_a_rate_is_listed_while_it_is_not_full_with_what_is_left(redis_shell: Shell):
-    rate = Tier("tokens", rate=Rate(10, per=3600, burst=100))
-    with tiers_here(redis_shell, Tier("all", 2), rate) as tiers:
-        assert redis_shell.json("ls") == []
+RATE = Tier("tokens", rate=Rate(10, per=3600, burst=100))
+
+
+def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_shell: Shell):
+    with tiers_here(any_shell, Tier("all", 2), RATE) as tiers:
+        assert any_shell.json("ls") == []
         tiers.release_sync(tiers.acquire_sync(tokens=40))
-        titles, wide, tokens = redis_shell.here("ls", "--used").stdout.splitlines()
-        assert titles.split() == ["NAME", "TIER", "KEY", "VALUE", "HELD", "WAITING", "LEFT"]
+        titles, wide, tokens = any_shell.here("ls", "--used").stdout.splitlines()
+        columns = ["NAME", "TIER", "KEY", "VALUE", "HELD", "WAITING", "LEFT", "FULL", "IN"]
+        assert titles.split() == columns
         assert wide.split() == ["api", "all", "2", "0", "0"]
         assert tokens.split()[:5] == ["api", "tokens", "100", "0", "0"]
-        level = redis_shell.json("show", "api")["tiers"][1]["level"]
-        assert 60 <= level < 61
-        told = refused(redis_shell, "resize", "api", 3, "--tier", "tokens", code=2)
-        assert "is a rate (10 per 3600 s, burst 100)" in told
+        assert tokens.endswith((" 4 h", " 3 h 59"))
+        shown = any_shell.json("show", "api")["tiers"][1]
+        assert 60 <= shown["level"] < 61
+        assert 14_000 < shown["full_in"] <= 14_400
+        assert "FULL IN" in any_shell.here("show", "api").stdout
+        top = [row for row in any_shell.json("top", "--every", "0.1s") if row["tier"] == "tokens"]
+        assert [(row["value"], row["held"], row["level"] // 1) for row in top] == [(100, 0, 60)]
+        assert 14_000 < top[0]["full_in_seconds"] <= 14_400
+        titles, *_, tokens = any_shell.here("top", "--every", "0.1s").stdout.splitlines()
+        assert titles.endswith("LEFT  FULL IN")
+        assert tokens.endswith((" 4 h", " 3 h 59"))
+
+
+def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):
+    keyed = Tier("requests", rate=Rate(1, per=3600, burst=5), keyed=True)
+    with tiers_here(any_shell, keyed, RATE, Tier("all", 2)) as tiers:
+        with tiers.cm(requests="acme", tokens=60, costs={"requests": 5}) as acquired:
+            acquired.settle(tokens=160)
+        assert tiers.try_acquire_sync(requests="acme") is None
+        told = any_shell.here("refill", "api", "--tier", "tokens").stdout
+        assert told.startswith(
+            ("tokens of 'api' is full now; -60", "tokens of 'api' is full now; -59.")
+        )
+        refill = ("refill", "api", "--tier", "requests")
+        assert "--key says which" in refused(any_shell, *refill, code=2)
+        assert (
+            "requests 'acme' of 'api' is full now"
+            in any_shell.here(*refill, "--key", "acme").stdout
+        )
+        with tiers.cm(requests="acme", timeout=0):
+            pass
+        again = any_shell.here(*refill, "--key", "new").stdout
+        assert again == "requests 'new' of 'api' is full now; it was full before\n"
+        assert "there are: requests, tokens" in refused(any_shell, "refill", "api", code=2)
+        assert "has no rate" in refused(any_shell, "refill", "api", "--tier", "all")
+        assert "there are no tiers 'nope'" in refused(any_shell, "refill", "nope")
+
+
+def test_resize_gives_a_rate_tier_another_rate(any_shell: Shell):
+    with tiers_here(any_shell, RATE, Tier("all", 2)) as tiers:
+        tiers.release_sync(tiers.acquire_sync(tokens=40))
+        resize = ("resize", "api", "--tier", "tokens")
+        told = any_shell.here(*resize, "600/60s", "--burst", 20).stdout
+        assert told == "tokens of 'api' has 600 per 60 s, burst 20 now, burst 100 before\n"
+        assert (tiers.stats_sync()["tokens"].value, tiers.stats_sync()["tokens"].level) == (20, 20)
+        assert "has 10 per 1 s, burst 1 now" in any_shell.here(*resize, "10/s").stdout
+        assert "takes a rate such as 600/60s" in refused(any_shell, *resize, 5, code=2)
+        assert "is not a rate" in refused(
+            any_shell, "resize", "api", "9/s", "--tier", "all", code=2
+        )
+        for nonsense in ("0/60s", "x/60s", "5/", "5/0s", "5/never", "1.5/s"):
+            assert "N must be a rate such as" in refused(any_shell, *resize, nonsense, code=2)
+        assert "--burst is that of a rate" in refused(any_shell, *resize, 5, "--burst", 2, code=2)
+    any_shell.occupy("backup")
+    assert "is a semaphore" in refused(any_shell, "resize", "backup", "5/s", code=2)
+
+
+def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):
+    with tiers_here(any_shell, Tier("tenant", 2, keyed=True), Tier("all", 2)) as tiers:
+        held = tiers.acquire_sync(tenant="acme")
+        assert "'api' is in use" in refused(any_shell, "forget", "api")
+        tiers.release_sync(held)
+        any_shell.run("resize", "api", 7, "--tier", "all")
+        assert any_shell.here("forget", "api").stdout == "forgot 'api'\n"
+        assert "there is no semaphore 'api'" in refused(any_shell, "forget", "api")
+        assert tiers.stats_sync()["all"].value == 2
+    with tiers_here(any_shell, RATE, name="rated") as tiers:
+        tiers.acquire_sync(tokens=1)
+        assert "'rated' is in use" in refused(any_shell, "forget", "rated", "--tiers")
+        assert 98 < tiers.stats_sync()["tokens"].level < 100
 
 
 def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(any_shell: Shell):
@@ -234,7 +305,7 @@ def test_the_doctor_finds_keys_of_tiers_that_never_expire_and_dead_holders(
 ):
     with server.client() as client:
         client.zadd("adv-sem:tiers_holders:forgotten", {"somebody": 100})
-        client.hset("adv-sem:tiers_state:bad", mapping={".shape": "a,b", ".declared": "1"})
+        client.hset("adv-sem:tiers_state:bad", mapping=BAD)
         ran = redis_shell.here("doctor")
         assert ran.returncode == 1
         assert "2 keys never expire: adv-sem:tiers_" in ran.stdout
@@ -289,7 +360,7 @@ def test_hostile_names_and_keys_are_shown_escaped_and_found(any_shell: Shell):
 
 def test_records_that_slotwise_did_not_write_hide_no_other_tiers(redis_shell: Shell, server: Any):
     with program(redis_shell, "acme"), server.client() as client:
-        client.hset("adv-sem:tiers_state:bad", mapping={".shape": "a,b", ".declared": "1"})
+        client.hset("adv-sem:tiers_state:bad", mapping=BAD)
         client.zadd("adv-sem:tiers_holders:bad", {"x": 9e12})
         ran = redis_shell.here("ls")
         assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)

@@ -347,7 +347,7 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
 TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase
 TestTiersFileAgainstModel.settings = settings(max_examples=25, stateful_step_count=40)
 TestRatesFileAgainstModel = RatesFileAgainstModel.TestCase
-TestRatesFileAgainstModel.settings = settings(max_examples=25, stateful_step_count=40)
+TestRatesFileAgainstModel.settings = settings(max_examples=12, stateful_step_count=40)
 
 
 def test_a_snapshot_that_makes_no_sense_is_refused() -> None:

@@ -94,12 +94,30 @@ class Backend(ABC):
         """Return the names of the semaphores and tiers, sorted."""
         return sorted({*self.names(), *self.tiers()[0]})
 
+    def forget(self, name: str, *, only_tiers: bool = False) -> bool:
+        """Delete the semaphore ``name``, or if there is none the tiers; False if they are used.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        if not only_tiers:
+            try:
+                return self._forget(name)
+            except LookupError:
+                pass
+        found, errors = self.tiers([name])
+        if errors:
+            raise errors[0]
+        if name not in found:
+            raise self._not_found(name, tiers=only_tiers)
+        return found[name].paths._forget_sync()
+
     @abstractmethod
-    def forget(self, name: str) -> bool:
+    def _forget(self, name: str) -> bool:
         """Delete the semaphore ``name``; return False if somebody uses it.
 
         Raises:
-            NotFound: there is none.
+            LookupError: there is none.
         """
 
     def _not_found(self, name: str, *, tiers: bool = False) -> NotFound:
@@ -182,11 +200,8 @@ class _DirectoryBackend(Backend):
         except LookupError:
             return None
 
-    def forget(self, name: str) -> bool:
-        try:
-            return self._driver.existing(name, directory=self.directory)._forget_sync()
-        except LookupError:
-            raise self._not_found(name) from None
+    def _forget(self, name: str) -> bool:
+        return self._driver.existing(name, directory=self.directory)._forget_sync()
 
 
 class _RedisBackend(Backend):
@@ -224,12 +239,9 @@ class _RedisBackend(Backend):
             return None
         return self._driver(name=name, value=stats.max_slots, config=self.config)
 
-    def forget(self, name: str) -> bool:
-        try:
-            # Its value does not matter: one that is idle may have any.
-            return self._driver(name=name, value=1, config=self.config)._forget_sync()
-        except LookupError:
-            raise self._not_found(name) from None
+    def _forget(self, name: str) -> bool:
+        # Its value does not matter: one that is idle may have any.
+        return self._driver(name=name, value=1, config=self.config)._forget_sync()
 
 
 def open_backend(url: str | None) -> Backend:

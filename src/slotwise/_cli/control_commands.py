@@ -1,4 +1,4 @@
-"""``slotwise resize``, ``kick``, ``close``, ``open`` and ``forget``: change semaphores, tiers."""
+"""``slotwise resize``, ``refill``, ``kick``, ``close``, ``open``, ``forget``: change limits."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from collections.abc import Sequence
 from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, UsageError, count
+from slotwise._cli.flags import RATE, Parser, UsageError, count, rate
 from slotwise._cli.output import Declined, age, command_hint, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.rates import Rate
 from slotwise.errors import SlotwiseError
 
 
 class _ResizeParser(Parser):
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """A tier may have 0 slots, which is no limit."""
+        """A tier may have 0 slots, which is no limit, or a rate."""
         given = super().parse(words)
-        if given.value == "0" and given.tier is not None:
-            given.value = 0
-            return given
         try:
-            given.value = count(given.value)
+            if "/" in given.value:
+                given.value = rate(given.value, given.burst)
+            elif given.burst is not None:
+                self.error(f"--burst is that of a rate: N must be {RATE}")
+            elif given.value == "0" and given.tier is not None:
+                given.value = 0
+            else:
+                given.value = count(given.value)
         except argparse.ArgumentTypeError as error:
             self.error(f"N {error}")
         return given
@@ -36,15 +41,23 @@ def _resize_parser() -> Parser:
         "resize",
         details="Programs that were started with another limit go on, with this one. Of tiers,\n"
         "--tier says which; of a keyed one, --key changes the value of that key, and else that\n"
-        "of every key that has no value of its own. 0 is no limit, for tiers only.",
+        "of every key that has no value of its own. 0 is no limit, for tiers only. A rate is\n"
+        "written as a number per time; what is left of it stays, cut to the new burst.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
         "  slotwise resize api 2       fewer: no holder is ended, nothing granted until it fits\n"
         "  slotwise resize model-api 50 --tier all\n"
-        "  slotwise resize model-api 2 --tier tenant --key acme",
+        "  slotwise resize model-api 2 --tier tenant --key acme\n"
+        "  slotwise resize model-api 600/60s --tier requests --burst 20\n"
+        "  slotwise resize model-api 5000/1h --tier tokens --key acme",
     )
     parser.add_name("the semaphore, or the tiers")
-    parser.add_argument("value", metavar="N", help="how many slots from now on")
+    parser.add_argument(
+        "value", metavar="N", help="how many slots from now on; or a rate, such as 600/60s or 10/s"
+    )
     tier_view.add_tier_flags(parser)
+    parser.add_argument(
+        "--burst", type=count, metavar="B", help="the most of a rate that is saved up [N/10]"
+    )
     parser.add_url()
     return parser
 
@@ -54,6 +67,8 @@ def resize(given: argparse.Namespace) -> int:
     found = tier_view.find(given)
     if isinstance(found, FoundTiers):
         return _resize_tier(found, given)
+    if isinstance(given.value, Rate):
+        raise UsageError(f"{given.name!r} is a semaphore: N is a number of slots")
     before = found.stats_sync().max_slots
     found.resize_sync(given.value)
     _print(f"{given.name!r} has {_count(given.value, 'slot')} now, {before} before")
@@ -62,11 +77,14 @@ def resize(given: argparse.Namespace) -> int:
 
 def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     tier, key = tier_view.chosen_tier(found, given), given.key
+    if tier is None and len(found.specs) == 1:
+        [tier] = found.specs
     if tier is None:
         names = ", ".join(spec.name for spec in found.specs)
         raise UsageError(f"{given.name!r} has the tiers {names}: --tier says which")
-    if not isinstance(tier.value, int):
-        raise UsageError(f"tier {tier.name!r} is a rate ({tier.value}), and has no slots")
+    if isinstance(tier.value, Rate) is not isinstance(given.value, Rate):
+        what = f"a rate, and takes {RATE}" if isinstance(tier.value, Rate) else "not a rate"
+        raise UsageError(f"tier {tier.name!r} is {what}")
     if tier.by_key and key is None:
         raise UsageError(f"each key of {tier.name!r} has its own value: --key says which")
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
@@ -76,9 +94,54 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
         subject = f"{tier.name} {key!r}"
     else:
         subject = f"each {tier.name}" if tier.keyed else tier.name
+    if isinstance(given.value, Rate):
+        _print(f"{subject} of {given.name!r} has {given.value} now, burst {before} before")
+        return 0
     now = _count(given.value, "slot") if given.value else "no limit"
     known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
     _print(f"{subject} of {given.name!r} has {now} now{known}")
+    return 0
+
+
+def _refill_parser() -> Parser:
+    parser = Parser(
+        "refill",
+        details="Nothing is owed any more, and the whole burst is left; waiters get it at once.\n"
+        "--tier may be left out where only one tier has a rate.",
+        examples="  slotwise refill model-api --tier tokens\n"
+        "  slotwise refill model-api --tier tokens --key acme\n"
+        "  slotwise refill crm         a RateLimit",
+    )
+    parser.add_name("the tiers")
+    tier_view.add_tier_flags(parser)
+    parser.add_url()
+    return parser
+
+
+def refill(given: argparse.Namespace) -> int:
+    """Fill a rate, or one key of it; what is owed is forgiven.
+
+    Raises:
+        NotFound: there are no such tiers, or no such rate.
+    """
+    found = tier_view.find_tiers(given)
+    rates = [spec for spec in found.specs if isinstance(spec.value, Rate)]
+    if given.tier is None:
+        if len(rates) != 1:
+            names = ", ".join(spec.name for spec in rates) or "none"
+            raise UsageError(f"--tier says which rate of {given.name!r}; there are: {names}")
+        given.tier = rates[0].name
+    tier = tier_view.chosen_tier(found, given)
+    if tier not in rates:
+        raise NotFound(f"tier {given.tier!r} of {given.name!r} has no rate")
+    if tier.keyed and given.key is None:
+        raise UsageError(f"each key of {tier.name!r} has its own rate: --key says which")
+    [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
+    rows = [each for each in view.keys if each.key == given.key] if tier.keyed else [view.total]
+    before = rows[0].level if rows else None
+    found.paths.refill_sync(tier.name, given.key)
+    known = "it was full before" if before is None else f"{before:g} were left before"
+    _print(f"{tier.node(given.key)} of {given.name!r} is full now; {known}")
     return 0
 
 
@@ -153,24 +216,27 @@ def _forget_parser() -> Parser:
     parser = Parser(
         "forget",
         details="The next 'slotwise run' makes it anew, with its own --limit. Those that are held\n"
-        "or waited for are left alone (exit code 1).",
+        "or waited for are left alone (exit code 1), and so are tiers with a rate that is not\n"
+        "full, or of which something can still be settled.",
         examples="  slotwise forget old-job\n"
+        "  slotwise forget model-api --tiers\n"
         "  slotwise ls --json | jq -r '.[] | select(.held == 0) | .name' |\n"
         "      xargs -rn 1 slotwise forget",
     )
-    parser.add_name()
+    parser.add_name("the semaphore, or the tiers")
+    tier_view.add_tiers_flag(parser)
     parser.add_url()
     return parser
 
 
 def forget(given: argparse.Namespace) -> int:
-    """Delete a semaphore that nobody holds or waits for.
+    """Delete a semaphore or tiers that nobody uses.
 
     Raises:
         NotFound: there is none of that name.
-        InUse: somebody holds it, or waits.
+        InUse: somebody holds it, or waits; or a rate is not full.
     """
-    if not open_backend(given.url).forget(given.name):
+    if not open_backend(given.url).forget(given.name, only_tiers=given.tiers):
         show = command_hint("show", given.name, url=given.url)
         raise InUse(f"{given.name!r} is in use; '{show}' lists by whom. Nothing was done")
     _print(f"forgot {given.name!r}")
@@ -178,7 +244,7 @@ def forget(given: argparse.Namespace) -> int:
 
 
 class InUse(SlotwiseError):
-    """The semaphore is held or waited for."""
+    """The semaphore is held or waited for, or a rate of the tiers is not full."""
 
 
 def _kick_parser() -> Parser:
@@ -238,6 +304,7 @@ def _print(words: str) -> None:
 
 COMMANDS = {
     "resize": Command(_resize_parser, resize),
+    "refill": Command(_refill_parser, refill),
     "kick": Command(_kick_parser, kick),
     "close": Command(_close_parser, close),
     "open": Command(_open_parser, reopen),

@@ -11,10 +11,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from slotwise._cli.commands import SUMMARIES
 from slotwise._core.arguments import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from slotwise._core.rates import Rate
 
 
 class UsageError(Exception):
@@ -171,6 +174,23 @@ def port(text: str) -> int:
     if not 0 <= given < 65536:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text}")
     return given
+
+
+#: what messages call a rate
+RATE = "a rate such as 600/60s, 10/s or 5000/1h"
+
+
+def rate(text: str, burst: int | None = None) -> Rate:
+    """A number per time."""
+    from slotwise._core.rates import Rate  # most commands have none, and start without it
+
+    given, _, per = text.partition("/")
+    seconds = duration(f"1{per}" if per in _UNITS else per)
+    try:
+        return Rate(int(given), per=seconds or 0.0, burst=burst)
+    except (ValueError, OverflowError) as error:
+        why = f": {error}" if given.isdecimal() and seconds else ""
+        raise argparse.ArgumentTypeError(f"must be {RATE}, not {text!r}{why}") from None
 
 
 def seconds(text: str) -> float:

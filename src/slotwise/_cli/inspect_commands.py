@@ -79,34 +79,37 @@ def _print_list(
     semaphores: list[tuple[str, SemaphoreStats]], tiers: list[TiersView], most: int
 ) -> None:
     """One line for each semaphore, and one for each tier or key; columns only if they are used."""
-    titles = ["name", "tier", "key", ">value", ">held", ">waiting", ">left", "closed"]
+    titles = ["name", "tier", "key", ">value", ">held", ">waiting", ">left", ">full in", "closed"]
     rows: list[tuple[str, ...]] = []
     for name, one in semaphores:
         _, value, held, waiting = _counts(name, one)
-        rows.append((name, "", "", str(value), str(held), str(waiting), "", _closed(one)))
+        rows.append((name, "", "", str(value), str(held), str(waiting), "", "", _closed(one)))
     for each in tiers:
         name, closed = each.found.name, each.closed
         if not each.tiers:  # closed before anybody used them
-            rows.append((name, "", "", "", "0", "0", "", closed))
+            rows.append((name, "", "", "", "0", "0", "", "", closed))
         for tier in each.tiers:
             rows += [(name, tier.spec.name, *_cells(one), closed) for one in tier.rows(most)]
     rows.sort(key=lambda row: row[0])
-    optional = {"tier": 1, "key": 2, ">left": 6, "closed": 7}
+    optional = {"tier": 1, "key": 2, ">left": 6, ">full in": 7, "closed": 8}
     unused = {at for at in optional.values() if not any(row[at] for row in rows)}
+    if 6 not in unused:
+        unused.discard(7)
     if tiers:
         unused -= {1, 2}
     shown = [at for at in range(len(titles)) if at not in unused]
     print_table([titles[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
 
-def _cells(counts: Counts) -> tuple[str, str, str, str, str]:
-    """Key, value, held, waiting, and what is left of a rate."""
+def _cells(counts: Counts) -> tuple[str, str, str, str, str, str]:
+    """Key, value, held, waiting, what is left of a rate, and how long until it is full."""
     return (
         "" if counts.key is None else counts.key or "''",
         str(counts.value) if counts.value else "-",
         str(counts.held),
         str(counts.waiting),
         "" if counts.level is None else f"{counts.level:g}",
+        duration(counts.full_in),
     )
 
 
@@ -196,8 +199,8 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     most = _KEYS_SHOWN if chosen is None else None
     rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
     has_rates = any(row[-1] for row in rows)
-    titles = ("tier", "key", ">value", ">held", ">waiting", ">left")
-    at_most = len(titles) if has_rates else len(titles) - 1
+    titles = ("tier", "key", ">value", ">held", ">waiting", ">left", ">full in")
+    at_most = len(titles) if has_rates else len(titles) - 2
     print_table(titles[:at_most], [row[:at_most] for row in rows])
     if holders or waiters:
         sys.stdout.write("\n")

@@ -35,6 +35,8 @@ class Sample:
     value: int
     holders: Sequence[Claimant]
     waiters: Sequence[Claimant]
+    level: float | None = None  # of a rate, and in how many seconds it is full
+    full_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Row:
     wait_p95_seconds: float | None
     tier: str | None = None
     key: str | None = None
+    level: float | None = None
+    full_in_seconds: float | None = None
 
     @property
     def title(self) -> str:
@@ -91,10 +95,11 @@ class Sampler:
         waits = sorted(waited for _, waited in seen.grants)
         watched = min(at - seen.began, WINDOW)
         holds = [lasted for each in sample.holders if (lasted := age(each.since, now)) is not None]
+        is_rate = sample.level is not None  # of which nothing is held
         return Row(
             subject.name,
             sample.value,
-            sum(_slots(each, subject.tier) for each in sample.holders),
+            0 if is_rate else sum(_slots(each, subject.tier) for each in sample.holders),
             len(sample.waiters),
             max(holds, default=None),
             len(seen.grants) / watched if watched > 0 else None,
@@ -102,6 +107,8 @@ class Sampler:
             percentile(waits, 95),
             subject.tier,
             subject.key,
+            sample.level,
+            sample.full_in,
         )
 
     @staticmethod

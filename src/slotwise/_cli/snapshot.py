@@ -330,6 +330,8 @@ def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
                 counts.value,
                 through(found.holders, name, counts.key),
                 through(found.waiters, name, counts.key),
+                counts.level,
+                counts.full_in,
             )
     return samples
 

@@ -28,6 +28,7 @@ class Counts:
     held: int
     waiting: int
     level: float | None = None  # what is left of a rate, whose value is its burst
+    full_in: float | None = None  # in how many seconds the rate is full
 
     def busyness(self) -> tuple[float, ...]:
         """Sorts the busiest first: those that are waited for, then the fullest."""
@@ -113,14 +114,14 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
-    total = Counts(None, stats.value, stats.active, stats.waiting, stats.level)
+    total = Counts(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
     keys = [_counts(key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
     return TierView(spec, total, tuple(keys))
 
 
 def _counts(key: str, stats: KeyStats) -> Counts:
-    return Counts(key, stats.value, stats.active, stats.waiting, stats.level)
+    return Counts(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
 
 
 def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:
@@ -151,6 +152,17 @@ def find(given: argparse.Namespace) -> Semaphore | FoundTiers:
     flags = vars(given)
     only_tiers = flags.get("tiers") or flags.get("tier") is not None or flags.get("key") is not None
     return open_backend(given.url).find_either(given.name, only_tiers=bool(only_tiers))
+
+
+def find_tiers(given: argparse.Namespace) -> FoundTiers:
+    """Return the tiers that the flags name.
+
+    Raises:
+        NotFound: there is no such name.
+    """
+    found = open_backend(given.url).find_either(given.name, only_tiers=True)
+    assert isinstance(found, FoundTiers)
+    return found
 
 
 def chosen_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec | None:

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -37,6 +37,7 @@ _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
     *(">seen/s", ">wait p50", ">wait p95"),
 )
+_RATE_COLUMNS = (">left", ">full in")  # if there is a rate
 # key -> column, and what to sort by; names from a to z, numbers with the largest first.
 _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
     "n": (0, lambda row: row.title, False),
@@ -60,7 +61,8 @@ that column; pressed again, the other way round. q quits.
 'seen/s' and the waits are those of the last minute, as seen from outside: an acquisition
 that came and went between two samples was not seen, so the rate is a lower bound. A wait
 that began and ended between two samples counts as 0, and is shown as '<1 s'.
-Only the 200 fullest semaphores are shown, and of tiers each with its three busiest keys."""
+Only the 200 fullest semaphores are shown, and of tiers each with its three busiest keys.
+Of a rate the value is its burst, and it is shown what is left and how long until it is full."""
 
 
 def _parser() -> Parser:
@@ -93,7 +95,7 @@ def top(given: argparse.Namespace) -> int:
     if as_json:
         print_json([_as_dict(row) for row in rows])
     else:
-        print_table(_COLUMNS, [_cells(row, every) for row in rows])
+        print_table(_columns(rows), _table(rows, rows, every))
     return 0
 
 
@@ -113,9 +115,10 @@ def _live(source: Watcher, every: float) -> None:
         room = max(console.size.height - 6, 1)
         titles = [
             f"{title} {'▲' if largest_first == reverse else '▼'}" if at == column else title
-            for at, title in enumerate(_COLUMNS)
+            for at, title in enumerate(_columns(rows))
         ]
-        cells = [[printable(cell) for cell in _cells(row, every)] for row in ordered[:room]]
+        table = _table(ordered[:room], rows, every)
+        cells = [[printable(cell) for cell in line] for line in table]
         more = f" · {len(rows) - room} more" if len(rows) > room else ""
         return Group(
             Text(f"slotwise top  {datetime.now():%H:%M:%S}  {source.backend.location}"),
@@ -198,11 +201,23 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
-    """All of it; a semaphore has no tier and no key."""
+    """All of it; a semaphore has no tier and no key, and only a rate has a level."""
     fields = asdict(row)
     if row.tier is None:
         del fields["tier"], fields["key"]
+    if row.level is None:
+        del fields["level"], fields["full_in_seconds"]
     return fields
+
+
+def _columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    has_rates = any(row.level is not None for row in rows)
+    return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
+
+
+def _table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[str]]:
+    """The cells of some of the rows."""
+    return [_cells(row, every)[: len(_columns(rows))] for row in shown]
 
 
 def _cells(row: Row, every: float) -> list[str]:
@@ -215,6 +230,8 @@ def _cells(row: Row, every: float) -> list[str]:
         "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
         _wait(row.wait_p50_seconds, every),
         _wait(row.wait_p95_seconds, every),
+        "" if row.level is None else f"{row.level:g}",
+        duration(row.full_in_seconds),
     ]
 
 

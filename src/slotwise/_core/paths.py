@@ -383,6 +383,13 @@ class PathBackend(ABC):
     @abstractmethod
     def reopen_sync(self) -> None: ...
 
+    def _forget_sync(self) -> bool:
+        """Forget the name, with all that is remembered of it; False if it is in use.
+
+        Only for tiers that were found by their name.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

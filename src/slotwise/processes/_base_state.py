@@ -148,6 +148,10 @@ class BaseState(BaseLedger[C]):
         """Return whether a deadline has passed."""
         return self.deadlines is not None and self.next_deadline() <= now
 
+    def can_be_settled(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
+        """Return whether what one that has ended took of a rate can still be corrected."""
+        return False
+
     # ----------------------------------------------- what the two ledgers differ in
 
     @classmethod

@@ -345,7 +345,11 @@ def delete_private(file: SemaphoreFile, *, at_exit: bool) -> None:
 
 def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bool:
     """Delete the file, with all that it remembers; return False if somebody uses it."""
-    return _delete_if(file, lambda state, now: state.is_idle(now), lock_timeout)
+
+    def is_unused(state: AnyState, now: float) -> bool:
+        return state.is_idle(now) and not state.can_be_settled(now)
+
+    return _delete_if(file, is_unused, lock_timeout)
 
 
 def _delete_if(

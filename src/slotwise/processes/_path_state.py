@@ -103,9 +103,11 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return super().is_due(now)
 
     def remembers(self, now: float) -> bool:
+        return self.is_resized or self.closed or self.can_be_settled(now)
+
+    def can_be_settled(self, now: float) -> bool:
         newest = next(reversed(self.recent.values()), None)
-        can_be_settled = newest is not None and newest.until > now
-        return self.is_resized or self.closed or can_be_settled
+        return newest is not None and newest.until > now
 
     @property
     def size(self) -> int:

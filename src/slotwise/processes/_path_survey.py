@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from slotwise._core.closing import Closure
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
+from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _inspect, _operations
 from slotwise.processes._attachment import Attachment
@@ -32,16 +33,19 @@ def survey_tiers(
                 raise stuck_error(name, stuck[name])
             _inspect.check_exists(path, name, TIERS_SUFFIX)
             attachment = Attachment(path, name, TIERS_SUFFIX)
-            specs, holders, waiters, closure = attachment.call(_operations.inspect, _read, None)
+            read = attachment.call(_operations.inspect, _read, None)
         except UnknownSemaphore:
             continue
         except BackendError as error:  # the others can be read all the same
             errors.append(error)
             continue
+        specs, holders, waiters, closure, drained = read
         paths = ProcessPaths(specs, name=name, directory=directory)
-        found[name] = FoundTiers(name, specs, paths, holders, waiters, closure)
+        found[name] = FoundTiers(name, specs, paths, holders, waiters, closure, drained)
     return found, errors
 
 
-def _read(state: PathState) -> tuple[tuple[TierSpec, ...], int, int, Closure | None]:
-    return state.specs, len(state.holders), len(state.waiting), state.closure
+def _read(state: PathState) -> tuple[tuple[TierSpec, ...], int, int, Closure | None, bool]:
+    now = clock.now()
+    drained = not state.is_full(now) or state.can_be_settled(now)
+    return state.specs, len(state.holders), len(state.waiting), state.closure, drained

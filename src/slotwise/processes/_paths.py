@@ -386,6 +386,9 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def refill_sync(self, tier: str, key: str | None = None) -> None:
         self._attachment.call(operations.refill, tier, key)
 
+    def _forget_sync(self) -> bool:
+        return self._attachment.call(operations.forget)
+
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:

@@ -55,6 +55,7 @@ _REOPEN = load("tiers/reopen")
 _INSPECT = load("tiers/inspect_path")
 _KICK = load("tiers/kick")
 _SETTLE = load("tiers/settle")
+_FORGET = load("tiers/forget")
 
 
 class RedisPaths(RedisLimit, PathBackend):
@@ -366,6 +367,9 @@ class RedisPaths(RedisLimit, PathBackend):
         for cost in costs.values():
             check_max_value(cost)
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
+
+    def _forget_sync(self) -> bool:
+        return bool(self._run_blocking(self._run_script(_FORGET, [b""])) >= 0)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

@@ -41,6 +41,7 @@ OURS = (
     "tiers/settle",
     "tiers/close",
     "tiers/reopen",
+    "tiers/forget",
 )
 
 
