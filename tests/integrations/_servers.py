@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
 import time
+import wsgiref.simple_server
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +45,30 @@ def uvicorn_thread(app, **options) -> Iterator[int]:
         thread.join(LIMIT)
         listener.close()
         assert not thread.is_alive()
+
+
+class _ThreadingServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
+    daemon_threads = True
+
+
+class _SilentHandler(wsgiref.simple_server.WSGIRequestHandler):
+    def log_message(self, *args: object) -> None: ...
+
+
+@contextlib.contextmanager
+def wsgi_thread(app) -> Iterator[int]:
+    """Serve a WSGI app of this process, each request in a thread; yields the port."""
+    server = wsgiref.simple_server.make_server(
+        "127.0.0.1", 0, app, server_class=_ThreadingServer, handler_class=_SilentHandler
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join(LIMIT)
+        server.server_close()
 
 
 class Switch:

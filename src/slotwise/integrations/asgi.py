@@ -15,8 +15,9 @@ from slotwise._core.arguments import check_flag, check_seconds
 from slotwise._core.limit import Limit
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
-from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
 from slotwise.integrations._asgi_inbox import Inbox
+from slotwise.integrations._exempt import EXEMPT, exempt_paths
+from slotwise.integrations._held import NO_SLOT
 from slotwise.integrations._interruption import Interruption
 from slotwise.integrations._refusal import HoldTimes, Refusal, draining, refusal_of
 from slotwise.integrations._sigterm import SigtermListener
@@ -28,11 +29,6 @@ Scope = Any  # of the server's making: a mutable mapping
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-EXEMPT = ("/healthz", "/livez", "/readyz", "/metrics")
-
-# What a limit says to somebody who gets no slot.
-_NO_SLOT = (AcquireTimeout, BackendError, LimitFull, SemaphoreClosed)
 
 
 class LimitMiddleware:
@@ -73,12 +69,10 @@ class LimitMiddleware:
             raise ValueError(
                 f"on_disconnect must be None or 'cancel', not {redacted_repr(on_disconnect)}"
             )
-        if isinstance(exempt, str):
-            raise TypeError(f"exempt must be several paths, not the str {redacted_repr(exempt)}")
         self._app = app
         self._find = limit_finder(limit, key)
         self._wait = check_seconds("wait", wait, zero=True)
-        self._exempt = frozenset(exempt)
+        self._exempt = exempt_paths(exempt)
         self._observe = check_flag("observe", observe)
         self._cancels_early = on_disconnect == "cancel"
         self._times = HoldTimes()
@@ -205,7 +199,7 @@ class _Exchange:
                 await self._try()
             else:
                 await self._wait_in_line(middleware._wait)
-        except _NO_SLOT as no_slot:
+        except NO_SLOT as no_slot:
             error = no_slot
         if self._acquired is not None:
             self._granted_at = time.monotonic()

@@ -1,0 +1,18 @@
+"""What an adapter says when its framework is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def needs_extra(name: str) -> Iterator[None]:
+    """Around the imports of a framework: say how to install it if it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{error}: this adapter needs more packages, pip install 'slotwise[{name}]'",
+            name=error.name,
+        ) from error

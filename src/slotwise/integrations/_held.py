@@ -1,0 +1,93 @@
+"""Held: the slot of one request, for frameworks that say when its response is closed.
+
+Entering returns either that or the refusal to answer with. Waiting in line while watching the
+client is in `asgi`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from slotwise._core.arguments import check_seconds
+from slotwise._core.limit import Limit
+from slotwise._core.results import AcquisitionResult
+from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
+from slotwise.integrations._refusal import HoldTimes, Refusal, refusal_of, refusal_of_sync
+
+# What a limit says to a request that gets no slot.
+NO_SLOT = (AcquireTimeout, BackendError, LimitFull, SemaphoreClosed)
+
+
+class Held:
+    """A slot until `close`, or `close_async`, is called; calling it again does no harm.
+
+    A framework that drops a response without closing it has its slot released when the response
+    is collected.
+    """
+
+    __slots__ = ("_acquired", "_granted_at", "_limit", "_times")
+
+    def __init__(self, limit: Limit, acquired: AcquisitionResult | None, times: HoldTimes) -> None:
+        self._limit = limit
+        self._acquired = acquired
+        self._times = times
+        self._granted_at = time.monotonic()
+
+    def close(self) -> None:
+        acquired = self._taken()
+        if acquired is not None:
+            self._limit._release_on_exit_sync(acquired)
+
+    async def close_async(self) -> None:
+        acquired = self._taken()
+        if acquired is not None:
+            await self._limit._release_on_exit(acquired)
+
+    def _taken(self) -> AcquisitionResult | None:
+        acquired, self._acquired = self._acquired, None
+        if acquired is not None:
+            self._times.add(time.monotonic() - self._granted_at)
+        return acquired
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Entrance:
+    """Lets requests in, or tells how to refuse them.
+
+    Args:
+        wait: how long a request may wait for a slot, in seconds; None forever.
+    """
+
+    def __init__(self, wait: float | None) -> None:
+        self._wait = check_seconds("wait", wait, zero=True)
+        self._times = HoldTimes()
+
+    async def enter(self, limit: Limit) -> Held | Refusal:
+        error: Exception | None = None
+        acquired: AcquisitionResult | None = None
+        try:
+            if self._wait == 0:
+                acquired = await limit.try_acquire()
+            else:
+                acquired = await limit.acquire(timeout=self._wait)
+        except NO_SLOT as no_slot:
+            error = no_slot
+        if acquired is not None:
+            return Held(limit, acquired, self._times)
+        return await refusal_of(limit, error, self._times)
+
+    def enter_sync(self, limit: Limit) -> Held | Refusal:
+        error: Exception | None = None
+        acquired: AcquisitionResult | None = None
+        try:
+            if self._wait == 0:
+                acquired = limit.try_acquire_sync()
+            else:
+                acquired = limit.acquire_sync(timeout=self._wait)
+        except NO_SLOT as no_slot:
+            error = no_slot
+        if acquired is not None:
+            return Held(limit, acquired, self._times)
+        return refusal_of_sync(limit, error, self._times)

@@ -1,0 +1,102 @@
+"""limited_view: a limit for views of Django, plain, async and streaming."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+from slotwise.integrations._extras import needs_extra
+from slotwise.integrations._held import Entrance, Held
+from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+
+with needs_extra("django"):
+    from django.http import HttpResponse
+
+__all__ = ["limited_view"]
+
+
+def limited_view(
+    limit: LimitArgument, *, key: KeyFunction | None = None, wait: float | None = 0.0
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a view hold a slot until its response is closed; refuse requests that get none::
+
+        @limited_view(semaphore("reports", 5))
+        def report(request, tenant): ...
+
+    For class-based views: ``@method_decorator(limited_view(limit), name="dispatch")``.
+
+    Args:
+        limit: a Limit; or a function of the request that returns one, or None for unlimited; or
+            Tiers, with ``key``.
+        key: a function of the request that returns the keys for `Tiers.at`, as a dict; None for
+            unlimited.
+        wait: how long a request may wait for a slot, in seconds; None forever. The ``dispatch``
+            of an async class-based view is a plain function, and can't wait.
+    """
+    find = limit_finder(limit, key)
+    entrance = Entrance(wait)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(view):
+
+            @wraps(view)
+            async def hold_async(request: Any, *args: Any, **kwargs: Any) -> Any:
+                found = find(request)
+                if found is None:
+                    return await view(request, *args, **kwargs)
+                entered = await entrance.enter(found)
+                if not isinstance(entered, Held):
+                    return _refuse(entered)
+                return await _held_async(entered, view(request, *args, **kwargs))
+
+            return hold_async
+
+        @wraps(view)
+        def hold(request: Any, *args: Any, **kwargs: Any) -> Any:
+            found = find(request)
+            if found is None:
+                return view(request, *args, **kwargs)
+            entered = entrance.enter_sync(found)
+            if not isinstance(entered, Held):
+                return _refuse(entered)
+            try:
+                response = view(request, *args, **kwargs)
+            except BaseException:
+                entered.close()
+                raise
+            if inspect.isawaitable(response):
+                return _held_async(entered, response)
+            return _closing(response, entered)
+
+        return hold
+
+    return decorate
+
+
+async def _held_async(held: Held, response: Awaitable[Any]) -> Any:
+    try:
+        return _closing(await response, held)
+    except BaseException:
+        await held.close_async()
+        raise
+
+
+def _closing(response: Any, held: Held) -> Any:
+    """Let the response release the slot when Django closes it, behind its last chunk."""
+    close_response = response.close
+
+    def close() -> None:
+        try:
+            close_response()
+        finally:
+            held.close()
+
+    response.close = close
+    return response
+
+
+def _refuse(refusal: Refusal) -> Any:
+    return HttpResponse(refusal.body, status=refusal.status, headers=refusal.all_fields)

@@ -1,0 +1,60 @@
+"""limited_view: a limit for views of Flask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from slotwise.integrations._extras import needs_extra
+from slotwise.integrations._held import Entrance, Held
+from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+
+with needs_extra("flask"):
+    import flask
+
+__all__ = ["limited_view"]
+
+
+def limited_view(
+    limit: LimitArgument, *, key: KeyFunction | None = None, wait: float | None = 0.0
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a view hold a slot until its response is closed; refuse requests that get none::
+
+        @app.get("/reports/<tenant>")
+        @limited_view(semaphore("reports", 5))
+        def report(tenant): ...
+
+    Args:
+        limit: a Limit; or a function of the request that returns one, or None for unlimited; or
+            Tiers, with ``key``.
+        key: a function of the request that returns the keys for `Tiers.at`, as a dict; None for
+            unlimited.
+        wait: how long a request may wait for a slot, in seconds; None forever.
+    """
+    find = limit_finder(limit, key)
+    entrance = Entrance(wait)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(view)
+        def hold(*args: Any, **kwargs: Any) -> Any:
+            run = flask.current_app.ensure_sync(view)  # for a view that is a coroutine function
+            found = find(flask.request)
+            if found is None:
+                return run(*args, **kwargs)
+            entered = entrance.enter_sync(found)
+            if not isinstance(entered, Held):
+                return flask.Response(
+                    entered.body, status=entered.status, headers=entered.all_fields
+                )
+            try:
+                response = flask.make_response(run(*args, **kwargs))
+            except BaseException:
+                entered.close()
+                raise
+            response.call_on_close(entered.close)
+            return response
+
+        return hold
+
+    return decorate

@@ -1,0 +1,99 @@
+"""LimitMiddleware: a limit in front of any WSGI app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+from slotwise._core.arguments import check_flag
+from slotwise.integrations._exempt import EXEMPT, exempt_paths
+from slotwise.integrations._held import Entrance, Held
+from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+
+__all__ = ["LimitMiddleware"]
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class LimitMiddleware:
+    """Lets requests into a WSGI app while there are slots, and refuses the others.
+
+    A request holds its slot until the server calls ``close()`` on its response, which it does
+    behind the last chunk, or when the client has left.
+
+    Args:
+        app: the WSGI app.
+        limit: a Limit; or a function of the environ that returns one, or None for unlimited; or
+            Tiers, with ``key``.
+        key: a function of the environ that returns the keys for `Tiers.at`, as a dict; None for
+            unlimited.
+        wait: how long a request may wait for a slot, in seconds; None forever.
+        exempt: paths that are never limited.
+        observe: let requests in that find no slot, without one, and count them in
+            ``would_refuse``.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limit: LimitArgument,
+        *,
+        key: KeyFunction | None = None,
+        wait: float | None = 0.0,
+        exempt: Collection[str] = EXEMPT,
+        observe: bool = False,
+    ) -> None:
+        self._app = app
+        self._find = limit_finder(limit, key)
+        self._observe = check_flag("observe", observe)
+        self._entrance = Entrance(0 if observe else wait)
+        self._exempt = exempt_paths(exempt)
+        self.refused = 0
+        self.would_refuse = 0
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        limit = None if environ.get("PATH_INFO") in self._exempt else self._find(environ)
+        if limit is None:
+            return self._app(environ, start_response)
+        entered = self._entrance.enter_sync(limit)
+        if isinstance(entered, Held):
+            try:
+                return _Response(self._app(environ, start_response), entered)
+            except BaseException:
+                entered.close()
+                raise
+        if self._observe:
+            self.would_refuse += 1
+            return self._app(environ, start_response)
+        self.refused += 1
+        return _refuse(entered, environ, start_response)
+
+
+class _Response:
+    """The app's response, with a slot until it is closed."""
+
+    def __init__(self, chunks: Iterable[bytes], held: Held) -> None:
+        self._chunks = chunks
+        self._held = held
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._chunks, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._held.close()
+
+
+def _refuse(refusal: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:
+    start_response(
+        f"{refusal.status} {HTTPStatus(refusal.status).phrase}", list(refusal.all_fields.items())
+    )
+    return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else refusal.body]

@@ -1,0 +1,51 @@
+"""Each documented call of slotwise.integrations, as the type checker sees it; nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from slotwise import Limit, MemorySemaphore, Tier, Tiers
+from slotwise.integrations import asgi, wsgi
+from slotwise.integrations.django import limited_view as django_view
+from slotwise.integrations.fastapi import limited_by
+from slotwise.integrations.flask import limited_view as flask_view
+
+limit: Limit = MemorySemaphore(5)
+tiers = Tiers(Tier("tenant", 5, keyed=True))
+
+
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def wsgi_app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    return [b""]
+
+
+middleware = asgi.LimitMiddleware(
+    asgi_app,
+    limit,
+    wait=0.5,
+    exempt=("/healthz",),
+    observe=True,
+    on_disconnect="cancel",
+    drain=False,
+)
+middleware.drain()
+refused: int = middleware.refused + middleware.would_refuse
+asgi.LimitMiddleware(asgi_app, tiers, key=lambda scope: {"tenant": scope["path"]}, wait=None)
+asgi.LimitMiddleware(asgi_app, lambda scope: None)
+wsgi.LimitMiddleware(wsgi_app, limit, wait=0.5, exempt=(), observe=True)
+
+guard = limited_by(limit, wait=0.5)
+responses: dict[int | str, dict[str, Any]] = guard.responses
+limited_by(tiers, key=lambda request: {"tenant": request.path_params["tenant"]})
+
+
+@flask_view(limit, wait=0.5)
+def flask_report(tenant: str) -> str:
+    return tenant
+
+
+@django_view(tiers, key=lambda request: {"tenant": str(request.user.pk)})
+async def django_report(request: Any) -> Any: ...
