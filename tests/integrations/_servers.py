@@ -121,8 +121,9 @@ def listens(port: int) -> bool:
     return True
 
 
-# Not httpx.get(): it makes an SSL context for every request.
-http = httpx.Client(verify=False, trust_env=False, timeout=LIMIT)
+# Not httpx.get(): it makes an SSL context for every request. Each request has a connection of its
+# own: a server may be about to close the last one.
+http = httpx.Client(verify=False, trust_env=False, timeout=LIMIT, headers={"Connection": "close"})
 
 
 class Client:
