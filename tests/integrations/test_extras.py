@@ -12,16 +12,19 @@ import pytest
 import slotwise.integrations
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = ["django", "fastapi", "flask"]
+FRAMEWORKS = ["aiohttp", "django", "fastapi", "flask", "httpx"]
+ALTERNATIVES = {"httpx": ["httpx", "httpx2"]}  # either will do
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_missing_framework_is_an_import_error_that_names_its_extra(
     name: str, monkeypatch
 ) -> None:
-    for module in [each for each in sys.modules if each.split(".")[0] == name]:
+    packages = ALTERNATIVES.get(name, [name])
+    for module in [each for each in sys.modules if each.split(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, name, None)
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"slotwise.integrations.{name}", raising=False)
     monkeypatch.delattr(slotwise.integrations, name, raising=False)
     with pytest.raises(ImportError, match=rf"pip install 'slotwise\[{name}\]'"):

@@ -7,9 +7,11 @@ from typing import Any
 
 from slotwise import Limit, MemorySemaphore, Tier, Tiers
 from slotwise.integrations import asgi, wsgi
+from slotwise.integrations.aiohttp import limit_middleware
 from slotwise.integrations.django import limited_view as django_view
 from slotwise.integrations.fastapi import limited_by
 from slotwise.integrations.flask import limited_view as flask_view
+from slotwise.integrations.httpx import LimitedTransport
 
 limit: Limit = MemorySemaphore(5)
 tiers = Tiers(Tier("tenant", 5, keyed=True))
@@ -49,3 +51,14 @@ def flask_report(tenant: str) -> str:
 
 @django_view(tiers, key=lambda request: {"tenant": str(request.user.pk)})
 async def django_report(request: Any) -> Any: ...
+
+
+transport: Any = None
+LimitedTransport(transport, limit, cost=3, max_pause=60)
+LimitedTransport(
+    transport,
+    tiers,
+    key=lambda request: {"tenant": request.url.host},
+    cost=lambda request: {"tokens": 12},
+)
+limit_middleware(limit, cost=lambda request: 2)

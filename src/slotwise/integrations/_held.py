@@ -27,7 +27,9 @@ class Held:
 
     __slots__ = ("_acquired", "_granted_at", "_limit", "_times")
 
-    def __init__(self, limit: Limit, acquired: AcquisitionResult | None, times: HoldTimes) -> None:
+    def __init__(
+        self, limit: Limit, acquired: AcquisitionResult | None, times: HoldTimes | None = None
+    ) -> None:
         self._limit = limit
         self._acquired = acquired
         self._times = times
@@ -45,7 +47,7 @@ class Held:
 
     def _taken(self) -> AcquisitionResult | None:
         acquired, self._acquired = self._acquired, None
-        if acquired is not None:
+        if acquired is not None and self._times is not None:
             self._times.add(time.monotonic() - self._granted_at)
         return acquired
 

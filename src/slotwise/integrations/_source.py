@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from slotwise._core.arguments import check_count
 from slotwise._core.limit import Limit
 from slotwise._core.redaction import kind_of
 from slotwise.tiers import Tiers
@@ -56,6 +57,35 @@ def _path_finder(tiers: Tiers, key: KeyFunction | None) -> Callable[..., Limit |
         return None if keys is None else tiers.at(**keys)
 
     return find
+
+
+Cost: TypeAlias = int | Callable[..., int | Mapping[str, int]] | None
+
+
+def cost_finder(
+    limit: LimitArgument, key: KeyFunction | None = None, cost: Cost = None
+) -> Callable[..., tuple[Limit | None, int]]:
+    """Return a function of the request that returns its limit, and how many slots it takes.
+
+    ``cost`` is how many, or a function of the request that returns it; for Tiers, that may also
+    return a dict of rates to their costs.
+    """
+    find = limit_finder(limit, key)
+    if cost is None or not callable(cost):
+        slots = 1 if cost is None else check_count("cost", cost)
+        return lambda *args, **kwargs: (find(*args, **kwargs), slots)
+    function = cost
+
+    def find_both(*args: Any, **kwargs: Any) -> tuple[Limit | None, int]:
+        costs = function(*args, **kwargs)
+        if not isinstance(costs, Mapping):
+            return find(*args, **kwargs), check_count("cost", costs)
+        if not isinstance(limit, Tiers):
+            raise TypeError("a cost by the names of rates is for Tiers")
+        keys = {} if key is None else key(*args, **kwargs)
+        return (None if keys is None else limit.at(costs=costs, **keys)), 1
+
+    return find_both
 
 
 def check_found(found: object) -> Limit | None:
