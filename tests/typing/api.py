@@ -209,6 +209,12 @@ async def slots() -> None:
 async def tiers() -> None:
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
     Tiers(Tier("tenant", len, keyed=True))
+    tenant = Tier("tenant", 5, keyed=True)
+    Tiers(tenant, Tier("all", 100), order="fair", fair_by="tenant", weight=len, fair_cost=None)
+    assert_type(await limits.acquire(tenant="acme", priority=1.5), AcquisitionResult)
+    assert_type(await limits.try_acquire(tenant="acme", priority=-1), AcquisitionResult | None)
+    assert_type(limits.acquire_sync(tenant="acme", priority=1), AcquisitionResult)
+    limits.cm(tenant="acme", priority=2)
     await any_limit(limits.at(tenant="acme"))
     rated = Tiers(Tier("tokens", rate=Rate(600, per=60, burst=20)), Tier("all", 1))
     acquired = await rated.acquire(tokens=5, costs={"tokens": 5})

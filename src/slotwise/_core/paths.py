@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
+from slotwise._core.priorities import check_weight
 from slotwise._core.rates import EXACT, Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
@@ -29,6 +30,16 @@ NO_RATES = "these tiers have no rate"
 Needs: TypeAlias = tuple[int, ...]
 
 
+class RankedNeeds(tuple[int, ...]):
+    """What a request needs of each tier, if it has a head start, in microseconds."""
+
+    head_start: int = 0
+
+
+def head_start_of(needs: Needs | None) -> int:
+    return needs.head_start if isinstance(needs, RankedNeeds) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class TierSpec:
     """What a backend needs to know about a tier; a value of 0 means no limit.
@@ -41,7 +52,11 @@ class TierSpec:
     keyed: bool
     by_key: bool = False
     key_of: str | None = None  # the tier whose key it uses, if that is another one
+    # What it is for fair order: "by" if its keys take turns, "cost" if what is taken of it
+    # counts, "by cost" for both.
+    fair: str = ""
     value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
+    weight_of: Callable[[str], float] | None = field(default=None, compare=False, repr=False)
     # How many may wait for one key of it; each object of a name has its own.
     max_waiting: int | None = field(default=None, compare=False, repr=False)
 
@@ -53,6 +68,11 @@ class TierSpec:
         assert self.value_of is not None
         return check_limit(f"the value of tier {self.name!r} for {key!r}", self.value_of(key))
 
+    def ask_weight(self, key: str) -> float:
+        """The weight of a key, by the user's function; raises as `ask` does."""
+        assert self.weight_of is not None
+        return check_weight(f"the weight of {self.name} {key!r}", self.weight_of(key))
+
     def node(self, key: object) -> str:
         """How messages write one key of it."""
         return f"{self.name} {key!r}" if self.keyed else self.name
@@ -60,15 +80,32 @@ class TierSpec:
     @property
     def words(self) -> str:
         """How messages write it."""
+        roles = {"by": " in fair order", "cost": " as fair_cost"}
+        fair = "".join(roles[role] for role in self.fair.split())
         if self.by_key:
-            return f"{self.name} by key"
-        return f"{self.name}={self.value}{' each' if self.keyed else ''}"
+            return f"{self.name} by key{fair}"
+        return f"{self.name}={self.value}{' each' if self.keyed else ''}{fair}"
 
     @property
     def slots(self) -> int:
         """The value of a tier without a rate."""
         assert isinstance(self.value, int)
         return self.value
+
+
+def fair_tiers(specs: Sequence[TierSpec]) -> tuple[int | None, int | None]:
+    """Which tier's keys take turns, and which rate counts; None for none."""
+    by = [index for index, spec in enumerate(specs) if "by" in spec.fair.split()]
+    cost = [index for index, spec in enumerate(specs) if "cost" in spec.fair.split()]
+    return by[0] if by else None, cost[0] if cost else None
+
+
+def weight_for(specs: Sequence[TierSpec], path: Sequence[object]) -> float:
+    """The weight of the key of a path, asked of the user's function if there is one."""
+    for spec, key in zip(specs, path, strict=True):
+        if spec.weight_of is not None:
+            return spec.ask_weight(str(key))
+    return 1.0
 
 
 def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str) -> None:

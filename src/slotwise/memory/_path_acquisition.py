@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
 
-    __slots__ = ("failure", "label", "path", "paths", "since", "timeout", "waker")
+    __slots__ = ("failure", "label", "path", "paths", "since", "timeout", "waker", "weight")
 
     ttl: float | None = None
 
@@ -40,6 +40,12 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     label: str  # what the slots are for; not set if nobody said it
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
+    weight: float  # of its key; set once it is asked for
+
+    @property
+    def share_weight(self) -> float:
+        """The weight of its key, where keys take turns."""
+        return getattr(self, "weight", 1.0)
 
     @property
     def waited(self) -> float:
@@ -180,8 +186,9 @@ class TimedMemoryPathAcquisition(MemoryPathAcquisition):
 class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
     """Several slots of at least one tier, perhaps with a ttl; never by the quick lane."""
 
-    __slots__ = ("needs", "ranges")
+    __slots__ = ("head_start", "needs", "ranges")
 
+    head_start: int
     needs: tuple[int, ...] | None
     ranges: Sequence[range]
 

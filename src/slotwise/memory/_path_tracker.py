@@ -14,7 +14,7 @@ from slotwise._core import log
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
 from slotwise._core.overload import Overload, too_late
-from slotwise._core.paths import Path, PathStats, TierSpec, TierStats
+from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
 from slotwise._ledger.estimates import HoldTimes, path_in
@@ -63,7 +63,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
     ) -> None:
         """``predecessor``: one of the name that has ended, whose holders have to leave first."""
-        PathLedger.__init__(self, [None if spec.by_key else spec.value for spec in specs])
+        values = [None if spec.by_key else spec.value for spec in specs]
+        PathLedger.__init__(self, values, *fair_tiers(specs))
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -147,7 +148,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
         self.check_request(claim, claim.path, now)  # what is granted next has to be returned
         granted = self.settle(now)
-        if self.try_request(claim, claim.path, now):
+        if self.try_request(claim, claim.path, now, claim.share_weight):
             granted.append(claim)
         trim(self, now)  # it may have brought a new key
         return granted
@@ -155,7 +156,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _queue(
         self, claim: MemoryPathAcquisition, now: float, until: float | None
     ) -> list[MemoryPathAcquisition]:
-        granted = self.request(claim, claim.path, now, wait_until=until)
+        granted = self.request(claim, claim.path, now, wait_until=until, weight=claim.share_weight)
         trim(self, now)  # it may have brought a new key
         return granted
 

@@ -21,6 +21,8 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     check_costs,
+    head_start_of,
+    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -149,6 +151,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if needs is not None:
             lease = large = _Large()
             large.needs = needs
+            large.head_start = head_start_of(needs)
             large.ttl = self._ttl
         elif self._ttl is None:
             lease = _Plain()
@@ -203,6 +206,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             self._wait_sync(lease)
 
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
+        if self._tracker.queue.fair is not None:
+            claim.weight = weight_for(self._specs, claim.path)
         while True:
             try:
                 return super()._request(claim, make_waker)

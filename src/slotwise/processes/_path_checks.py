@@ -45,7 +45,7 @@ def check_path_snapshot(snapshot: Any) -> None:
     )
     with_slots = [index for index, tier in enumerate(tiers) if not isinstance(tier[1], list)]
     valid = valid and is_time(snapshot["at"]) and is_time(snapshot["settle_for"])
-    for (_, first, _, by_key, _), (value, former, own) in zip(
+    for (_, first, _, by_key, *_), (value, former, own) in zip(
         tiers, snapshot["values"], strict=True
     ):
         is_valid = _is_rate if isinstance(first, list) else is_natural
@@ -118,7 +118,8 @@ def _are_specs(specs: Any) -> bool:
             and isinstance(keyed, bool)
             and isinstance(by_key, bool)
             and (key_of is None or isinstance(key_of, str))
-            for name, value, keyed, by_key, key_of in specs
+            and fair in ("", "by", "cost", "by cost")
+            for name, value, keyed, by_key, key_of, fair in specs
         )
     )
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from slotwise._core.messages import display
-from slotwise._core.paths import TierSpec, most_of
+from slotwise._core.paths import TierSpec, fair_tiers, most_of
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
 from slotwise._ledger.estimates import path_in
@@ -53,7 +53,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self._start(specs)
 
     def _start(self, specs: Sequence[TierSpec]) -> None:
-        PathLedger.__init__(self, [None if spec.by_key else spec.value for spec in specs])
+        values = [None if spec.by_key else spec.value for spec in specs]
+        PathLedger.__init__(self, values, *fair_tiers(specs))
         self.recent = EndedPathClaims(spec.value for spec in specs if isinstance(spec.value, Rate))
         for tier in self.tiers:
             # A full bucket is forgotten at its time, everything else when nobody uses it.
@@ -405,8 +406,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     check_record = staticmethod(check_path_record)
 
 
-def _shape(spec: TierSpec) -> tuple[str, bool, bool, str | None, bool]:
-    return spec.name, spec.keyed, spec.by_key, spec.key_of, isinstance(spec.value, Rate)
+def _shape(spec: TierSpec) -> tuple[object, ...]:
+    is_rate = isinstance(spec.value, Rate)
+    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate
 
 
 def _words(specs: Sequence[TierSpec]) -> str:

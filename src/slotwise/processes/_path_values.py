@@ -22,7 +22,7 @@ def read_value(written: Any) -> Any:
 
 
 def write_specs(specs: Sequence[TierSpec]) -> list[list[Any]]:
-    return [[s.name, write_value(s.value), s.keyed, s.by_key, s.key_of] for s in specs]
+    return [[s.name, write_value(s.value), s.keyed, s.by_key, s.key_of, s.fair] for s in specs]
 
 
 def read_specs(written: Sequence[Sequence[Any]]) -> list[TierSpec]:

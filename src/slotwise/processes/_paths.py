@@ -26,10 +26,12 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     check_costs,
+    head_start_of,
     keys_by_name,
     needs_by_name,
     slot_values,
     slots_needed,
+    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import redact
@@ -251,7 +253,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
     ) -> ProcessPathAcquisition:
         idle = self._idle_keys()
         values = self._values_of(path, idle) if self._by_key else ()
-        wanted = PathRequest(path, needs, values)
+        weight = weight_for(self._declared, path)
+        wanted = PathRequest(path, needs, values, head_start_of(needs), weight)
         acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
         acquisition.idle = idle
         acquisition.attachment = self._attachment

@@ -24,6 +24,7 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     check_costs,
+    head_start_of,
     keys_by_name,
     most_of,
     needs_by_name,
@@ -101,6 +102,8 @@ class RedisPaths(RedisLimit, PathBackend):
                 check_max_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
         self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
+        if any(tier.fair for tier in self._tiers):
+            raise TypeError("fair order is not available on Redis yet")
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
@@ -177,6 +180,8 @@ class RedisPaths(RedisLimit, PathBackend):
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
     ) -> RedisAcquisition:
         values = [] if not self._by_key else self._values_of(path)
+        if head_start_of(needs):
+            raise TypeError("priority is not available for tiers on Redis yet")
         acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
         self._idle.enter(path)

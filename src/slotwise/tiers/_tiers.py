@@ -25,7 +25,16 @@ from slotwise._core.arguments import (
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.overload import check_max_waiting, check_shed, overload_of
-from slotwise._core.paths import NO_RATES, KeyStats, Needs, Path, TierStats
+from slotwise._core.paths import (
+    NO_RATES,
+    KeyStats,
+    Needs,
+    Path,
+    RankedNeeds,
+    TierStats,
+    head_start_of,
+)
+from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
@@ -33,6 +42,7 @@ from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
+from slotwise.tiers._fair import fair_specs
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier
 
@@ -43,15 +53,14 @@ MAX_IDLE_KEYS = 10_000
 
 # Compared by identity, which is quick and tells it from True and 1.0.
 _ONE = 1
+_NO_PRIORITY = 0
 
 # How many slots: of every tier, or by the names of tiers.
 Slots: TypeAlias = int | Mapping[str, int]
 
 
-class Resolved(tuple[int, ...]):
+class Resolved(RankedNeeds):
     """What is needed of each tier, checked."""
-
-    __slots__ = ()
 
 
 _MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
@@ -88,6 +97,14 @@ class Tiers(SameWhenCopied):
         max_idle_keys: how many idle keys of each tier are kept, those used last.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait. Atomic only, as that of a `Tier` is.
+        order: "fifo" serves requests in the order of their arrival; in "fair" order the keys of
+            one tier take turns, and requests of one key are served in the order of arrival.
+            Atomic only, as what follows is.
+        fair_by: the keyed tier whose keys take turns.
+        weight: how much more than others a key gets while it waits: a number, the same for
+            all keys, or a function of the key, which must not block.
+        fair_cost: the rate of which it counts what keys reserve; None counts slots of the
+            widest tier.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
             expected (see `estimate`); None, the default, refuses nobody for that. Atomic only.
     """
@@ -107,6 +124,10 @@ class Tiers(SameWhenCopied):
         max_idle_keys: int = MAX_IDLE_KEYS,
         max_waiting: int | None = None,
         shed: str | None = None,
+        order: str = "fifo",
+        fair_by: str | None = None,
+        weight: float | Callable[[str], float] = 1,
+        fair_cost: str | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
@@ -131,6 +152,10 @@ class Tiers(SameWhenCopied):
             "max_idle_keys": max_idle_keys,
             "max_waiting": max_waiting,
             "shed": shed,
+            "order": order,
+            "fair_by": fair_by,
+            "weight": weight,
+            "fair_cost": fair_cost,
             "closed_error": closed_error,
         }
         # Those with keys of their own, those that use the key of another, and rates.
@@ -144,6 +169,8 @@ class Tiers(SameWhenCopied):
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
         if self._rates and not atomic:
             raise TypeError("rates need atomic tiers")
+        if order != "fifo" and not atomic:
+            raise TypeError("fair order needs atomic tiers")
         overload = overload_of(max_waiting, shed, [tier.max_waiting for tier in tiers])
         if overload is not None and not atomic:
             raise TypeError("max_waiting and shed need atomic tiers")
@@ -153,7 +180,7 @@ class Tiers(SameWhenCopied):
         self._closed_error = closed_error
         self._max_idle_keys = check_limit("max_idle_keys", max_idle_keys)
         self._backend = choose_backend(
-            [tier.spec for tier in tiers],
+            fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost),
             atomic=check_flag("atomic", atomic),
             url=self._url,
             name=self._name,
@@ -258,6 +285,7 @@ class Tiers(SameWhenCopied):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         costs: Mapping[str, int] | None = None,
+        priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionResult:
         """Wait for slots of every tier.
@@ -271,6 +299,9 @@ class Tiers(SameWhenCopied):
                 wait, None waits forever. Left out, it is ``max_acquire_time``.
             label: what the slots are for; ``holders()`` and ``waiters()`` show it.
             costs: what it takes of rates, by the names of their tiers; 1 of those left out.
+            priority: seconds of head start: it comes before those who have waited for less
+                than that, or after those who come within so many seconds if it is negative.
+                In fair order it orders requests of one key only.
             keys: the key of every keyed tier, by the tier's name; and the costs of rates that
                 have no keys of their own.
 
@@ -282,7 +313,7 @@ class Tiers(SameWhenCopied):
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
                 rate, now or after a `resize`.
         """
-        return await self._acquire(*self._resolve(keys, slots, costs), timeout, label)
+        return await self._acquire(*self._resolve(keys, slots, costs, priority), timeout, label)
 
     def acquire_sync(
         self,
@@ -291,10 +322,11 @@ class Tiers(SameWhenCopied):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         costs: Mapping[str, int] | None = None,
+        priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
-        return self._acquire_sync(*self._resolve(keys, slots, costs), timeout, label)
+        return self._acquire_sync(*self._resolve(keys, slots, costs, priority), timeout, label)
 
     async def try_acquire(
         self,
@@ -302,10 +334,11 @@ class Tiers(SameWhenCopied):
         *,
         label: str | None = None,
         costs: Mapping[str, int] | None = None,
+        priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
-        return await self._try_acquire(*self._resolve(keys, slots, costs), label)
+        return await self._try_acquire(*self._resolve(keys, slots, costs, priority), label)
 
     def try_acquire_sync(
         self,
@@ -313,10 +346,11 @@ class Tiers(SameWhenCopied):
         *,
         label: str | None = None,
         costs: Mapping[str, int] | None = None,
+        priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
-        return self._try_acquire_sync(*self._resolve(keys, slots, costs), label)
+        return self._try_acquire_sync(*self._resolve(keys, slots, costs, priority), label)
 
     def cm(
         self,
@@ -325,15 +359,16 @@ class Tiers(SameWhenCopied):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         costs: Mapping[str, int] | None = None,
+        priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition, good for one ``with`` block.
 
         The arguments, and what entering it raises, are those of `acquire`.
         """
-        if costs is None and not self._rates:
+        if costs is None and not self._rates and priority is _NO_PRIORITY:
             return self._cm(self._path(keys), slots, timeout, label)
-        return self._cm(*self._resolve(keys, slots, costs), timeout, label)
+        return self._cm(*self._resolve(keys, slots, costs, priority), timeout, label)
 
     async def _acquire(
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
@@ -385,13 +420,23 @@ class Tiers(SameWhenCopied):
     def _slow_context(
         self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
     ) -> AcquisitionContext:
-        slots = 1 if needs is None else Resolved(needs)
+        slots: int | Resolved = 1
+        if needs is not None:
+            slots = Resolved(needs)
+            slots.head_start = head_start_of(needs)
         return AcquiringContext(PathLimit(self, path), slots, timeout, label)
 
     def _resolve(
-        self, keys: dict[str, Any], slots: Slots, costs: Mapping[str, int] | None
+        self,
+        keys: dict[str, Any],
+        slots: Slots,
+        costs: Mapping[str, int] | None,
+        priority: float = 0,
     ) -> tuple[Path, Slots | Resolved]:
-        """The path, and what is needed of each tier if there are rates."""
+        """The path, and what is needed of each tier if there are rates or a head start."""
+        if priority is not _NO_PRIORITY:
+            path, resolved = self._resolve(keys, slots, costs)
+            return path, self._with_priority(resolved, priority)
         if not self._rates:
             if costs is not None:
                 raise TypeError(NO_RATES)
@@ -405,6 +450,17 @@ class Tiers(SameWhenCopied):
                     raise TypeError(f"the cost of {name!r} was given twice")
                 given[name] = keys.pop(name)
         return self._path(keys), self._with_costs(slots, given)
+
+    def _with_priority(self, slots: Slots | Resolved, priority: float) -> Slots | Resolved:
+        """What is needed of each tier, with a head start if there is one."""
+        head_start = check_priority(priority)
+        if not head_start:
+            return slots
+        if not self.atomic:
+            raise TypeError("priority needs atomic tiers")
+        needs = Resolved(self._needs(slots) or self._one_of_each)
+        needs.head_start = head_start
+        return needs
 
     def _with_costs(self, slots: Slots | Resolved, costs: Mapping[str, int]) -> Resolved:
         """What is needed of each tier, where there are rates."""

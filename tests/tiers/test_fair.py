@@ -1,0 +1,178 @@
+"""Fair order and head starts through Tiers: arguments, conflicts, and who is served next."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from slotwise import Rate, Tier, Tiers, ValueConflict
+
+TENANT, ALL = Tier("tenant", 0, keyed=True), Tier("all", 1)
+
+
+def fair(*tiers, **options):
+    given = {"order": "fair", "fair_by": "tenant", **options}
+    return Tiers(*(tiers or (TENANT, ALL)), **given)
+
+
+class Served:
+    """Tasks that take a slot one after the other, and the order in which they got it."""
+
+    def __init__(self, tiers):
+        self.tiers = tiers
+        self.keys = []
+        self.tasks = []
+
+    async def ask(self, key, *, waits=True, **options):
+        before = await self.waiting()
+        self.tasks.append(asyncio.create_task(self.work(key, **options)))
+        while waits and await self.waiting() == before:  # so that they come in this order
+            await asyncio.sleep(0.001)
+
+    async def waiting(self):
+        return len(await self.tiers.waiters())
+
+    async def work(self, key, **options):
+        acquired = await self.tiers.acquire(tenant=key, **options)
+        self.keys.append(options.get("label", key))
+        await self.tiers.release(acquired)
+
+    async def all(self, holder):
+        await self.tiers.release(holder)
+        await asyncio.wait_for(asyncio.gather(*self.tasks), 30)
+        return self.keys
+
+
+@pytest.fixture(params=["memory://", "process://"])
+def url(request, tmp_path):
+    return request.param if request.param == "memory://" else f"process://{tmp_path}"
+
+
+async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another(url):
+    tiers = fair(url=url, name="t")
+    holder = await tiers.acquire(tenant="a")
+    served = Served(tiers)
+    for _ in range(8):
+        await served.ask("a")
+    await served.ask("b")
+    assert "b" in (await served.all(holder))[:2]
+
+
+async def test_weights_are_shares(url):
+    tiers = fair(url=url, name="t", weight=lambda key: {"a": 3, "b": 1}[key])
+    holder = await tiers.acquire(tenant="a")
+    served = Served(tiers)
+    for key in "a" * 12 + "b" * 4:
+        await served.ask(key)
+    order = await served.all(holder)
+    assert abs(order[:8].count("a") - 6) <= 1
+
+
+async def test_a_head_start_passes_those_who_have_waited_for_less(url):
+    tiers = Tiers(TENANT, ALL, url=url, name="t")
+    holder = await tiers.acquire(tenant="a")
+    served = Served(tiers)
+    await served.ask("a", label="first")
+    await served.ask("a", label="second")
+    await served.ask("a", label="urgent", priority=3600)
+    await served.ask("b", label="other, urgent too", priority=1800)
+    await served.ask("b", label="later", priority=-3600)
+    await served.ask("b", label="last")
+    assert await served.all(holder) == [
+        *("urgent", "other, urgent too", "first", "second", "last", "later")
+    ]
+
+
+async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for(url):
+    tiers = Tiers(TENANT, Tier("all", 2), url=url, name="t")
+    holder = await tiers.acquire(tenant="a")
+    served = Served(tiers)
+    await served.ask("a", slots=2, label="large")
+    assert await tiers.try_acquire(tenant="b") is None
+    assert await tiers.try_acquire(tenant="b", priority=-1) is None
+    taken = await tiers.try_acquire(tenant="b", priority=3600)
+    assert taken is not None
+    await tiers.release(taken)
+    assert await served.all(holder) == ["large"]
+
+
+def test_threads_and_context_managers_take_head_starts():
+    tiers = Tiers(TENANT, ALL)
+    with tiers.cm(tenant="a", priority=5):
+        assert tiers.try_acquire_sync(tenant="b", priority=5.5) is None
+    tiers.release_sync(tiers.acquire_sync(tenant="a", priority=-0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"order": "lifo"}, ValueError, "'fifo' or 'fair'"),
+        ({"order": 1}, TypeError, "'fifo' or 'fair'"),
+        ({"order": "fair"}, TypeError, "needs fair_by"),
+        ({"order": "fair", "fair_by": "user"}, ValueError, "there is no tier"),
+        ({"order": "fair", "fair_by": "all"}, ValueError, "keys of its own"),
+        ({"order": "fair", "fair_by": 1}, TypeError, "name of a tier"),
+        ({"fair_by": "tenant"}, TypeError, "need order='fair'"),
+        ({"weight": 2}, TypeError, "need order='fair'"),
+        ({"order": "fair", "fair_by": "tenant", "weight": 0}, ValueError, "weight"),
+        ({"order": "fair", "fair_by": "tenant", "weight": math.nan}, ValueError, "weight"),
+        ({"order": "fair", "fair_by": "tenant", "weight": "x"}, TypeError, "weight"),
+        ({"order": "fair", "fair_by": "tenant", "fair_cost": "all"}, ValueError, "with a rate"),
+        ({"order": "fair", "fair_by": "tenant", "atomic": False}, TypeError, "atomic"),
+    ],
+)
+def test_orders_that_make_no_sense_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        Tiers(TENANT, ALL, **options)
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "x", None, True])
+async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(url, weight):
+    tiers = fair(url=url, name="t", weight=lambda key: weight if key == "b" else 1)
+    holder = await tiers.acquire(tenant="a")
+    with pytest.raises((TypeError, ValueError), match="weight of tenant 'b'"):
+        await tiers.acquire(tenant="b")
+    assert await tiers.waiters() == []
+    await tiers.release(holder)
+    assert (await tiers.stats())["all"].active == 0
+
+
+@pytest.mark.parametrize("priority", [math.nan, math.inf, -math.inf])
+async def test_a_priority_must_be_finite(priority):
+    tiers = Tiers(TENANT, ALL)
+    for call in (tiers.acquire, tiers.try_acquire):
+        with pytest.raises(ValueError, match="finite"):
+            await call(tenant="a", priority=priority)
+    with pytest.raises(ValueError, match="finite"):
+        tiers.cm(tenant="a", priority=priority)
+    for wrong in ("1", None, True):
+        with pytest.raises(TypeError, match="seconds"):
+            tiers.cm(tenant="a", priority=wrong)
+    assert (await tiers.stats())["all"].active == 0
+
+
+async def test_other_rules_for_a_name_are_a_conflict_that_names_the_difference(url):
+    first = fair(url=url, name="t")
+    holder = await first.acquire(tenant="a")
+    with pytest.raises(ValueConflict, match="in fair order"):
+        await Tiers(TENANT, ALL, url=url, name="t").acquire(tenant="a")
+    await first.release(holder)
+
+
+async def test_what_is_reserved_of_a_rate_can_be_what_counts():
+    tiers = Tiers(
+        TENANT,
+        Tier("tokens", rate=Rate(10_000, per=1, burst=1000)),
+        ALL,
+        order="fair",
+        fair_by="tenant",
+        fair_cost="tokens",
+    )
+    holder = await tiers.acquire(tenant="x")
+    served = Served(tiers)
+    for key, cost in (*[("a", 90)] * 4, *[("b", 30)] * 12):
+        await served.ask(key, tokens=cost)
+    order = await served.all(holder)
+    assert abs(order[:8].count("b") - 6) <= 1
