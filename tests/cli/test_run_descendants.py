@@ -151,6 +151,24 @@ def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: She
     assert end(following)[:2] == (0, "done\n")
 
 
+def test_replace_ends_everything_of_the_oldest_run_before_it_starts(any_shell: Shell, started):
+    tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
+    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
+    started.append(run)
+    assert run.run.stderr is not None
+    run.pids.append(int(line_of(run.run)))
+    assert run.run.stderr.readline() == "ready\n"
+    waiting = any_shell.start("run", "api", "--limit", 1, "--", "echo", "in line")
+    any_shell.until_waiting(1)
+    look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo replaced it"
+    newcomer = any_shell.start("run", "api", "--replace", "--limit", 1, "--", "sh", "-c", look)
+    code, _, err = end(run.run)
+    assert (code, "it was kicked" in err) == (124, True)
+    assert run.alive() == [False, False, False]
+    assert end(newcomer)[:2] == (0, "replaced it\n")
+    assert end(waiting)[:2] == (0, "in line\n")
+
+
 def test_a_kick_frees_the_slot_after_the_grace_even_if_nobody_releases_it(any_shell: Shell):
     run = any_shell.hold("api", "--grace", "100ms")
     run.send_signal(signal.SIGSTOP)

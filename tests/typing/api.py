@@ -432,6 +432,10 @@ async def overload(config: RedisConfig) -> None:
         assert_type(semaphore.shed, str | None)
         assert_type(await semaphore.estimate(2), float | None)
         assert_type(semaphore.estimate_sync(), float | None)
+        assert_type(await semaphore.acquire(on_full="replace"), AcquisitionResult)
+        assert_type(semaphore.acquire_sync(2, on_full="replace"), AcquisitionResult)
+        async with semaphore.cm(on_full="replace") as newer:
+            assert_type(newer, AcquisitionResult)
     assert_type(MemorySemaphore(1, shed="deadline").shed, str | None)
     tiers = Tiers(Tier("tenant", 1, keyed=True, max_waiting=2), Tier("all", 5), max_waiting=9)
     assert_type(tiers.max_waiting, int | None)

@@ -36,12 +36,13 @@ _EXAMPLES = """\
   slotwise run api --limit 10 --wait 30 --ttl 10m --label "$USER" -- ./call-api
   ls *.png | xargs -P 32 -I{} slotwise run convert --limit 4 -- convert {} {}.jpg
   slotwise run build --limit 50% -- make                on half of the cores
+  slotwise run preview --replace -- ./serve             end the one that runs, then start
   slotwise run deploy --limit 1 --url redis://cache:6379 -- ./deploy   a fleet's limit
 
 exit code:
   CMD's own, or 128+n when signal n ended it; 127 not found, 126 not executable
   75   no slot in time, or the semaphore is closed: CMD was not started (--busy-exit)
-  124  CMD was ended by slotwise: its ttl was over, it was kicked, or its slot was lost
+  124  CMD was ended by slotwise: its ttl was over, it was kicked or replaced, or its slot was lost
   125  slotwise itself failed: CMD was not started
   130  Ctrl-C ended the wait (128+n: signal n did)
 
@@ -74,13 +75,20 @@ def _parser() -> Parser:
     parser = _RunParser(
         "run",
         usage="slotwise run NAME [--limit N] [--slots n] [--wait TIME | --no-wait] [--ttl TIME]\n"
-        "                    [--grace TIME] [--keep-descendants] [--on-loss=stop|continue]\n"
-        "                    [--quiet] [--busy-exit N] [--label TEXT] [--url URL] -- CMD...",
+        "                    [--replace] [--grace TIME] [--keep-descendants]\n"
+        "                    [--on-loss=stop|continue] [--quiet] [--busy-exit N] [--label TEXT]\n"
+        "                    [--url URL] -- CMD...",
         details="It waits for the slot if need be.",
         examples=_EXAMPLES,
     )
     parser.add_slot_flags("CMD")
     slot_flags.add_ttl(parser, "end CMD after that time, such as 600, 10m, 1.5d")
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="if no slot is free, end the run that has held one for longest, with all it has"
+        " started, and have its slot; those who wait go on waiting",
+    )
     parser.add_argument(
         "--grace",
         type=seconds,
@@ -133,7 +141,7 @@ def _run(given: argparse.Namespace) -> int:
         semaphore = slot_flags.semaphore_of(given, ledger_ttl, time_left)
         slot_flags.check_nested(semaphore, given.slots, time_left)
         semaphore._kick_grace = given.grace + _MARGIN
-        slot = Slot(semaphore, given.slots, time_left, given.label)
+        slot = Slot(semaphore, given.slots, time_left, given.label, replace=given.replace)
         acquired = _wait(slot, signals)
     except BaseException:
         child.dismiss()

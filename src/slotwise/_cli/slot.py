@@ -59,9 +59,17 @@ class Slot:
     """Slots of a semaphore: requested by `start`, then acquired or failed, then perhaps lost."""
 
     def __init__(
-        self, semaphore: Semaphore, slots: int, time_left: TimeLeft, label: str | None
+        self,
+        semaphore: Semaphore,
+        slots: int,
+        time_left: TimeLeft,
+        label: str | None,
+        *,
+        replace: bool = False,
     ) -> None:
+        """``replace``: have the slots of who has held them for longest, if none are free."""
         self.semaphore = semaphore
+        self._replace = replace
         self._arguments = slots, time_left, label
         self._reading, self._writing = os.pipe()
         self._result: AcquisitionResult | None = None
@@ -107,7 +115,11 @@ class Slot:
         slots, time_left, label = self._arguments
         timeout = time_left.for_the_slot()
         try:
-            if timeout == 0:
+            if self._replace:
+                self._result = self.semaphore.acquire_sync(
+                    slots, timeout=timeout, label=label, on_full="replace"
+                )
+            elif timeout == 0:
                 answer = time_left.for_a_look() or TRY_LIMIT
                 self._result = self.semaphore._acquire_at_once_sync(slots, label, answer)
             else:

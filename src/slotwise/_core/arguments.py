@@ -108,6 +108,15 @@ def check_label(given: object) -> str | None:
     return check_text("label", given)
 
 
+def check_on_full(given: object) -> bool:
+    """Return whether a request replaces a holder if it finds no free slot; else it waits."""
+    if not isinstance(given, str):
+        raise TypeError(f"on_full must be 'wait' or 'replace', not {kind_of(given)}")
+    if given not in ("wait", "replace"):
+        raise ValueError(f"on_full must be 'wait' or 'replace', not {redacted_repr(given)}")
+    return given == "replace"
+
+
 def check_flag(what: str, given: object) -> bool:
     if not isinstance(given, bool):
         raise TypeError(f"{what} must be True or False, not {kind_of(given)}")

@@ -279,21 +279,30 @@ class AcquisitionContext(ABC):
 class AcquiringContext(AcquisitionContext):
     """Calls the limit's own `acquire` and `release`, for drivers with no faster way."""
 
-    __slots__ = ("_acquired", "_entered", "_label", "_limit", "_slots", "_timeout")
+    __slots__ = ("_acquired", "_entered", "_label", "_limit", "_more", "_slots", "_timeout")
 
     def __init__(
-        self, limit: Limit, slots: Any, timeout: float | Unset | None, label: str | None
+        self,
+        limit: Any,
+        slots: Any,
+        timeout: float | Unset | None,
+        label: str | None,
+        **more: Any,
     ) -> None:
+        """``more``: further arguments of ``acquire`` that only some limits have."""
         self._limit = limit
         self._slots = slots
         self._timeout = timeout
         self._label = label
+        self._more = more
         self._entered = False
         self._acquired: AcquisitionResult | None = None
 
     async def __aenter__(self) -> AcquisitionResult:
         self._enter()
-        acquired = await self._limit.acquire(self._slots, timeout=self._timeout, label=self._label)
+        acquired: AcquisitionResult = await self._limit.acquire(
+            self._slots, timeout=self._timeout, label=self._label, **self._more
+        )
         self._acquired = acquired
         return acquired
 
@@ -303,7 +312,9 @@ class AcquiringContext(AcquisitionContext):
     def __enter__(self) -> AcquisitionResult:
         refuse_to_block_a_loop("'with'")
         self._enter()
-        acquired = self._limit.acquire_sync(self._slots, timeout=self._timeout, label=self._label)
+        acquired: AcquisitionResult = self._limit.acquire_sync(
+            self._slots, timeout=self._timeout, label=self._label, **self._more
+        )
         self._acquired = acquired
         return acquired
 

@@ -12,9 +12,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from slotwise._core import events
-from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.arguments import (
+    UNSET,
+    Unset,
+    check_flag,
+    check_label,
+    check_name,
+    check_on_full,
+    check_seconds,
+    check_timeout,
+)
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import Limit
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.messages import display
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
@@ -185,6 +194,51 @@ class Semaphore(Limit):
 
     def _recipe(self) -> Recipe | None:
         return None if self.name is None else Recipe(self._base, (), self._arguments())
+
+    # ------------------------------------------------------------- acquiring
+
+    @abstractmethod
+    async def acquire(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
+    ) -> AcquisitionResult:
+        """Wait for ``slots`` slots, in the order of arrival; as `Limit.acquire` says.
+
+        With ``on_full="replace"`` it doesn't wait: it kicks who has held for longest, or as
+        many as it needs, and has their slots in the same step. Those in the queue stay
+        there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked
+        keeps its slots until its command has ended; for that long it waits, in front.
+        """
+
+    @abstractmethod
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
+    ) -> AcquisitionResult:
+        """Like `acquire`, blocking this thread."""
+
+    def cm(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
+    ) -> AcquisitionContext:
+        """Return a context manager for one acquisition; its arguments are those of `acquire`."""
+        if not check_on_full(on_full):
+            return super().cm(slots, timeout=timeout, label=label)
+        check_timeout(timeout, None)
+        self._check_slots(slots)
+        return AcquiringContext(self, slots, timeout, check_label(label), on_full=on_full)
 
     # ------------------------------------------------------------ inspecting
 

@@ -21,6 +21,8 @@ class BaseClaim(AcquisitionResult):
     # Whether it is among the holders while it holds. A driver may have claims
     # that nobody can name, and remember their numbers by itself.
     named: ClassVar[bool] = True
+    # Whether it is served before all who don't: it replaces a holder.
+    replaces: bool = False
 
     key: Hashable  # what the ledger files it under
     ttl: float | None

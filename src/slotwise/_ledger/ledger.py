@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
@@ -160,6 +161,43 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.attention:
             self._lower_attention()  # it may have got the last of the reserve
         return True
+
+    def request_first(
+        self, claim: C, now: float = 0.0, *, wait_until: float | None = None
+    ) -> list[C]:
+        """Grant ``claim`` its slots although others wait, or queue it in front of them.
+
+        It comes behind others that were queued like that. Who is granted now is returned.
+        """
+        if self._seat(claim, now):
+            return [claim, *self.settle(now)]
+        if self.waiting is _NOBODY:
+            self.waiting = OrderedDict()
+        waiting = self.waiting
+        ahead = [key for key, _ in takewhile(lambda item: item[1].replaces, waiting.items())]
+        waiting[claim.key] = claim
+        for key in (claim.key, *reversed(ahead)):
+            waiting.move_to_end(key, last=False)
+        if wait_until is not None:
+            self.timed().set(claim.key, wait_until)
+        self.attention = True
+        return self.settle(now)
+
+    def to_replace(self, holders: Iterable[C], slots: int) -> list[C]:
+        """Choose whose slots a claim for ``slots`` takes over: the first of ``holders``.
+
+        Nobody, if all of them together are not enough. What is free is for those who wait.
+        """
+        missing = slots + self.in_use - self.value
+        if self.line or self.waiting:
+            missing = max(missing, slots)
+        chosen = []
+        for each in holders:
+            if missing <= 0:
+                break
+            chosen.append(each)
+            missing -= each.slots
+        return [] if missing > 0 else chosen
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""

@@ -8,6 +8,7 @@ ledger is taken here; everything that has to wait goes to the semaphore.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
@@ -294,3 +295,13 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
     # Not those of a single slot.
     __aenter__ = BaseAcquisition.__aenter__
     __aexit__ = BaseAcquisition.__aexit__
+
+
+class ReplacingMemoryAcquisition(GeneralMemoryAcquisition):
+    """Slots of a MemorySemaphore that are taken over from a holder if none is free."""
+
+    __slots__ = ("replaced",)
+
+    replaces = True
+
+    replaced: Sequence[MemoryClaim]  # whom it has replaced; set once it asked

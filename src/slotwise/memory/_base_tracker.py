@@ -92,10 +92,13 @@ class BaseTracker(BaseLedger[C]):
         timeout, now = claim.timeout, clock.now()
         granted: list[C] = []
         is_granted, failure = False, None
-        if timeout == 0 or self._overload_of(claim) is not None:
+        if timeout == 0 or claim.replaces or self._overload_of(claim) is not None:
             granted = self._try(claim, now)
             is_granted = bool(granted) and granted[-1] is claim
-            if not is_granted:
+            if not is_granted and claim.replaces:
+                granted += self._replace(claim, now)
+                is_granted = bool(granted) and granted[-1] is claim
+            if not is_granted and (timeout == 0 or self._overload_of(claim) is not None):
                 failure = self._timeout_error(claim) if timeout == 0 else self._full_error(claim)
         if failure is not None:
             claim.failure = failure
@@ -127,6 +130,10 @@ class BaseTracker(BaseLedger[C]):
     @abstractmethod
     def _try(self, claim: C, now: float) -> list[C]:
         """Grant a claim its slots if they are free, without queueing it."""
+
+    def _replace(self, claim: C, now: float) -> list[C]:  # noqa: ARG002 - of semaphores
+        """Take over slots from a holder; return who is granted now, the claim last if it is."""
+        return []
 
     @abstractmethod
     def _queue(self, claim: C, now: float, until: float | None) -> list[C]:

@@ -21,6 +21,7 @@ from slotwise._core.arguments import (
     check_flag,
     check_label,
     check_name,
+    check_on_full,
     check_reason,
     check_seconds,
 )
@@ -44,6 +45,7 @@ from slotwise.memory._acquisition import (
     LabelledMemoryAcquisition,
     MemoryAcquisition,
     MemoryClaim,
+    ReplacingMemoryAcquisition,
     TimedMemoryAcquisition,
 )
 from slotwise.memory._base_acquisition import running_task
@@ -157,15 +159,26 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     # ---------------------------------------------------------------- taking
 
     def cm(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionContext:
         lease: MemoryAcquisition
         if timeout is UNSET:
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        if slots is not _ONE or label is not None:
-            if slots is _ONE and self._ttl is None:
+        if slots is not _ONE or label is not None or on_full != "wait":
+            if on_full != "wait" and check_on_full(on_full):
+                lease = replacing = ReplacingMemoryAcquisition()
+                replacing.slots = check_count("slots", slots)
+                replacing.label = check_label(label)
+                replacing.ttl = self._ttl
+                replacing.replaced = ()
+            elif slots is _ONE and self._ttl is None:
                 lease = labelled = LabelledMemoryAcquisition()
                 labelled.label = check_label(label)
             else:
@@ -184,10 +197,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return lease
 
     async def acquire(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         lease: MemoryAcquisition
-        lease = self.cm(slots, timeout=timeout, label=label)  # type: ignore[assignment]
+        lease = self.cm(slots, timeout=timeout, label=label, on_full=on_full)  # type: ignore[assignment]
         lease.key = next_key()
         try:
             if not lease.take():
@@ -198,10 +216,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return lease
 
     def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        return self.cm(slots, timeout=timeout, label=label).__enter__()
+        return self.cm(slots, timeout=timeout, label=label, on_full=on_full).__enter__()
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
@@ -239,7 +262,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Get what the quick lane did not give, waiting if need be."""
         started = self._begin(lease)
         try:
-            await self._get(lease)
+            try:
+                await self._get(lease)
+            finally:
+                if lease.replaces:
+                    self._tell_replaced(lease)
             self._note_acquired(lease, started)
         except BaseException as error:
             _log.refused(lease, error)
@@ -249,12 +276,20 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Like `_acquire`, for a thread."""
         started = self._begin(lease)
         try:
-            if not self._request(lease, thread_waker):
-                self._wait_sync(lease)
+            try:
+                if not self._request(lease, thread_waker):
+                    self._wait_sync(lease)
+            finally:
+                if lease.replaces:
+                    self._tell_replaced(lease)
             self._note_acquired(lease, started)
         except BaseException as error:
             _log.refused(lease, error)
             raise
+
+    def _tell_replaced(self, lease: MemoryAcquisition) -> None:
+        for each in cast("ReplacingMemoryAcquisition", lease).replaced:
+            self._tracker.tell_kicked(cast("MemoryAcquisition", each))
 
     def _begin(self, lease: MemoryAcquisition) -> float:
         """What comes before asking the ledger; the time, if anybody wants to know it."""

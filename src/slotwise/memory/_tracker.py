@@ -28,8 +28,13 @@ from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
 from slotwise.memory import _log
-from slotwise.memory._acquisition import MemoryAcquisition, MemoryClaim
+from slotwise.memory._acquisition import (
+    MemoryAcquisition,
+    MemoryClaim,
+    ReplacingMemoryAcquisition,
+)
 from slotwise.memory._base_tracker import BaseTracker, nothing
+from slotwise.memory._quick_lane import Snapshot
 
 if TYPE_CHECKING:
     from slotwise.memory._registry import Registry
@@ -136,6 +141,23 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._timed_holds().begin(now)
         return self.request(claim, now, wait_until=until)
 
+    def _replace(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
+        self.attention = True  # nobody takes by the quick lane what comes back now
+        replaced: list[MemoryClaim] = []
+        # Blocks have no claims and can't be told, so they are left alone.
+        while chosen := self.to_replace(Snapshot(self).claims(), claim.slots):
+            for each in chosen:
+                # The deletion decides between this and its own release, by the quick lane.
+                if self.holders.pop(each.key, None) is not None:
+                    if self.deadlines is not None:
+                        self.deadlines.discard(each.key)
+                    self._free(each, now)
+                    replaced.append(each)
+            cast("ReplacingMemoryAcquisition", claim).replaced = replaced
+            if self._seat(claim, now):  # else somebody was quicker
+                return [*self.settle(now), claim]
+        return self.settle(now)
+
     def ask_now(self, claim: MemoryClaim) -> bool:
         """Ask for slots without waiting, *in the section*."""
         self._check(claim)
@@ -178,9 +200,13 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """Free what somebody else holds, and tell them; False if it has ended before."""
         if not self._end_hold(lease):
             return False
+        self.tell_kicked(lease)
+        return True
+
+    def tell_kicked(self, lease: MemoryAcquisition) -> None:
+        """Tell a holder that its slots were taken away."""
         lease.lost.set(messages.KICKED)
         _log.kicked(lease, self)
-        return True
 
     def _end_hold(self, lease: MemoryAcquisition) -> bool:
         # The deletion decides between all who want to end the same acquisition.

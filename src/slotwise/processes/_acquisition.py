@@ -33,6 +33,7 @@ class ProcessAcquisition(AcquisitionResult):
         "holds",
         "label",
         "overload",
+        "replaces",
         "requested",
         "requested_at",
         "task",
@@ -65,6 +66,7 @@ class ProcessAcquisition(AcquisitionResult):
         self.generation = generation  # of the instance that was asked
         self.grace = 0.0  # for how long it keeps its slots after a kick
         self.overload: Overload | None = None  # of the instance that was asked
+        self.replaces = False  # whether it replaces a holder instead of waiting
         self.requested = False  # whether it may be in the file
         self.granted_at = 0.0
         self.holds = False

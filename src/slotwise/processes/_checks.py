@@ -133,6 +133,7 @@ def short(given: Iterable[object]) -> str:
 # Other verbs take ids, known or not, or raise when they are applied.
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "request": _request,
+    "replace": _request,
     "drop dead": is_drop_dead,
     "resize": _resize,
     "close everywhere": is_reason,

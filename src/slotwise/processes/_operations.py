@@ -7,7 +7,7 @@ caller may ask at all, and remove the claims of dead processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from slotwise._core.closing import Generation
 from slotwise._core.messages import closed_error, limit_full
@@ -19,6 +19,7 @@ from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
+from slotwise.processes._state import State
 
 T = TypeVar("T")
 
@@ -53,11 +54,15 @@ def _request(
     wanted = acquisition.wanted
     if not state.is_free(wanted, declared, after.now):
         file.drop_dead(after)
-        if make_waker is None and not state.is_free(wanted, declared, after.now):
+        if (
+            make_waker is None
+            and not state.is_free(wanted, declared, after.now)
+            and not (acquisition.replaces and _replaces_at_once(cast("State", state), wanted))
+        ):
             _admit(file, state, acquisition, declared, after.now)
             return False
     _admit(file, state, acquisition, declared, after.now)
-    if acquisition.overload is not None and make_waker is not None:
+    if acquisition.overload is not None and make_waker is not None and not acquisition.replaces:
         _refuse_overload(file, state, acquisition, acquisition.overload, declared, after.now)
     _declare(file, state, declared, after)
     timeout = acquisition.timeout
@@ -69,7 +74,8 @@ def _request(
     claims.by_id[acquisition_id] = acquisition
     try:
         file.write(
-            *(after, "request", acquisition_id, wanted, acquisition.ttl, acquisition.wait_until),
+            *(after, "replace" if acquisition.replaces else "request", acquisition_id, wanted),
+            *(acquisition.ttl, acquisition.wait_until),
             *(state.value_to_record(declared), file.process.pid, acquisition.label),
             *((acquisition.grace,) if acquisition.grace else ()),
         )
@@ -83,6 +89,12 @@ def _request(
         claims.waiting += 1
         file.process.wakeups.watch(state.owners)
     return acquisition.holds
+
+
+def _replaces_at_once(state: State, wanted: int) -> bool:
+    """Return whether there is somebody to replace, and nobody of them may take time to leave."""
+    replaced = state.replaceable(wanted)
+    return bool(replaced) and not any(claim.grace for claim in replaced)
 
 
 def _admit(

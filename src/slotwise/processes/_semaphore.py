@@ -18,6 +18,7 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_label,
+    check_on_full,
     check_timeout,
 )
 from slotwise._core.copying import Recipe
@@ -172,23 +173,33 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival over all processes.
 
         As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
         remedy.
         """
-        acquisition = self._new(slots, timeout, label)
+        acquisition = self._new(slots, timeout, label, on_full)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
         return await wait_for_grant(self._attachment, self._declared, acquisition)
 
     def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        acquisition = self._new(slots, timeout, label)
+        acquisition = self._new(slots, timeout, label, on_full)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     async def try_acquire(
@@ -208,7 +219,11 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return acquisition if granted else None
 
     def _new(
-        self, slots: int, timeout: float | Unset | None, label: str | None
+        self,
+        slots: int,
+        timeout: float | Unset | None,
+        label: str | None,
+        on_full: str = "wait",
     ) -> ProcessAcquisition:
         if slots != 1 or type(slots) is not int:  # True equals 1, but is no number of slots
             check_count("slots", slots)
@@ -218,6 +233,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
         acquisition.grace = self._kick_grace
         acquisition.overload = self._overload
+        acquisition.replaces = check_on_full(on_full)
         return acquisition
 
     # ------------------------------------------------------------ inspecting

@@ -27,12 +27,20 @@ class SemaphoreClaim(ProcessClaim, Claim):
         self.slots = wanted
 
 
+class ReplacingClaim(SemaphoreClaim):
+    """The claim of one that replaces a holder, and waits for it to leave."""
+
+    __slots__ = ()
+
+    replaces = True
+
+
 class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
 
     __slots__ = ("boot", "closure", "fence", "holds", "name", "owners", "times_all")
 
-    RULES = 4
+    RULES = 5
     CLAIM = SemaphoreClaim
     IS = "is"
 
@@ -105,6 +113,47 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         # In reverse order: then the head, whose end alone can let others in, is the last.
         return [each for claim in reversed(waiters) for each in self.cancel(claim.key, now)]
 
+    # ------------------------------------------------------------ replacing
+
+    def replaceable(self, wanted: int) -> list[SemaphoreClaim]:
+        """Return whose slots a newcomer would take over, the longest hold first."""
+        holders = (claim for claim in self.holders.values() if not claim.is_kicked)
+        return self.to_replace(holders, wanted)
+
+    def _replace(
+        self,
+        now: float,
+        wall_us: int,
+        acquisition_id: str,
+        wanted: int,
+        ttl: float | None,
+        wait_until: float | None,
+        value: int | None,
+        pid: int,
+        label: str | None,
+        grace: float = 0.0,
+    ) -> list[Event]:
+        """Kick who has held for longest, and give a newcomer the slots, now or after the grace."""
+        if wanted > self.value or self.closed or self.is_free(wanted, value, now):
+            args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
+            return self._request(now, wall_us, *args)
+        claim = ReplacingClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        events: list[Event] = []
+        for each in self.replaceable(wanted):
+            if each.grace:
+                events += self._kick(now, wall_us, each.acquisition_id)
+                continue
+            self._note_hold(each, wall_us)
+            del self.holders[each.key]
+            if self.deadlines is not None:
+                self.deadlines.discard(each.key)
+            self._free(each, now)
+            self._uncount(each)
+            events.append(("kicked", each))
+        granted = self.request_first(claim, now, wait_until=wait_until)
+        self._count(claim)
+        return [*events, *self._granted(granted, now, wall_us)]
+
     # ---------------------------------------------------------- controlling
 
     def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
@@ -122,6 +171,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
         **BaseState.VERBS,
+        "replace": _replace,
         "resize": _resize,
     }
 
@@ -143,6 +193,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
                 ]
                 for claim in self.holders.values()
             ],
+            "replacing": [claim.key for claim in self.waiting.values() if claim.replaces],
             "waiting": [
                 [
                     *claim.arguments(),
@@ -169,8 +220,9 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         if snapshot["closure"] is not None:
             state.closure = Closure(*snapshot["closure"])
             state.close()
+        replacing = {*snapshot.get("replacing", ())}
         for *fields, wait_until in snapshot["waiting"]:
-            claim = SemaphoreClaim(*fields)
+            claim = (ReplacingClaim if fields[0] in replacing else SemaphoreClaim)(*fields)
             # Nobody who was waiting fits, so this grants nothing.
             if state.request(claim, wait_until=wait_until):
                 raise ValueError("a waiter could have been granted its slots")

@@ -110,6 +110,7 @@ class RedisAcquisition(AcquisitionResult):
         "path",
         "queued",
         "record",
+        "replaces",
         "requested_at",
         "round_trip",
         "seen",
@@ -166,6 +167,7 @@ class RedisAcquisition(AcquisitionResult):
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
         self.timeout: float | None = None  # the longest wait
+        self.replaces = False  # whether it replaces a holder instead of waiting
         self.future: asyncio.Future[None] = client.loop.create_future()
         count = f"*{slots}" if slots > 1 else "" if needs is None else write_needs(needs)
         super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
@@ -211,6 +213,12 @@ class RedisAcquisition(AcquisitionResult):
         if ping_interval < heartbeat_thread.interval:
             heartbeat_thread.heartbeat_every(ping_interval)
         send_request(self, again=again)
+
+    @property
+    def has_own_word(self) -> bool:
+        """Whether it says how it waits in other words than all requests of its limit."""
+        overload = self.limit._overload
+        return self.replaces or (overload is not None and overload.sheds)
 
     @property
     def needs_heartbeat(self) -> bool:

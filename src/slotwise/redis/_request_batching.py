@@ -23,8 +23,7 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
     """
     client, record = acquisition.client, acquisition.record
     simple = acquisition.waits and not again and acquisition.slots == 1 and not acquisition.label
-    overload = acquisition.limit._overload
-    simple = simple and (overload is None or not overload.sheds)
+    simple = simple and not acquisition.has_own_word
     batch: list[RedisAcquisition] | None = client.pending_requests.get(record)
     if batch is not None:
         if simple and batch[0].limit is acquisition.limit:
@@ -68,9 +67,7 @@ def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
     call.alone = True
     call.eager = not acquisition.client.queued_by_name
     call.patient = again and wait
-    overload = acquisition.limit._overload
-    sheds = overload is not None and overload.sheds  # then it says what its timeout is
-    if wait and not again and not acquisition.label and not sheds:
+    if wait and not again and not acquisition.label and not acquisition.has_own_word:
         # Most of a request is always the same: packing it each time would cost as much as
         # everything else.
         call.packed = dialect.pack_request(acquisition, due)

@@ -14,6 +14,7 @@ from slotwise._core.arguments import (
     UNSET,
     Unset,
     check_count,
+    check_on_full,
     check_reason,
     check_timeout,
 )
@@ -155,7 +156,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
 
@@ -172,6 +178,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         seconds = check_timeout(timeout, self._max_acquire_time)
         acquisition = self._new_acquisition(self._check_slots(slots), label)
         acquisition.timeout = seconds
+        acquisition.replaces = check_on_full(on_full)
         acquisition.send_request(wait=seconds != 0)
         await wait_for_grant(acquisition, seconds)
         return acquisition
@@ -205,10 +212,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
 
     def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        return self._acquire_blocking(lambda: self.acquire(slots, timeout=timeout, label=label))
+        return self._acquire_blocking(
+            lambda: self.acquire(slots, timeout=timeout, label=label, on_full=on_full)
+        )
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None

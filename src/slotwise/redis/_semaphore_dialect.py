@@ -29,6 +29,13 @@ def _owner(limit: RedisLimit, shared: SharedClient) -> str:
     return f"{shared.owner}/{grace:.3f}" if grace else shared.owner
 
 
+def _word(acquisition: RedisAcquisition, *, wait: bool) -> str:
+    """Return how a request waits, as lua/semaphore/request.lua says."""
+    if acquisition.replaces:
+        return "replace" if wait else "replace try"
+    return write_wait(acquisition.limit._overload, acquisition.timeout) if wait else "try"
+
+
 class SemaphoreDialect(Dialect):
     """That of `RedisSemaphore`."""
 
@@ -59,7 +66,7 @@ class SemaphoreDialect(Dialect):
             limit._value,
             acquisition.interval,
             b"" if acquisition.ttl is None else acquisition.ttl,
-            write_wait(limit._overload, acquisition.timeout) if wait else b"try",
+            _word(acquisition, wait=wait),
             b"again" if again else b"",
             f"{_owner(limit, acquisition.shared)} {acquisition.label}",
             acquisition.record.keys.notification,

@@ -6,29 +6,14 @@
 -- Returns {slots it held; 0 if it held none}, and behind it messages for the caller. The process of
 -- the holder gets the message "kicked"; a foreign client finds out by its ping.
 -- Mirrors Ledger.expire, then Ledger.release. Who waits is left alone.
--- include semaphore/rules.lua
+-- include semaphore/kick_rule.lua
 open(1, ARGV[1])
 local id = ARGV[2]
 caller, pattern = ARGV[3], ARGV[5]
 end_ttls()
 drop_silent()
 local released = 0
-if redis.call('ZSCORE', main, id) and id_of(id) == id then
-  local owner = owner_of(id)
-  local grace = tonumber(string.match(owner or '', '^!%S* %S+ %d+/([%d.]+)'))
-  if grace then  -- it is told, and has that long to release it
-    local ends = tonumber(redis.call('ZSCORE', ttls, id) or nil)
-    if not ends or ends > now + grace then
-      redis.call('ZADD', ttls, seconds(now + grace), id)
-      outlive(ttls, grace + tonumber(ARGV[4]))
-    end
-    released = slots_of(id)
-    notify(id, owner, 'kicked', 'later')
-  else
-    released = drop(id)
-    notify(id, owner, 'kicked')
-  end
-end
+if redis.call('ZSCORE', main, id) and id_of(id) == id then released = kick(id, tonumber(ARGV[4])) end
 settle(current_value(), tonumber(ARGV[4]))
 table.insert(messages, 1, released)
 return messages

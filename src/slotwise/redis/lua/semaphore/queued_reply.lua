@@ -4,7 +4,7 @@
 -- Whether so many more may wait, by a word like "wait 5", which says how many at most. Whether they
 -- will be served in time is not asked here.
 local function may_queue(word, more)
-  if string.find(word, 'shed', 1, true) then return false end
+  if string.sub(word, 1, 4) ~= 'wait' or string.find(word, 'shed', 1, true) then return false end
   local most = tonumber(string.match(word, '^wait (%d+)'))
   return not most or redis.call('ZCARD', KEYS[4]) + more <= most
 end

@@ -3,7 +3,8 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
 --       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
 --       6 "wait" or "try"; "wait N" waits only while fewer than N others do, "-" being any number;
---       "shed S" behind it only if it is expected to be served within S seconds   7 "again" if it may have been asked before, else empty
+--       "shed S" behind it only if it is expected to be served within S seconds; "replace" kicks who has
+--       held for longest, and waits in front if that takes time, "replace try" only if it doesn't   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
 --       10 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}

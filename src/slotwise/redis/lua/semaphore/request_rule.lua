@@ -1,6 +1,7 @@
 -- semaphore/request_rule.lua: one request in full, for request.lua and request_many.lua, whose
 -- replies are those of request.lua. Not a script.
 -- include semaphore/rules.lua
+-- include semaphore/replace.lua
 -- include semaphore/estimate.lua
 local function request(id, declared, interval, ttl, word, again, owner)
   caller, messages = client_of(id), {}
@@ -76,6 +77,17 @@ local function request(id, declared, interval, ttl, word, again, owner)
   if queued == 0 and held + slots <= value and allot(id, claim, value) then
     hold(id, claim, facts[3], interval)
     return answer('granted', claim.number, claim.token, value)
+  end
+  local replaces = string.sub(word, 1, 7) == 'replace'
+  if replaces then
+    local chosen, at_once = to_replace(slots, value, held, queued)
+    if word == 'replace try' and not (at_once and #chosen > 0) then return answer('busy', value, held, queued) end
+    for _, each in ipairs(chosen) do kick(each, interval) end
+    if at_once and #chosen > 0 and allot(id, claim, value) then
+      hold(id, claim, redis.call('HGET', state, '.token'), interval)
+      settle(value, interval)
+      return answer('granted', claim.number, claim.token, value)
+    end
   elseif word == 'try' then
     return answer('busy', value, held, queued)
   end
@@ -91,7 +103,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
   claim.ticket = seconds(math.max(now, (last or 0) + 0.000001))
-  redis.call('ZADD', waiting, claim.ticket, id)
+  redis.call('ZADD', waiting, replaces and seconds(claim.ticket - HEAD_START) or claim.ticket, id)
   redis.call('ZADD', waiting_heartbeat, seconds(now + interval), id)
   write_claim(id, claim)
   outlive(waiting, interval)

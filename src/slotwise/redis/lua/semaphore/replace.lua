@@ -1,0 +1,28 @@
+-- semaphore/replace.lua: whose slots a request takes over. Not a script.
+-- include semaphore/kick_rule.lua
+local HEAD_START = 1000000000  -- s by which the place of one that replaces somebody is earlier: before all others
+
+-- Those who have held for longest, as many as `slots` more need, and whether all of them leave at once; {} if
+-- they are too few. Who is leaving already is left out, and so are clients that know no claims: nobody could
+-- tell them. Mirrors Ledger.to_replace.
+local function to_replace(slots, value, held, queued)
+  local missing, found, chosen, at_once = slots + held - value, {}, {}, true
+  if queued > 0 then missing = math.max(missing, slots) end
+  for _, member in ipairs(redis.call('ZRANGE', main, 0, LOOKED_AT - 1)) do
+    local claim = id_of(member) == member and read_claim(member)
+    local ends = claim and tonumber(redis.call('ZSCORE', ttls, member) or nil)
+    local grace = claim and grace_of(claim.owner)
+    if claim and claim.granted ~= '0' and not (grace and ends and ends <= now + grace) then
+      found[#found + 1] = {claim.token, member, grace}
+    end
+  end
+  table.sort(found, function(one, other) return one[1] < other[1] end)
+  for _, each in ipairs(found) do
+    if missing <= 0 then break end
+    chosen[#chosen + 1] = each[2]
+    missing = missing - slots_of(each[2])
+    if each[3] then at_once = false end
+  end
+  if missing > 0 then return {}, false end
+  return chosen, at_once
+end
