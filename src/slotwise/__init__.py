@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation, Lack
     from slotwise._core.limit import Limit
     from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
     from slotwise._core.semaphore import Semaphore
@@ -46,6 +47,8 @@ __all__ = [
     "BackendError",
     "Claimant",
     "ContextReused",
+    "Explanation",
+    "Lack",
     "Limit",
     "LimitFull",
     "MemorySemaphore",
@@ -76,6 +79,7 @@ _NAMES_OF = {
     "slotwise.tiers": (
         *("Rate", "RateLimit", "SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
     ),
+    "slotwise._core.explain": ("Explanation", "Lack"),
     "slotwise._core.results": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -12,6 +12,8 @@ from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
     Claimant,
+    Explanation,
+    Lack,
     Limit,
     LimitFull,
     MemorySemaphore,
@@ -451,6 +453,15 @@ async def overload(config: RedisConfig) -> None:
     except LimitFull as full:
         assert_type(full.waiting, int)
         assert_type(full.estimate, float | None)
+
+
+async def explaining(limit: Limit, tiers: Tiers) -> None:
+    explained = await limit.explain()
+    assert_type(explained, Explanation)
+    assert_type(explained.place, int | None)
+    assert_type(explained.lacks, tuple[Lack, ...])
+    assert_type(limit.explain_sync("id").estimate, float | None)
+    assert_type(await tiers.explain("id"), Explanation)
 
 
 def instrumentation() -> None:

@@ -38,6 +38,7 @@ SUMMARIES = {
     "ls": "List semaphores and tiers: value, slots held, waiting",
     "show": "Show who holds a semaphore or tiers, and who waits",
     "top": "Watch semaphores and tiers live",
+    "explain": "Tell why somebody waits, and who has held that for longest",
     "export": "Serve how full semaphores and tiers are to Prometheus",
     "resize": "Change how many slots a semaphore or a tier has, or its rate, while it is in use",
     "refill": "Fill a rate of tiers, and forgive its debt",

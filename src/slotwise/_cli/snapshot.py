@@ -296,11 +296,7 @@ def _semaphore_row(name: str, stats: SemaphoreStats, row: Row | None) -> dict[st
 def _tiers_row(each: TiersView) -> dict[str, Any]:
     """Of tiers, the value is that of the widest, and they are as full as their fullest part."""
     parts = [part for tier in each.tiers for part in (tier.keys or (tier.total,))]
-    shares = [
-        (part.held if part.level is None else part.value - part.level) / part.value
-        for part in parts
-        if part.value
-    ]
+    shares = [part.taken / part.value for part in parts if part.value]
     found = each.found
     return {
         "name": found.name,

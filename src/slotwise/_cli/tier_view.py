@@ -32,8 +32,12 @@ class Counts:
 
     def busyness(self) -> tuple[float, ...]:
         """Sorts the busiest first: those that are waited for, then the fullest."""
-        taken = self.held if self.level is None else self.value - self.level
-        return (-self.waiting, -taken / self.value if self.value else 0.0, -taken)
+        return (-self.waiting, -self.taken / self.value if self.value else 0.0, -self.taken)
+
+    @property
+    def taken(self) -> float:
+        """What is held, or used of a rate."""
+        return self.held if self.level is None else self.value - self.level
 
 
 @dataclass(frozen=True, slots=True)

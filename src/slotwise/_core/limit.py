@@ -11,13 +11,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
 from slotwise._core.copying import SameWhenCopied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
+
+if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
 EXIT_LIMIT = 0.5
@@ -160,6 +163,14 @@ class Limit(SameWhenCopied, ABC):
     @abstractmethod
     def estimate_sync(self, slots: int = 1) -> float | None:
         """Like `estimate`."""
+
+    @abstractmethod
+    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Why an acquisition waits, in whatever process; None asks for a newcomer."""
+
+    @abstractmethod
+    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Like `explain`."""
 
     # ------------------------------------------------------ context managers
 

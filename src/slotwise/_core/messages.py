@@ -6,7 +6,7 @@ Nothing here raises. Messages of one driver only are in its own module: `redis._
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from slotwise._core.closing import Closure
 from slotwise._core.rates import Rate
@@ -59,9 +59,25 @@ def restate_timeout(error: AcquireTimeout | BackendError, title: str, timeout: f
         error.args = (f"{prefix}{timeout:g} s: {why}",)
 
 
-def occupancy(*, value: int, held: int, waiting: int) -> str:
+def occupancy(*, value: int, held: int, waiting: int, oldest: str = "") -> str:
     """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
-    return f"{held} of {value or 'any number'} held, {waiting} others waiting"
+    return f"{held} of {value or 'any number'} held{oldest}, {waiting} others waiting"
+
+
+# How many holders a message names.
+NAMED_HOLDERS = 3
+
+
+def oldest_holders(holders: Iterable[tuple[str, int | None, str | None, float | None]]) -> str:
+    """Name holders, the oldest first: `` (oldest: web3:4411 'export', 42 s)``.
+
+    Each is a host, a pid, a label and for how many seconds it has held, as far as they are known.
+    """
+    named = []
+    for host, pid, label, age in holders:
+        what = "" if label is None else f" {label!r}"
+        named.append(f"{host}:{pid}{what}" + ("" if age is None else f", {age:.0f} s"))
+    return f" (oldest: {'; '.join(named)})" if named else ""
 
 
 def unknown_acquisition(title: str, acquisition_id: str) -> LookupError:

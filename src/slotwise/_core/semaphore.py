@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotwise._core import events
 from slotwise._core.arguments import (
@@ -29,6 +29,9 @@ from slotwise._core.overload import Overload, overload_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout
+
+if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation
 
 
 class Semaphore(Limit):
@@ -257,6 +260,26 @@ class Semaphore(Limit):
     @abstractmethod
     def waiters_sync(self) -> list[Claimant]:
         """Like `waiters`."""
+
+    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Why an acquisition waits, in whatever process; None asks for a newcomer.
+
+        It is a look at who waits and who holds, so it costs as much as those.
+        """
+        from slotwise._core.explain import explain_semaphore
+
+        # Waiters first: one that is granted in between is seen as both, and not as neither.
+        waiters, holders = await self.waiters(), await self.holders()
+        stats, estimate = await self.stats(), await self.estimate()
+        return explain_semaphore(self._title, which, waiters, holders, stats, estimate)
+
+    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Like `explain`."""
+        from slotwise._core.explain import explain_semaphore
+
+        waiters, holders = self.waiters_sync(), self.holders_sync()
+        stats, estimate = self.stats_sync(), self.estimate_sync()
+        return explain_semaphore(self._title, which, waiters, holders, stats, estimate)
 
     # ----------------------------------------------------------- controlling
 

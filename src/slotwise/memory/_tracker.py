@@ -7,11 +7,14 @@ has: the line of its blocks, its statistics, its name in the registry.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
 from heapq import heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from slotwise._core import messages
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
+
+# Of a table that may be long, to find some to name in a message.
+_HOLDERS_LOOKED_AT = 100
 
 _NO_DEADLINES: dict[Hashable, float] = {}
 
@@ -492,9 +498,28 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     # ---------------------------------------------------------------- errors
 
     def _timeout_error(self, claim: MemoryClaim) -> AcquireTimeout:
-        waiting = self._about_waiting()
-        full = messages.occupancy(value=self.value, held=self.in_use, waiting=waiting)
+        full = messages.occupancy(
+            value=self.value,
+            held=self.in_use,
+            waiting=self._about_waiting(),
+            oldest=self._oldest_holders(),
+        )
         return messages.no_slot(display(self.name), claim.timeout or 0, full)
+
+    def _oldest_holders(self) -> str:
+        """Name the oldest holders, of those that say what they hold for or since when.
+
+        Named semaphores share their table of holders, so only the first few are looked at.
+        """
+        now, found = clock.now(), []
+        for holder in list(islice(self.holders.values(), _HOLDERS_LOOKED_AT)):
+            since = getattr(holder, "since", None)
+            if holder.semaphore._tracker is self and (holder.label or since is not None):
+                age = None if since is None else now - since
+                found.append((socket.gethostname(), os.getpid(), holder.label, age))
+                if len(found) == messages.NAMED_HOLDERS:
+                    break
+        return messages.oldest_holders(found)
 
     def _about_waiting(self) -> int:
         """How many wait, counted without walking the line: there may be many time-outs."""

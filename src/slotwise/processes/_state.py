@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 from slotwise._core.closing import Closure
-from slotwise._core.messages import display, occupancy, too_many_slots, value_conflict
+from slotwise._core.messages import (
+    NAMED_HOLDERS,
+    display,
+    occupancy,
+    oldest_holders,
+    too_many_slots,
+    value_conflict,
+)
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise.errors import ValueConflict
@@ -100,7 +110,19 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return slots_in(self.in_use + ahead + wanted - self.value, self.value, self.holds.mean)
 
     def fullness(self, wanted: int, now: float) -> str:  # noqa: ARG002 - tiers need it
-        return occupancy(value=self.value, held=self.in_use, waiting=len(self.waiting))
+        return occupancy(
+            value=self.value,
+            held=self.in_use,
+            waiting=len(self.waiting),
+            oldest=self._oldest_holders(),
+        )
+
+    def _oldest_holders(self) -> str:
+        host, now = socket.gethostname(), time.time()
+        return oldest_holders(
+            (host, claim.pid, claim.label, max(now - claim.granted_us / 1e6, 0.0))
+            for claim in islice(self.holders.values(), NAMED_HOLDERS)
+        )
 
     def _enter(
         self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None

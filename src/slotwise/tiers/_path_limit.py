@@ -12,8 +12,10 @@ from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise.tiers._explain import explain, explain_sync
 
 if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation
     from slotwise._core.paths import Needs, Path
     from slotwise.tiers._tiers import Tiers
 
@@ -135,6 +137,14 @@ class PathLimit(Limit):
     def estimate_sync(self, slots: int | Mapping[str, int] = 1) -> float | None:
         needs = self._tiers._needs(self._needs_of(slots))
         return self._tiers._backend.estimate_sync(self._path, needs)
+
+    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
+        return await explain(self._tiers, self._path, which)
+
+    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Like `explain`."""
+        return explain_sync(self._tiers, self._path, which)
 
     async def stats(self) -> SemaphoreStats:
         """How full the tier with the fewest free slots is."""

@@ -17,10 +17,12 @@ from slotwise._core.paths import TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._tier import Tier
 from slotwise.tiers._tiers import Resolved, Tiers
 
 if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation
     from slotwise.redis import RedisConfig
 
 P = ParamSpec("P")
@@ -224,6 +226,14 @@ class RateLimit(Limit):
     def estimate_sync(self, slots: int = 1, *, cost: int | None = None) -> float | None:
         """Like `estimate`."""
         return self._tiers._backend.estimate_sync(_PATH, _needs(slots, cost))
+
+    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
+        return await explain(self._tiers, _PATH, which)
+
+    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+        """Like `explain`."""
+        return explain_sync(self._tiers, _PATH, which)
 
     async def stats(self) -> SemaphoreStats:
         """How much of the burst is taken, and how many requests wait."""

@@ -42,11 +42,13 @@ from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
+from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier
 
 if TYPE_CHECKING:
+    from slotwise._core.explain import Explanation
     from slotwise.redis import RedisConfig
 
 MAX_IDLE_KEYS = 10_000
@@ -567,6 +569,14 @@ class Tiers(SameWhenCopied):
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._backend.stats_sync()
+
+    async def explain(self, which: str | AcquisitionResult) -> Explanation:
+        """Why an acquisition waits, in whatever process; ``at(...).explain()``: a newcomer."""
+        return await explain(self, None, which)
+
+    def explain_sync(self, which: str | AcquisitionResult) -> Explanation:
+        """Like `explain`."""
+        return explain_sync(self, None, which)
 
     async def estimate(
         self,

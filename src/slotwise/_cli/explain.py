@@ -1,0 +1,123 @@
+"""``slotwise explain``: why an acquisition waits, or a newcomer would."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from slotwise._cli.backends import Backend, NotFound, open_backend
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser
+from slotwise._cli.output import command_hint, print_json, printable
+from slotwise._cli.snapshot import Claimants, claimant_as_dict, claimants
+from slotwise._cli.tier_view import Counts, TierView, through, view
+from slotwise._core.explain import Explanation, Lack, explain_path, oldest
+from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.paths import NodeStats, Path
+from slotwise._core.results import Claimant
+from slotwise._core.semaphore import Semaphore
+
+_MOST_LACKS = 3  # of all the keys that are full
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "explain",
+        details="Of an ID, its place in the queue, what it lacks and who has held that longest.\n"
+        "Of a NAME, the same for somebody who came now; of tiers, whatever is full.",
+        examples="  slotwise explain api\n"
+        "  slotwise explain sw-3fa9-17 --url redis://cache:6379\n"
+        "  slotwise explain api --json | jq '.lacks[].oldest.pid'",
+    )
+    parser.add_argument("which", metavar="ID|NAME", help="an acquisition, a semaphore or tiers")
+    parser.add_json()
+    parser.add_url()
+    return parser
+
+
+def explain(given: argparse.Namespace) -> int:
+    """Print a sentence.
+
+    Raises:
+        NotFound: there is no such name, and nobody has that id.
+    """
+    found = _explain(open_backend(given.url), given.which)
+    if given.json:
+        print_json(as_dict(found))
+    else:
+        sys.stdout.write(f"{printable(str(found))}\n")
+    return 0
+
+
+def _explain(backend: Backend, which: str) -> Explanation:
+    try:
+        return _newcomer(backend.find_either(which))
+    except NotFound as unknown:
+        found = _by_id(backend, which)
+        if found is None:
+            listed = command_hint("ls", url=backend.url)
+            raise NotFound(f"{unknown}, and nobody has that id; '{listed}' lists names") from None
+        return found
+
+
+def _newcomer(limit: Semaphore | FoundTiers) -> Explanation:
+    if not isinstance(limit, FoundTiers):
+        return limit.explain_sync()
+    seen = claimants(limit)
+    full = [
+        Lack(tier.spec.name, each.key, each.held, each.value, _oldest(seen, tier, each))
+        for tier in view(limit).tiers
+        for each in tier.keys or (tier.total,)
+        if each.value and each.taken >= each.value
+    ]
+    place = len(seen.waiters) + 1 if full else None
+    return Explanation("new", place, tuple(full[:_MOST_LACKS]), None, title=repr(limit.name))
+
+
+def _oldest(seen: Claimants, tier: TierView, counts: Counts) -> Claimant | None:
+    return oldest(through(seen.holders, tier.spec.name, counts.key))
+
+
+def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
+    for name in backend.names():
+        try:
+            found = backend.find(name).explain_sync(acquisition_id)
+        except NotFound:  # gone since a moment ago
+            continue
+        if found.state != "unknown":
+            return found
+    for tiers in backend.tiers()[0].values():
+        found = explain_in_tiers(tiers, acquisition_id)
+        if found.state != "unknown":
+            return found
+    return None
+
+
+def explain_in_tiers(tiers: FoundTiers, acquisition_id: str) -> Explanation:
+    paths, seen = tiers.paths, claimants(tiers)
+
+    def look(path: Path) -> tuple[tuple[NodeStats, ...], float | None]:
+        return paths.stats_of_sync(path).nodes, paths.estimate_sync(path)
+
+    title = repr(tiers.name)
+    return explain_path(title, acquisition_id, seen.waiters, seen.holders, tiers.specs, look, None)
+
+
+def as_dict(found: Explanation) -> dict[str, Any]:
+    return {
+        "state": found.state,
+        "place": found.place,
+        "lacks": [
+            {
+                **{name: getattr(lack, name) for name in ("tier", "key", "held", "value")},
+                "oldest": None if lack.oldest is None else claimant_as_dict(lack.oldest),
+            }
+            for lack in found.lacks
+        ],
+        "estimate": found.estimate,
+        "sentence": str(found),
+    }
+
+
+COMMANDS = {"explain": Command(_parser, explain)}

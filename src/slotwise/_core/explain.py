@@ -1,0 +1,230 @@
+"""Explanation: why a request waits, or would; made of what holders, waiters and statistics say.
+
+Nothing here asks a backend: limits do, and pass what they were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from slotwise._core.paths import NodeStats, Path, TierSpec
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth"),
+    *("sixth", "seventh", "eighth", "ninth", "tenth"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What is missing: a tier, or one key of it; of a semaphore neither has a name.
+
+    ``held`` of ``value`` slots are held; of a rate, so much of its burst is used. ``oldest`` is who
+    has held it for longest, if that is known.
+    """
+
+    tier: str | None
+    key: str | None
+    held: int
+    value: int
+    oldest: Claimant | None = None
+
+    def __str__(self) -> str:
+        tier = "" if self.tier is None else f"tier {self.tier}"
+        which = " ".join(filter(None, (tier, "" if self.key is None else repr(self.key))))
+        full = f"{self.held} of {self.value} held"
+        if self.oldest is not None:
+            full += f", oldest by {whom(self.oldest)}"
+        return f"{which} ({full})" if which else full
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a request waits, or a newcomer would; ``str()`` is a sentence.
+
+    ``state`` is ``waiting``, ``holding``, ``new`` or ``unknown``. ``place`` is that in the queue,
+    from 1; None if it is not there. ``estimate`` is in about how many seconds it will be served,
+    None if nobody knows.
+    """
+
+    state: Literal["waiting", "holding", "new", "unknown"]
+    place: int | None
+    lacks: tuple[Lack, ...]
+    estimate: float | None
+    title: str = field(default="it", kw_only=True)
+    claimant: Claimant | None = field(default=None, kw_only=True, repr=False)
+
+    def __str__(self) -> str:
+        if self.state == "unknown":
+            return f"nobody with that id holds {self.title} or waits for it"
+        if self.state == "holding":
+            assert self.claimant is not None
+            number = self.claimant.slot_number
+            slot = "" if number is None else f"slot {number} of "
+            return f"holds {slot}{self.title}{_for(self.claimant)}"
+        if self.place is None:
+            return f"a newcomer gets its slots of {self.title} at once"
+        line = f"{_ordinal(self.place)} in line for {self.title}"
+        parts = [line if self.state == "waiting" else f"a newcomer is {line}"]
+        tiers = [str(lack) for lack in self.lacks if lack.tier is not None]
+        parts += [f"lacks {' and '.join(tiers)}"] if tiers else map(str, self.lacks)
+        if self.estimate is not None:
+            parts.append(f"about {_seconds(self.estimate)} to go")
+        return "; ".join(parts)
+
+
+def explain_semaphore(
+    title: str,
+    which: str | AcquisitionResult | None,
+    waiters: Sequence[Claimant],
+    holders: Sequence[Claimant],
+    stats: SemaphoreStats,
+    estimate: float | None,
+) -> Explanation:
+    """``estimate`` is that of a newcomer."""
+    found = _find(title, which, waiters, holders)
+    if isinstance(found, Explanation):
+        return found
+    free = stats.max_slots - stats.acquired_slots
+    if found is None and not waiters and free > 0 and not stats.closed:
+        return Explanation("new", None, (), 0.0, title=title)
+    place = len(waiters) + 1 if found is None else waiters.index(found) + 1
+    lack = Lack(None, None, stats.acquired_slots, stats.max_slots, oldest(holders))
+    return _in_line(title, found, place, (lack,), _share(estimate, place, len(waiters)))
+
+
+def explain_path(
+    title: str,
+    which: str | AcquisitionResult | None,
+    waiters: Sequence[Claimant],
+    holders: Sequence[Claimant],
+    specs: Sequence[TierSpec],
+    look: Callable[[Path], tuple[Sequence[NodeStats], float | None]],
+    path: Path | None,
+) -> Explanation:
+    """Of a path through tiers; ``look`` tells how full one is, and the estimate of a newcomer.
+
+    ``path`` is that of a newcomer; a waiter has its own.
+    """
+    found = _find(title, which, waiters, holders)
+    if isinstance(found, Explanation):
+        return found
+    if found is not None:
+        path = path_of(found, specs)
+    assert path is not None
+    nodes, estimate = look(path)
+    lacks = lacks_of(specs, path, nodes, holders, found)
+    if found is None and not lacks:
+        return Explanation("new", None, (), 0.0, title=title)
+    ahead = _same_line(waiters, found, lacks)
+    place = len(ahead) + 1 if found is None else ahead.index(found) + 1
+    return _in_line(title, found, place, lacks, _share(estimate, place, len(ahead)))
+
+
+def path_of(claimant: Claimant, specs: Sequence[TierSpec]) -> Path:
+    return tuple(claimant.keys.get(spec.name) if spec.keyed else None for spec in specs)
+
+
+def lacks_of(
+    specs: Sequence[TierSpec],
+    path: Path,
+    nodes: Sequence[NodeStats],
+    holders: Sequence[Claimant],
+    waiter: Claimant | None = None,
+) -> tuple[Lack, ...]:
+    """The tiers that have too little for a path; of a waiter, what it is said to lack too."""
+    lacks = []
+    for spec, key, node in zip(specs, path, nodes, strict=True):
+        need = 1 if waiter is None else waiter.needs.get(spec.name, 1)
+        is_full = node.value and node.active + node.kept + need > node.value
+        if is_full or (waiter is not None and waiter.lacks == spec.name):
+            through = [each for each in holders if key is None or each.keys.get(spec.name) == key]
+            holder = oldest(through) if isinstance(spec.value, int) else None
+            lacks.append(Lack(spec.name, key, node.active, node.value, holder))
+    return tuple(lacks)
+
+
+def _same_line(
+    waiters: Sequence[Claimant], found: Claimant | None, lacks: Sequence[Lack]
+) -> list[Claimant]:
+    """Those who wait for the same: that is the line in which somebody has a place."""
+    if found is not None:
+        tier, key = found.lacks, found.keys.get(found.lacks or "")
+    else:
+        tier, key = lacks[0].tier, lacks[0].key
+    same = [
+        each
+        for each in waiters
+        if each is found
+        or (each.lacks == tier and (key is None or each.keys.get(tier or "") == key))
+    ]
+    return same if tier is not None else list(waiters)
+
+
+def _find(
+    title: str,
+    which: str | AcquisitionResult | None,
+    waiters: Sequence[Claimant],
+    holders: Sequence[Claimant],
+) -> Explanation | Claimant | None:
+    """The waiter, None for a newcomer; or all that there is to explain."""
+    if which is None:
+        return None
+    acquisition_id = acquisition_id_of(which)
+    for each in waiters:
+        if each.acquisition_id == acquisition_id:
+            return each
+    for each in holders:
+        if each.acquisition_id == acquisition_id:
+            return Explanation("holding", None, (), None, title=title, claimant=each)
+    return Explanation("unknown", None, (), None, title=title)
+
+
+def _in_line(
+    title: str,
+    found: Claimant | None,
+    place: int,
+    lacks: tuple[Lack, ...],
+    estimate: float | None,
+) -> Explanation:
+    state: Literal["new", "waiting"] = "new" if found is None else "waiting"
+    return Explanation(state, place, lacks, estimate, title=title, claimant=found)
+
+
+def _share(estimate: float | None, place: int, waiting: int) -> float | None:
+    """What a waiter has left of the estimate of a newcomer, who comes behind all of them."""
+    return None if estimate is None else estimate * place / max(waiting + 1, place)
+
+
+def oldest(holders: Sequence[Claimant]) -> Claimant | None:
+    """Who has held for longest; None if nobody knows since when."""
+    known = [each for each in holders if each.since is not None]
+    return min(known, key=lambda each: each.since or datetime.max.replace(tzinfo=UTC), default=None)
+
+
+def whom(holder: Claimant) -> str:
+    """``web3:4411 'export' for 42 s``."""
+    host = ":".join(str(each) for each in (holder.host, holder.pid) if each is not None)
+    who = host or holder.acquisition_id
+    return who + ("" if holder.label is None else f" {holder.label!r}") + _for(holder)
+
+
+def _for(holder: Claimant) -> str:
+    if holder.since is None:
+        return ""
+    return f" for {_seconds(max((datetime.now(UTC) - holder.since).total_seconds(), 0.0))}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 and seconds % 1 else f"{seconds:.0f} s"
+
+
+def _ordinal(number: int) -> str:
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"

@@ -1,0 +1,49 @@
+"""Explain why a request for a path through tiers waits: ask the backend all that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slotwise._core.explain import Explanation, explain_path, path_of
+from slotwise._core.paths import NodeStats, Path, TierSpec
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+
+if TYPE_CHECKING:
+    from slotwise.tiers._tiers import Tiers
+
+Which = str | AcquisitionResult | None
+
+
+async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
+    """``path`` is that of a newcomer."""
+    backend, specs = tiers._backend, _specs(tiers)
+    # Waiters first: one that is granted in between is seen as both, and not as neither.
+    waiters, holders = await backend.waiters(), await backend.holders()
+    if which is not None:
+        acquisition_id = acquisition_id_of(which)
+        own = [each for each in waiters if each.acquisition_id == acquisition_id]
+        path = path_of(own[0], specs) if own else None
+    found: tuple[Sequence[NodeStats], float | None] = ((), None)
+    if path is not None:
+        found = (await backend.stats_of(path)).nodes, await backend.estimate(path)
+    return explain_path(_title(tiers), which, waiters, holders, specs, lambda _: found, path)
+
+
+def explain_sync(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
+    """Like `explain`."""
+    backend = tiers._backend
+    waiters, holders = backend.waiters_sync(), backend.holders_sync()
+
+    def look(of: Path) -> tuple[Sequence[NodeStats], float | None]:
+        return backend.stats_of_sync(of).nodes, backend.estimate_sync(of)
+
+    return explain_path(_title(tiers), which, waiters, holders, _specs(tiers), look, path)
+
+
+def _specs(tiers: Tiers) -> tuple[TierSpec, ...]:
+    return tuple(tier.spec for tier in tiers._tiers.values())
+
+
+def _title(tiers: Tiers) -> str:
+    return "private tiers" if tiers.name is None else repr(tiers.name)

@@ -1,0 +1,93 @@
+"""`explain()`: why somebody waits, the same on every driver."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slotwise import AcquireTimeout, Limit, Tier, Tiers
+from tests.contract.conftest import Speak
+
+Make = Callable[..., Any]
+
+
+async def _explain(speak: Speak, limit: Limit, which: object = None) -> Any:
+    if speak.sync:
+        return await asyncio.to_thread(limit.explain_sync, which)
+    return await limit.explain(which)
+
+
+async def test_a_newcomer_is_told_what_it_would_lack(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    free = await _explain(speak, limit)
+    assert (free.state, free.place, free.lacks, free.estimate) == ("new", None, (), 0.0)
+    assert "at once" in str(free)
+    acquired = await speak.acquire(limit, label="export")
+    waiting = asyncio.ensure_future(limit.acquire())
+    await speak.waiting(limit, 1)
+    full = await _explain(speak, limit)
+    assert (full.state, full.place) == ("new", 2)
+    [lack] = full.lacks
+    assert (lack.held, lack.value) == (1, 1)
+    assert lack.oldest is not None
+    assert lack.oldest.acquisition_id == acquired.acquisition_id
+    assert f"oldest by {lack.oldest.host}:{os.getpid()} 'export' for " in str(full)
+    await speak.release(limit, acquired)
+    await limit.release(await waiting)
+
+
+async def test_holders_waiters_and_strangers_are_told_apart(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    where = getattr(limit, "tiers", limit)
+    acquired = await speak.acquire(limit)
+    waiting = [asyncio.ensure_future(limit.acquire())]
+    await speak.waiting(limit, 1)
+    waiting.append(asyncio.ensure_future(limit.acquire()))
+    await speak.waiting(limit, 2)
+    held = await _explain(speak, limit, acquired)
+    assert (held.state, held.place, held.lacks) == ("holding", None, ())
+    assert str(held).startswith("holds slot 1 of ")
+    assert (await _explain(speak, limit, "nobody")).state == "unknown"
+    second = (await where.waiters())[1]
+    told = await _explain(speak, limit, second.acquisition_id)
+    assert (told.state, told.place, len(told.lacks)) == ("waiting", 2, 1)
+    assert str(told).startswith("second in line for ")
+    await speak.release(limit, acquired)
+    for each in waiting:
+        await limit.release(await each)
+
+
+async def test_a_path_is_told_which_tier_it_lacks_and_by_which_key() -> None:
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 9), name="model-api")
+    acme, emca = tiers.at(tenant="acme"), tiers.at(tenant="emca")
+    async with acme.cm(label="export"):
+        waiting = asyncio.ensure_future(acme.acquire())
+        while not await tiers.waiters():
+            await asyncio.sleep(0)
+        assert str(await emca.explain()) == "a newcomer gets its slots of 'model-api' at once"
+        [waiter] = await tiers.waiters()
+        told = await tiers.explain(waiter.acquisition_id)
+        [lack] = told.lacks
+        assert (lack.tier, lack.key, lack.held, lack.value) == ("tenant", "acme", 1, 1)
+        assert str(told).startswith(
+            "first in line for 'model-api'; lacks tier tenant 'acme' (1 of 1 held, oldest by "
+        )
+    await acme.release(await waiting)
+
+
+@pytest.mark.parametrize("kind", ["memory", "processes"])
+async def test_a_timeout_names_the_oldest_holders_where_they_are_known(
+    kind: str, tmp_path: Any
+) -> None:
+    from slotwise import MemorySemaphore, ProcessSemaphore
+
+    semaphore: Any = MemorySemaphore(1, name="named")
+    if kind == "processes":
+        semaphore = ProcessSemaphore(1, name="named", directory=tmp_path)
+    async with semaphore.cm(label="export"):
+        with pytest.raises(AcquireTimeout, match=rf"oldest: \S+:{os.getpid()} 'export', 0 s"):
+            await semaphore.acquire(timeout=0)
