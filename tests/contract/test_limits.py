@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import time
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +35,27 @@ async def test_slots_are_granted_up_to_the_value_and_not_beyond(
     assert await speak.release(limit, first) is True
     assert not await speak.locked(limit)
     assert await speak.try_acquire(limit) is not None
+
+
+async def test_waited_is_the_time_from_the_request_to_the_grant(
+    make_limit: Make, speak: Speak
+) -> None:
+    limit = make_limit(1)
+    first = await speak.acquire(limit)
+    assert first.waited == 0.0
+    asked_at = time.monotonic()
+    waiting = asyncio.create_task(speak.acquire(limit))
+    async with asyncio.timeout(30):
+        while (await limit.stats()).waiting != 1:
+            await asyncio.sleep(0.002)
+        waits_at = time.monotonic()
+        await asyncio.sleep(0.01)
+        released_at = time.monotonic()
+        await speak.release(limit, first)
+        second = await waiting
+    assert released_at - waits_at <= second.waited <= time.monotonic() - asked_at
+    assert pickle.loads(pickle.dumps(second)).waited == second.waited
+    await speak.release(limit, second)
 
 
 async def test_instances_of_one_name_are_one_semaphore(make_limit: Make, speak: Speak) -> None:

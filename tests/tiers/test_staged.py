@@ -31,7 +31,9 @@ async def test_the_narrow_slot_is_held_while_waiting_for_the_wide_one(settle):
     with pytest.raises(AcquireTimeout, match="user 'b'"):
         await limits.acquire(user="b", timeout=0)
     await limits.release(first)
-    await limits.release(await waiting)
+    second = await waiting
+    assert first.waited == 0 < second.waited
+    await limits.release(second)
     assert active(limits) == {"user": 0, "all": 0}
 
 

@@ -220,7 +220,7 @@ async def tiers() -> None:
     await any_limit(limits.at(tenant="acme"))
     rated = Tiers(Tier("tokens", rate=Rate(600, per=60, burst=20)), Tier("all", 1))
     acquired = await rated.acquire(tokens=5, costs={"tokens": 5})
-    assert_type(acquired.waited, float | None)
+    assert_type(acquired.waited, float)
     acquired.settle(tokens=4)
     await acquired.settle(tokens=4)
     await rated.settle(acquired, tokens=4)

@@ -51,11 +51,16 @@ class AcquisitionResult:
     _waited: float
 
     def __init__(
-        self, acquisition_id: str, slot_number: int, fencing_token: int | None = None
+        self,
+        acquisition_id: str,
+        slot_number: int,
+        fencing_token: int | None = None,
+        waited: float = 0.0,
     ) -> None:
         self._acquisition_id = acquisition_id
         self._slot_number = slot_number
         self._fencing_token = fencing_token
+        self._waited = waited
 
     @property
     def acquisition_id(self) -> str:
@@ -88,9 +93,9 @@ class AcquisitionResult:
             return self._lost
 
     @property
-    def waited(self) -> float | None:
-        """The seconds from the request to the grant; None where that isn't measured."""
-        return getattr(self, "_waited", None)
+    def waited(self) -> float:
+        """The seconds from the request to the grant; 0.0 if it was granted at once."""
+        return getattr(self, "_waited", 0.0)
 
     def settle(self, **costs: int) -> Awaitable[None]:
         """State what was really taken of rates, by their tiers' names; the last call wins.
@@ -115,8 +120,13 @@ class AcquisitionResult:
         return self.acquisition_id == other.acquisition_id and self.slot_number == other.slot_number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In another process it has its id, number and token; what tracks it stays here.
-        return AcquisitionResult, (self.acquisition_id, self.slot_number, self.fencing_token)
+        # In another process it has these; what tracks it stays here.
+        return AcquisitionResult, (
+            self.acquisition_id,
+            self.slot_number,
+            self.fencing_token,
+            self.waited,
+        )
 
     def __copy__(self) -> Self:
         return self  # read-only, and the driver sets the `lost` of this object

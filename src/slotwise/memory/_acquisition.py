@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class MemoryClaim(Claim):
     """A claim with what the driver needs to end its wait."""
 
-    __slots__ = ("failure", "semaphore", "since", "timeout", "waker")
+    __slots__ = ("failure", "semaphore", "since", "timeout", "waiting_since", "waker")
 
     label: str | None = None
 
@@ -40,6 +40,7 @@ class MemoryClaim(Claim):
     # quick lane, which doesn't look at the clock.
     since: float
     timeout: float | None  # the longest wait
+    waiting_since: float  # set if it had to wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 

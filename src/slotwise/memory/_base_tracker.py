@@ -33,7 +33,7 @@ from slotwise.errors import AcquireTimeout, LimitFull
 ttl_cancels = TtlCancels()
 
 
-# A claim of a ledger, with `since`, `timeout`, `waker` and `failure`: see `MemoryClaim`.
+# A claim of a ledger, with `since`, `timeout`, `waker` and so on: see `MemoryClaim`.
 C = TypeVar("C", bound=Any)
 
 # When the deadlines were looked at, whose ttl was over, and the cancels of their tasks.
@@ -107,7 +107,7 @@ class BaseTracker(BaseLedger[C]):
             until = None if timeout is None else now + timeout
             granted += self._queue(claim, now, until)
             if not granted or granted[-1] is not claim:
-                claim.since = now
+                claim.since = claim.waiting_since = now
                 claim.failure = None
                 claim.waker = make_waker()
                 self._expect_waking()

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     """One slot of every tier, from its request to its end; made by `MemoryPaths.cm` alone."""
 
-    __slots__ = ("failure", "label", "path", "paths", "since", "timeout", "waker", "weight")
+    __slots__ = (
+        *("failure", "label", "path", "paths", "since", "timeout", "waiting_since"),
+        *("waker", "weight"),
+    )
 
     ttl: float | None = None
 
@@ -38,6 +41,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     since: float  # when it began to wait, then when it was granted; not by the quick lane
     timeout: float | None  # the longest wait
     label: str  # what the slots are for; not set if nobody said it
+    waiting_since: float  # set if it had to wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
     weight: float  # of its key; set once it is asked for
@@ -46,10 +50,6 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     def share_weight(self) -> float:
         """The weight of its key, where keys take turns."""
         return getattr(self, "weight", 1.0)
-
-    @property
-    def waited(self) -> float:
-        return getattr(self, "_waited", 0.0)
 
     def settle(self, **costs: int) -> Awaitable[None]:
         self.paths.check_costs(costs)

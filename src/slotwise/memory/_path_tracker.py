@@ -163,8 +163,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _after_change(
         self, granted: list[MemoryPathAcquisition], now: float
     ) -> list[MemoryPathAcquisition]:
-        for claim in granted:
-            claim._waited = now - getattr(claim, "since", now)
         if self.refills is not None:
             if self.name is not None:
                 unfilled[self.name] = self

@@ -281,12 +281,12 @@ class RedisAcquisition(AcquisitionResult):
             self.confirm()
             return
         shared.waiters.pop(acquisition_id, None)
+        self._waited = since - self.requested_at if self.queued else 0.0
         self._mark_unqueued()
         if self.future.done():
             return  # cancelled or timed out: the waiter releases it
         self._slot_number = number
         self._fencing_token = token
-        self._waited = since - self.requested_at
         if self.limit._holds_nothing:
             self.mark_ended()
             self.future.set_result(None)

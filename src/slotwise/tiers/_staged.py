@@ -198,7 +198,8 @@ class StagedPaths(PathBackend):
                 _leave(visited)
             raise
         number, token = held[len(path) - 1][1].slot_number, held[-1][1].fencing_token
-        result = AcquisitionResult(acquisition_id, number, token)
+        waited = sum(acquired.waited for _, acquired in held)
+        result = AcquisitionResult(acquisition_id, number, token, waited)
         self._holding[acquisition_id] = held, visited
         on_loss = partial(_lose, self._holding, acquisition_id, result.lost)
         for _, acquired in held:
