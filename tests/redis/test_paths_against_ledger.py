@@ -200,7 +200,7 @@ class Pair:
         self.end_what_is_over()
         written = write_path(path) + ("" if max(needs) == 1 else write_needs(needs))
         *_, estimate = self.run("tiers/inspect_path", "estimate", written)[:5]
-        if not self.client.exists(self.key["state"]):
+        if not self.client.hexists(self.key["state"], ".shape"):
             assert estimate == "0"  # nobody has ever been there
             return
         if self.ledger.unfit(needs, path) is not None:

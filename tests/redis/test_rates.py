@@ -144,6 +144,28 @@ async def _is_free(limits):
     return (await limits.stats())["all"].active == 0
 
 
+@pytest.mark.parametrize("slots", [1, {"tenant": 2}])
+async def test_heartbeats_renew_a_holder_that_took_of_a_rate_or_several_slots(
+    make, server, look_until, slots
+):
+    limits = make(
+        Tier("tenant", 3, keyed=True),
+        Tier("tokens", rate=SLOW),
+        heartbeat_max_interval=60,
+        ping_interval=0.1,
+    )
+    key = f"adv-sem:tiers_holders:{limits.name}"
+    with server.client() as client:
+        async with limits.cm(tenant="a", tokens=3, slots=slots) as acquired:
+            first = client.zscore(key, acquired.acquisition_id)
+            assert first is not None
+
+            async def is_renewed():
+                return client.zscore(key, acquired.acquisition_id) > first
+
+            await look_until(is_renewed)
+
+
 async def test_idle_keys_of_a_tier_that_uses_anothers_key_are_forgotten_too(make):
     limits = make(
         Tier("tenant", 1, keyed=True), Tier("tokens", rate=SLOW, keyed="tenant"), max_idle_keys=3

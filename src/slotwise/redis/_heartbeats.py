@@ -277,7 +277,9 @@ def _cost(holder: str) -> int:
     if part:
         first, _, last = part.partition("-")
         return int(last) - int(first) + 1
-    return int(count or 1)
+    if not count or "." in count:  # what a path needs of each tier: it is one member all the same
+        return 1
+    return int(count)
 
 
 class _Entries:
