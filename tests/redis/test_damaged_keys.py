@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._damage import (
+    delete,
+    drop_half,
+    drop_other_half,
+    write_garbage,
+    write_one_piece_of_garbage,
+)
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise.redis._keys import KINDS, Keys, KeySet
@@ -133,51 +140,6 @@ class PathClients(Clients):
         self.beat("tiers/heartbeat")
 
 
-# ------------------------------------------------------------------------- damages
-
-
-def delete(client: redis.Redis, key: bytes) -> None:
-    client.delete(key)
-
-
-def write_garbage(client: redis.Redis, key: bytes) -> None:
-    """Other contents of the same type, in a key that lives as long."""
-    kind, life = client.type(key), client.pttl(key)
-    client.delete(key)
-    if kind == "hash":
-        client.hset(key, mapping={"garbage": "x", "1:": "y", ".value": "z"})
-    elif kind == "string":
-        client.set(key, "garbage")
-    else:
-        client.zadd(key, {"garbage": 1, "more of it": 5e9, "0:": 0})
-    client.pexpire(key, max(life, 20_000))
-
-
-def write_one_piece_of_garbage(client: redis.Redis, key: bytes) -> None:
-    """As many entries as before, if there was one."""
-    write_garbage(client, key)
-    if client.type(key) == "zset":
-        client.zrem(key, "more of it", "0:")
-
-
-def drop_half(client: redis.Redis, key: bytes) -> None:
-    kind = client.type(key)
-    if kind == "hash":
-        for field in sorted(client.hkeys(key))[::2]:
-            client.hdel(key, field)
-    elif kind == "zset":
-        client.zrem(key, *client.zrange(key, 0, -1)[::2])
-
-
-def drop_other_half(client: redis.Redis, key: bytes) -> None:
-    kind = client.type(key)
-    if kind == "hash":
-        for field in sorted(client.hkeys(key))[1::2]:
-            client.hdel(key, field)
-    elif kind == "zset" and client.zcard(key) > 1:
-        client.zrem(key, *client.zrange(key, 0, -1)[1::2])
-
-
 DAMAGES = [delete, write_garbage, write_one_piece_of_garbage, drop_half, drop_other_half]
 
 
@@ -229,3 +191,26 @@ def test_everybody_is_served_an_interval_after_a_key_was_damaged(
     for n in range(VALUE - 1):  # as good as new
         clients.request(f"sw-x-last{n}")
     assert sorted(clients.holding.values()) == [1, 2]
+
+
+def test_garbage_at_the_end_of_a_queue_costs_nobody_its_place_for_long(
+    client: redis.Redis,
+) -> None:
+    clients = SemaphoreClients(client)
+    for n in range(VALUE):
+        clients.request(f"sw-x-held{n}")
+    clients.request("sw-x-before")
+    client.zadd(clients.keys.waiting, {"garbage": 5e9})
+    # Doubles are too coarse there: these can't be told apart.
+    after = [f"sw-x-{n}" for n in range(30, 10, -1)]
+    for each in after:
+        clients.request(each)
+    clients.beat_all()
+    later = [f"sw-x-{n}" for n in range(60, 40, -1)]
+    for each in later:
+        clients.now += 0.001
+        clients.request(each)
+    queue = client.zrange(clients.keys.waiting, 0, -1)
+    assert queue[0] == "sw-x-before"
+    assert {*queue[1:21]} == {*after}
+    assert queue[21:] == later

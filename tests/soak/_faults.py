@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from tests.redis._damage import drop_half, write_garbage
 from tests.redis.faults._proxy import Freezes, GoesSilent, IsSlow, Proxy
 from tests.soak._deployments import BehindASentinel, Deployment, OnACluster, OneServer
 from tests.soak._objects import FILES, INTERVAL, PING, REDIS, TIERS
@@ -197,6 +198,22 @@ class KeySpoilt(NamedFault):
             client.delete(key)
 
 
+class KeyDamaged(NamedFault):
+    """The contents of one key are replaced by others of its type, or half of them are gone."""
+
+    def strike(self, stage: Stage) -> None:
+        name, key = _some_key(stage)
+        damage = stage.dice.choice((write_garbage, drop_half))
+        # It is found by a search that takes some heartbeats.
+        within = INTERVAL + 1
+        with (
+            stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
+            stage.server.client(decode_responses=True) as client,
+        ):
+            damage(client, key.encode())
+        time.sleep(within)  # one at a time: what is left of the others is what it is made anew of
+
+
 # ------------------------------------------------------------------------------ connections
 
 
@@ -321,7 +338,7 @@ class SlotMoves(NamedFault):
 FAULTS: tuple[type[NamedFault], ...] = (
     *(NothingHappens, WorkerKilled, WorkerStopped, WorkersFork),
     *(ServerStopped, ServerLosesItsData, ServerRestarts, ScriptsFlushed, ServerSlow, MemoryFull),
-    *(KeyEvicted, KeySpoilt),
+    *(KeyEvicted, KeySpoilt, KeyDamaged),
     *(OldPrimaryResumes, OldPrimaryResumesWithoutReplicas, SlotMoves),
     *(ClientsKilled, ConnectionsDropped, ConnectionsVanish, ConnectionsFreeze, RepliesDelayed),
 )

@@ -68,6 +68,30 @@ local function mend_some()
   end
 end
 
+-- Tickets far in the future are somebody's garbage, and of those who came after it: they would not be told apart
+-- by a microsecond any more. The living get others, in their order; some at a time.
+local FAR = 10^8  -- (s): no clock was ever set back by so much
+local function mend_tickets()
+  local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  if not last or last < now + FAR then return end
+  local ids = redis.call('ZRANGEBYSCORE', waiting, seconds(now + FAR), '+inf', 'LIMIT', 0, AT_ONCE)
+  local ticket = now
+  for _, id in ipairs(ids) do
+    if redis.call('ZSCORE', waiting_heartbeat, id) then
+      ticket = ticket + 0.000001
+      redis.call('ZADD', waiting, seconds(ticket), id)
+      local claim = read_claim(id)
+      if claim then
+        claim.ticket = seconds(ticket)
+        write_claim(id, claim)
+      end
+    else
+      leave_queue(id)
+      redis.call('HDEL', state, id)
+    end
+  end
+end
+
 -- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function renew_name(first, at)
   open(first, ARGV[1])
@@ -132,6 +156,7 @@ local function renew_name(first, at)
   clamp(waiting_heartbeat, longest)
   drop_silent()
   mend_some()
+  mend_tickets()
   if facts[5] then refuse_waiters(facts[6]) else settle(value, interval) end
   for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
   -- Other clients may have set a shorter life.

@@ -258,7 +258,7 @@ local function open(first, given_now, fields)
     put('.blocked', false)
     put('.unaware', false)
   end
-  local is_whole = keys == 0 or known['.ticket'] and known['.interval']
+  local is_whole = keys == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
   if known['.shape'] and (is_over or known['.suspect'] or not is_whole or keys ~= (tonumber(known['.keys']) or 0)) then
     rebuild()
   end
