@@ -129,6 +129,8 @@ local function renew_name(first, at)
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     elseif held[id] then
       members_of(id, firsts[i], lasts[i], members)
+    elseif rebuilding and read_claim(id) then
+      outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     else
       outcome[#outcome + 1] = 'lost ' .. id
       drop(id)  -- if its claim was left, it is of no use: a later loss of main must not bring it back
@@ -142,6 +144,8 @@ local function renew_name(first, at)
     elseif held[id] then
       local became = complete(id, value, interval)
       if became then outcome[#outcome + 1] = became end
+    elseif rebuilding and read_claim(id) then
+      if read_claim(id).granted == '0' then waiting_ids[#waiting_ids + 1] = id end  -- its place is put back
     else
       outcome[#outcome + 1] = 'gone ' .. id
     end
@@ -155,7 +159,7 @@ local function renew_name(first, at)
   clamp(main, longest)
   clamp(waiting_heartbeat, longest)
   drop_silent()
-  mend_some()
+  if not rebuilding then mend_some() end
   mend_tickets()
   if facts[5] then refuse_waiters(facts[6]) else settle(value, interval) end
   for _, message in ipairs(messages) do outcome[#outcome + 1] = message end

@@ -15,7 +15,7 @@ local state, numbers = KEYS[6], KEYS[7]
 local ids = {unpack(ARGV, 5)}
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
-local is_main_lost = redis.call('EXISTS', main) == 0
+local is_main_lost = redis.call('EXISTS', main) == 0 or redis.call('HEXISTS', state, '.rebuild') == 1
 local digits, freed, since, with_ttl, not_held, known = {}, {}, {}, {}, {}, true
 for i, id in ipairs(ids) do
   local ttl, number, granted = ttl_and_number(claims[i])

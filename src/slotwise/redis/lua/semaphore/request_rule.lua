@@ -57,10 +57,10 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   if again then
     local claim = read_claim(id)
-    if claim and redis.call('ZSCORE', main, id) and claim.granted ~= '0' then
+    if claim and claim.granted ~= '0' and (rebuilding or redis.call('ZSCORE', main, id)) then
       return answer('granted', claim.number, claim.token, value)
     end
-    local ticket = redis.call('ZSCORE', waiting, id)
+    local ticket = redis.call('ZSCORE', waiting, id) or rebuilding and claim and claim.ticket
     if ticket then
       if not claim then write_claim(id, filed(ticket)) end  -- its claim was lost, its place was not
       return answer('queued', value, next_end())
@@ -74,7 +74,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
   end
 
   local claim = filed(now_text)
-  if queued == 0 and held + slots <= value and allot(id, claim, value) then
+  if queued == 0 and held + slots <= value and not rebuilding and allot(id, claim, value) then
     hold(id, claim, facts[3], interval)
     return answer('granted', claim.number, claim.token, value)
   end

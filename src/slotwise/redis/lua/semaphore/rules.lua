@@ -14,6 +14,8 @@
 --                            when (us) a closed one would have been known,
 --                            .hold, how long slots are held (base/hold_times.lua), and
 --                            .life, until when (us) state, max and numbers live at least
+--                            .rebuild: keys that were lost are being made anew, how far that has come, and
+--                            which (rebuild)
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
 --                            free ones: "low" or "low-high" -> low
@@ -29,15 +31,20 @@ local pattern, caller = '', nil  -- of foreign notification lists; the loop clie
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until', '.hold'}
-local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
+               '.evicted', '.until', '.hold', '.rebuild'}
+local USUAL_FACTS = 7  -- how many of them there are as a rule: .value .values .token .interval .beat .life .hold
 local rebuild  -- a function, below
+local REBUILT = 300       -- how many claims a call puts back into keys that were lost
+local rebuilding = false  -- whether that is not finished
 
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   waiting_heartbeat, state, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6]
   set_clock(given_now)
-  if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 then rebuild() end
+  rebuilding = false
+  if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 or redis.call('HEXISTS', state, '.rebuild') == 1 then
+    rebuild()
+  end
 end
 
 local function outlive(key, life)  -- EXPIRE never shortens a key's life
@@ -157,35 +164,34 @@ local function take_numbers(count, value)
   return table.concat(texts, ','), taken[1][1]
 end
 
--- The ranges of numbers that are taken, as low -> high, and whether one of ours holds slots without
--- a claim, so that nobody knows its numbers. It looks at every holder, so it makes no table for each.
+-- The ranges of numbers that are taken, as low -> high; nil if one of ours holds slots without a claim, so that
+-- nobody knows its numbers. It looks at every holder, so it makes no table for each.
 local function survey()
-  local ids, taken, orphans = {}, {}, false
-  for _, member in ipairs(redis.call('ZRANGE', main, 0, -1)) do
-    if string.sub(member, 1, 3) == 'sw-' and not string.find(member, '#', 1, true) then ids[#ids + 1] = member end
-  end
-  for from = 1, #ids, CHUNK do
-    local to = math.min(from + CHUNK - 1, #ids)
-    local texts = redis.call('HMGET', state, unpack(ids, from, to))
-    for i = 1, to - from + 1 do
-      local text = numbers_in(texts[i])
+  local taken = {}
+  for from = 0, redis.call('ZCARD', main) - 1, PAGE do
+    local ids = {}
+    for _, member in ipairs(redis.call('ZRANGE', main, from, from + PAGE - 1)) do
+      if string.sub(member, 1, 3) == 'sw-' and not string.find(member, '#', 1, true) then ids[#ids + 1] = member end
+    end
+    for _, claim in ipairs(#ids > 0 and redis.call('HMGET', state, unpack(ids)) or {}) do
+      local text = numbers_in(claim)
       local number = tonumber(text)
-      if not text then
-        orphans = true
-      elseif number then
+      if not text then return nil end
+      if number then
         if number > 0 then taken[number] = math.max(taken[number] or 0, number) end
       else
         for low, high in each_range(text) do taken[low] = math.max(taken[low] or 0, high) end
       end
     end
   end
-  return taken, orphans
+  return taken
 end
 
 -- Learn from the claims which numbers are taken; false while that can't be known.
 local function recount()
-  local taken, orphans = survey()
-  if orphans then
+  if rebuilding then return false end
+  local taken = survey()
+  if not taken then
     if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
     return false
   end
@@ -226,6 +232,10 @@ local function keep(life)
   local facts = redis.call('HMGET', state, '.life', '.value')
   if (tonumber(facts[1]) or 0) >= now_us + life * 1000000 then return end
   if facts[2] then redis.call('SET', max, facts[2], 'NX') end
+  if rebuilding then
+    for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
+    return
+  end
   if redis.call('EXISTS', numbers) == 0 or redis.call('ZCARD', numbers) > 100 + 2 * redis.call('ZCARD', main) then
     recount()
   end
@@ -258,6 +268,7 @@ local function drop(id)
   end
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
+  if rebuilding and held == 0 and claim and claim.granted ~= '0' then held = slots_of(id) end  -- not put back yet
   -- If it was not there any more, its numbers may be somebody else's by now.
   if claim and held > 0 then
     free_numbers(claim.numbers)
@@ -316,83 +327,118 @@ end
 
 -- ------------------------------------------------------------------------- evicted keys
 
--- When a claim's silence ends it, if it sent a heartbeat with the last one that came.
-local function end_of(claim, beat_at)
-  return math.max(tonumber(claim.granted) or 0, tonumber(claim.ticket), beat_at) + claim.interval
-end
-
 -- Make a sorted set anew of scores and members, in few calls. It lives until `latest` (s) at least.
 local function refill(key, entries, latest)
-  call_in_chunks(entries, 'ZADD', key)
+  call_in_chunks(entries, 'ZADD', key, 'NX')
   outlive(key, math.max(latest - now, 1))
 end
 
--- One of the two keys of the queue was evicted: make it anew from the other and the claims.
-local function rebuild_queue(lost, left, beat_at)
-  local ids, entries, latest = redis.call('ZRANGE', left, 0, -1), {}, now
-  for from = 1, #ids, CHUNK do
-    local to = math.min(from + CHUNK - 1, #ids)
-    local texts = redis.call('HMGET', state, unpack(ids, from, to))
-    for i = from, to do
-      local claim = parse_claim(texts[i - from + 1])  -- none for a foreign one
-      local deadline = claim and end_of(claim, beat_at) or now + 15
-      latest = math.max(latest, deadline)
-      entries[#entries + 1] = lost == waiting and (claim and claim.ticket or now_text) or seconds(deadline)
-      entries[#entries + 1] = ids[i]
-    end
-  end
-  refill(lost, entries, latest)
-end
-
--- Make main, waiting or waiting_heartbeat anew if one was evicted, which is to say: it is not there,
--- though claims say that it should be. Who is dead by now is not put back. Holders are, so that nobody
--- gets their slots before they know, but they have lost them: a foreign client may have removed the
--- only one on purpose, which looks the same.
-rebuild = function()
+-- Which of main, waiting and waiting_heartbeat were evicted, which is to say: they are not there, though
+-- claims say that they should be. As letters: m, w and h.
+local function evicted_keys()
   local claims = redis.call('HLEN', state)
-  local beat_at = tonumber(redis.call('HGET', state, '.beat')) or 0
   for _, fact in ipairs(redis.call('HMGET', state, unpack(FACTS))) do
     if fact then claims = claims - 1 end
   end
-  local waits, is_heard = redis.call('EXISTS', waiting) == 1, redis.call('EXISTS', waiting_heartbeat) == 1
-  if waits and not is_heard then rebuild_queue(waiting_heartbeat, waiting, beat_at) end
-  if is_heard and not waits then rebuild_queue(waiting, waiting_heartbeat, beat_at) end
-  local held = redis.call('ZCARD', main)
-  if claims == 0 or (held > 0 and claims <= held + redis.call('ZCARD', waiting)) then return end
+  local held, waits, heard = redis.call('ZCARD', main), redis.call('ZCARD', waiting), redis.call('ZCARD', waiting_heartbeat)
+  local lost = ''
+  if held == 0 and claims > math.max(waits, heard) then lost = 'm' end
+  if waits == 0 and (heard > 0 or claims > held) then lost = lost .. 'w' end
+  if heard == 0 and (waits > 0 or claims > held) then lost = lost .. 'h' end
+  return claims > 0 and lost or ''
+end
 
-  local is_main_lost, is_queue_lost, dead = held == 0, not waits and not is_heard, {}
-  local is_closed = redis.call('HEXISTS', state, '.closed') == 1  -- then nobody waits
-  local filed = redis.call('HGETALL', state)
-  local holders, places, heartbeats, latest_holder, latest_waiter = {}, {}, {}, now, now
-  for i = 1, #filed, 2 do
-    local id = filed[i]
-    local claim = string.sub(id, 1, 1) ~= '.' and parse_claim(filed[i + 1])
-    if claim and (claim.granted ~= '0' and is_main_lost or claim.granted == '0' and is_queue_lost) then
-      local deadline = end_of(claim, beat_at)
-      if deadline <= now or (is_closed and claim.granted == '0') then
+-- Those who wait and have no claim, since they know only the documented keys, are in one of these two.
+local function put_foreigners_back(lost)
+  local key, left = waiting, waiting_heartbeat
+  if not string.find(lost, 'w', 1, true) then key, left = left, key end
+  local entries = {}
+  for _, id in ipairs(redis.call('ZRANGE', left, 0, PAGE - 1)) do
+    if not client_of(id) then
+      entries[#entries + 1] = key == waiting and now_text or seconds(now + 15)
+      entries[#entries + 1] = id
+    end
+  end
+  refill(key, entries, now + 15)
+end
+
+-- Put the claims among some fields of state back into the keys that were lost. Who is dead by now is not.
+local function put_back(fields, lost)
+  local facts = redis.call('HMGET', state, '.beat', '.closed')
+  local beat_at, is_closed = tonumber(facts[1]) or 0, facts[2]  -- if it is closed, nobody waits
+  local is_main_lost = string.find(lost, 'm', 1, true)
+  local members, places, heartbeats, dead, latest_holder, latest_waiter = {}, {}, {}, {}, now, now
+  for i = 1, #fields, 2 do
+    local id = fields[i]
+    local interval, ticket, granted
+    if string.sub(id, 1, 1) ~= '.' then
+      interval, ticket, granted = string.match(fields[i + 1], '^(%S+) %S+ (%S+) (%S+) ')
+    end
+    local is_held = granted ~= '0'
+    if tonumber(interval) and tonumber(ticket) and (not is_held or is_main_lost) then
+      -- When its silence ends it, if it sent a heartbeat with the last one that came.
+      local deadline = math.max(tonumber(granted) or 0, tonumber(ticket), beat_at) + interval
+      local score = seconds(deadline)
+      if deadline <= now or (is_closed and not is_held) then
         dead[#dead + 1] = id
-      elseif claim.granted ~= '0' then
-        local score = seconds(deadline)
+        local claim = is_held and parse_claim(fields[i + 1])
+        if claim then free_numbers(claim.numbers) end
+      elseif is_held then
         for _, member in ipairs(members_of(id)) do
-          holders[#holders + 1] = score
-          holders[#holders + 1] = member
+          members[#members + 1] = score
+          members[#members + 1] = member
         end
         latest_holder = math.max(latest_holder, deadline)
       else
-        places[#places + 1], places[#places + 2] = claim.ticket, id
-        heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = seconds(deadline), id
+        places[#places + 1], places[#places + 2] = ticket, id
+        heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = score, id
         latest_waiter = math.max(latest_waiter, deadline)
       end
     end
   end
-  refill(main, holders, latest_holder)
-  refill(waiting, places, latest_waiter)
-  refill(waiting_heartbeat, heartbeats, latest_waiter)
-  if #holders > 0 then redis.call('HSET', state, '.evicted', now_text) end
-  -- They are in none of these keys.
+  refill(main, members, latest_holder)
+  if string.find(lost, 'w', 1, true) then refill(waiting, places, latest_waiter) end
+  if string.find(lost, 'h', 1, true) then refill(waiting_heartbeat, heartbeats, latest_waiter) end
   call_in_chunks(dead, 'HDEL', state)
   call_in_chunks(dead, 'ZREM', ttls)
-  if #dead > 0 or is_main_lost then recount() end
+  call_in_chunks(dead, 'ZREM', waiting)
+  call_in_chunks(dead, 'ZREM', waiting_heartbeat)
+end
+
+-- Make main, waiting or waiting_heartbeat anew if one was evicted. Holders are put back, so that nobody gets their
+-- slots before they know, but they have lost them: a foreign client may have removed the only one on purpose, which
+-- looks the same. Each call does a part of it; until it is done, nobody is granted anything.
+rebuild = function()
+  local cursor, lost, filled = string.match(redis.call('HGET', state, '.rebuild') or '', '^(%d+) (%a*),(%a*)$')
+  for key in string.gmatch(evicted_keys(), '%a') do
+    -- One that is lost meanwhile, or again after some were put back into it.
+    if not cursor or not string.find(lost, key, 1, true) or string.find(filled, key, 1, true) then
+      cursor, filled = '0', ''
+      lost = string.gsub(lost or '', key, '') .. key
+    end
+  end
+  if not cursor then return end
+  if cursor == '0' then
+    if string.find(lost, 'm', 1, true) then redis.call('HSET', state, '.evicted', now_text) end
+    if lost == 'w' or lost == 'h' then put_foreigners_back(lost) end
+  end
+  local looked_at = 0
+  repeat
+    local found = redis.call('HSCAN', state, cursor, 'COUNT', REBUILT)
+    put_back(found[2], lost)
+    cursor, looked_at = found[1], looked_at + #found[2] / 2
+  until cursor == '0' or looked_at >= REBUILT
+  rebuilding = cursor ~= '0'
+  if not rebuilding then
+    redis.call('HDEL', state, '.rebuild')
+    return
+  end
+  filled = ''
+  for letter, key in pairs({m = main, w = waiting, h = waiting_heartbeat}) do
+    if redis.call('EXISTS', key) == 1 then filled = filled .. letter end
+  end
+  redis.call('HSET', state, '.rebuild', cursor .. ' ' .. lost .. ',' .. filled)
+  redis.call('HDEL', state, '.life')  -- without it, the short ways of the scripts are closed
 end
 
 -- Forget those of the ids that a client which knows no claims has removed.
@@ -475,7 +521,8 @@ end
 -- Hand what is free to the queue, strictly in order. The interval is what a
 -- foreign waiter is given, which did not leave its own.
 local function settle(value, interval)
-  if not value then return end
+  if rebuilding then unfinished = true end
+  if rebuilding or not value then return end
   local free = value - redis.call('ZCARD', main)
   if free <= 0 then return end
   local facts = redis.call('HMGET', state, '.closed', '.token')
