@@ -32,7 +32,7 @@ local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
                '.evicted', '.until', '.hold', '.rebuild'}
-local USUAL_FACTS = 7  -- how many of them there are as a rule: .value .values .token .interval .beat .life .hold
+local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local rebuild  -- a function, below
 local REBUILT = 300       -- how many claims a call puts back into keys that were lost
 local rebuilding = false  -- whether that is not finished
