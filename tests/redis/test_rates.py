@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 
 import pytest
 import pytest_asyncio
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
 from slotwise.redis import RedisConfig
+from slotwise.redis._path_keys import PathKeys, write_path, write_value
+from slotwise.redis._scripts import load
 
 _names = itertools.count(1)
 SLOW = Rate(1, per=3600, burst=5)  # nothing comes back while a test runs
@@ -214,3 +217,29 @@ def test_threads_wait_for_time_on_a_server_too(server):
     acquired = limit.acquire_sync(timeout=30)
     acquired.settle(cost=0)
     limit.close_sync()
+
+
+def test_a_dead_head_delays_nobody_behind_it(client):
+    """Whoever waits is told when the head's time has come, and has it served in its place."""
+    keys, rate = PathKeys("adv-sem", "t").all, Rate(1, per=1, burst=1)
+    now = round(time.time())
+
+    def run(script, *args):
+        given = (*keys, f"{now:.6f}", *map(str, args))
+        return client.eval(load(script).source, len(keys), *given)
+
+    def request(acquisition_id):
+        own = ("wait", "", "host 1 x", "due", "", acquisition_id, write_path([None]))
+        return run("tiers/request", "tokens", write_value(rate), 3600, "-", *own)
+
+    def come_back():
+        [[due_ms, *outcomes]] = run("tiers/heartbeat", "y", 3600, "", 0, 1, "sw-y-3*1")
+        return due_ms, [outcome.split()[0] for outcome in outcomes]
+
+    assert request("sw-x-1*1")[0] == "granted"
+    assert request("sw-dead-2*1") == ["queued", 1000]  # and it never comes back
+    assert request("sw-y-3*1") == ["queued", 1000]
+    now += 1
+    assert come_back() == (1000, [])
+    now += 1
+    assert come_back()[1] == ["granted"]
