@@ -24,6 +24,8 @@ __all__ = [
 class SlotwiseError(Exception):
     """The base of all of slotwise's own exceptions."""
 
+    _waited_for: tuple[str, str] | None = None  # of a wait in vain: what for, and why in vain
+
 
 class AcquireTimeout(SlotwiseError, TimeoutError):
     """No slot came free in time; the message says how full the limit was."""

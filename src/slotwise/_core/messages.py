@@ -7,18 +7,21 @@ Nothing here raises. Messages of one driver only are in its own module: `redis._
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from slotwise._core.closing import Closure
 from slotwise._core.rates import Rate
 from slotwise.errors import (
     AcquireTimeout,
-    BackendError,
     ContextReused,
     LimitFull,
     SemaphoreClosed,
+    SlotwiseError,
     ValueConflict,
     WouldBlockLoop,
 )
+
+E = TypeVar("E", bound=SlotwiseError)
 
 
 def display(name: str | None) -> str:
@@ -30,7 +33,25 @@ def display(name: str | None) -> str:
 
 
 def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
-    return AcquireTimeout(f"no slot of {title} in {waited:g} s: {why}")
+    return waited_in_vain(AcquireTimeout, title, waited, why)
+
+
+def waited_in_vain(kind: type[E], title: str, waited: float, why: str) -> E:
+    """Return the error of a wait for a slot of ``title``; `restate_timeout` can change its time."""
+    error = kind(_in_vain(title, waited, why))
+    error._waited_for = title, why
+    return error
+
+
+def restate_timeout(error: SlotwiseError, timeout: float) -> None:
+    """Let the error of a wait in vain name ``timeout`` instead of what was left of it."""
+    if error._waited_for is not None:
+        title, why = error._waited_for
+        error.args = (_in_vain(title, timeout, why),)
+
+
+def _in_vain(title: str, waited: float, why: str) -> str:
+    return f"no slot of {title} in {waited:g} s: {why}"
 
 
 def limit_full(
@@ -49,14 +70,6 @@ def limit_full(
     why = "too many are waiting" if timeout is None else f"none is expected within {timeout:g} s"
     text = f"no slot of {title}, and {why}: {full}{soon}"
     return LimitFull(text, waiting=waiting, estimate=estimate)
-
-
-def restate_timeout(error: AcquireTimeout | BackendError, title: str, timeout: float) -> None:
-    """Let an error like that of `no_slot` name ``timeout`` instead of what was left of it."""
-    prefix = f"no slot of {title} in "
-    if str(error).startswith(prefix):
-        _, _, why = str(error).removeprefix(prefix).partition(" s: ")
-        error.args = (f"{prefix}{timeout:g} s: {why}",)
 
 
 def occupancy(*, value: int, held: int, waiting: int, oldest: str = "") -> str:

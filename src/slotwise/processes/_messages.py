@@ -10,6 +10,7 @@ from slotwise._core.messages import (
     KICKED,
     no_slot,
     ttl_ended,
+    waited_in_vain,
 )
 from slotwise._core.redaction import redact
 from slotwise._wait import clock
@@ -175,13 +176,13 @@ def timed_out(
     full = state.fullness(acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return LockTaken(*no_slot(title, timeout, full).args)
+        return waited_in_vain(LockTaken, title, timeout, full)
     return no_slot(title, timeout, full)
 
 
 def timed_out_locked(title: str, timeout: float, path: Path, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return LockTaken(*no_slot(title, timeout, str(busy(path, error))).args)
+    return waited_in_vain(LockTaken, title, timeout, str(busy(path, error)))
 
 
 class LockTaken(AcquireTimeout, BackendError):

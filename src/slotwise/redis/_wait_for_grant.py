@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import TIMEOUT_LIMIT
+from slotwise._core.messages import no_slot, waited_in_vain
 from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log
 from slotwise.redis._diagnosis import Unreachable, may_pass
@@ -137,20 +138,21 @@ async def _time_out(
     queued = acquisition.queued
     released = await acquisition.withdraw(patience)
     waited = round(waited, 3) or waited  # what is left for one of several tiers has many digits
-    in_vain = f"no slot of {acquisition.limit._title} in {waited:g} s"
+    title = acquisition.limit._title
     if trouble is not None and not queued:
         if isinstance(trouble, Unreachable):
-            raise NotReached(f"{in_vain}: {trouble}") from trouble
+            raise waited_in_vain(NotReached, title, waited, str(trouble)) from trouble
         raise trouble
     endpoint = acquisition.shared.endpoint
     if released is None and queued and trouble is None and not deadline.silence():
         # Only the answer to leaving the queue did not come in so short a time.
         share = acquisition.record.dialect.share_requested(acquisition)
-        raise AcquireTimeout(f"{in_vain}: still queued{share} when {endpoint} last answered")
+        why = f"still queued{share} when {endpoint} last answered"
+        raise no_slot(title, waited, why)
     if released is None or (released.held and not queued):
         silence = deadline.silence() if queued else waited  # perhaps an outage
         no_reply(silence, client, slot)
-        raise NotReached(f"{in_vain}: {endpoint} did not answer")
+        raise waited_in_vain(NotReached, title, waited, f"{endpoint} did not answer")
     if released.held:
-        raise AcquireTimeout(f"{in_vain}: it came just too late")
+        raise no_slot(title, waited, "it came just too late")
     raise acquisition.record.dialect.timeout_error(acquisition, waited, released.counts)

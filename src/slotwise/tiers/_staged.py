@@ -180,11 +180,11 @@ class StagedPaths(PathBackend):
                         acquired = await call(sync, semaphore, "acquire", slots, **options)
                 except BackendError as error:
                     if timeout is not None and at_once == TIMEOUT_LIMIT:  # a try has none
-                        restate_timeout(error, semaphore._title, timeout)
+                        restate_timeout(error, timeout)
                     raise  # also if it is a time-out: nobody knows whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
-                    restate_timeout(too_late, semaphore._title, timeout or 0)
+                    restate_timeout(too_late, timeout or 0)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
                 except SemaphoreClosed as closed:
                     raise self._closed_error(closed) from None

@@ -72,19 +72,24 @@ local rebuild                 -- tiers/repair.lua: make all keys anew of the cla
 -- score, or false to remove it. Nil when they are written at once.
 local pending
 
-local function flush(key)
+-- Write changes of a key: what there is to be written under each name, or false to remove it.
+local function write_changes(key, changes, add, remove, name_first)
   local additions, removals, added, removed = {}, {}, 0, 0
-  for member, score in pairs(pending[key]) do
-    if score then
-      additions[added + 1], additions[added + 2] = score, member
-      added = added + 2
-    else
+  for name, text in pairs(changes) do
+    if not text then
       removed = removed + 1
-      removals[removed] = member
+      removals[removed] = name
+    else
+      additions[added + 1], additions[added + 2] = name_first and name or text, name_first and text or name
+      added = added + 2
     end
   end
-  call_in_chunks(additions, 'ZADD', key)
-  call_in_chunks(removals, 'ZREM', key)
+  call_in_chunks(additions, add, key)
+  call_in_chunks(removals, remove, key)
+end
+
+local function flush(key)
+  write_changes(key, pending[key], 'ZADD', 'ZREM', false)
   pending[key] = {}
 end
 
@@ -134,7 +139,7 @@ local function get(field)
 end
 
 local function put(field, text)  -- false forgets it
-  known[field], changed[field] = text, true
+  known[field], changed[field] = text, text
 end
 
 local function read_rate(text)
@@ -449,19 +454,7 @@ local function save()
       put(name, string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top))
     end
   end
-  local written, gone, last, gone_last = {}, {}, 0, 0
-  for field in pairs(changed) do
-    local text = known[field]
-    if text then
-      written[last + 1], written[last + 2] = field, text
-      last = last + 2
-    else
-      gone_last = gone_last + 1
-      gone[gone_last] = field
-    end
-  end
-  call_in_chunks(written, 'HSET', state)
-  call_in_chunks(gone, 'HDEL', state)
+  write_changes(state, changed, 'HSET', 'HDEL', true)
   for key in pairs(fresh) do
     if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
   end
