@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 # From the top: who is allowed to import what is below, and nothing above.
 LAYERS = [
+    [("web", "a page in the browser")],
     [("_cli", "the slotwise command")],
     [("purge", "delete old files")],
     [("integrations", "functions, web servers, HTTP clients, task queues, tests")],

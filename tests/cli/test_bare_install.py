@@ -154,9 +154,13 @@ def test_every_command_works_plainly(bare: Bare):
     for (words, code), (found, out, err) in zip(commands, results, strict=True):
         assert (words, found) == (words, code), (out, err)
         assert "rich" not in err
-    assert {words[0] for words, _ in commands} | {"acquire", "demo", "explain", "export"} == {
-        *SUMMARIES
-    }
+    assert {words[0] for words, _ in commands} | {
+        "acquire",
+        "demo",
+        "explain",
+        "export",
+        "web",
+    } == {*SUMMARIES}
     assert not old.exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import slotwise
+import slotwise.web
 from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
@@ -462,6 +463,11 @@ async def explaining(limit: Limit, tiers: Tiers) -> None:
     assert_type(explained.lacks, tuple[Lack, ...])
     assert_type(limit.explain_sync("id").estimate, float | None)
     assert_type(await tiers.explain("id"), Explanation)
+
+
+def mounting() -> None:
+    slotwise.web.app("redis://cache", token="t", allow_steer=True)
+    slotwise.web.app(port=1)  # type: ignore[call-arg]
 
 
 def instrumentation() -> None:

@@ -39,6 +39,7 @@ SUMMARIES = {
     "show": "Show who holds a semaphore or tiers, and who waits",
     "top": "Watch semaphores and tiers live",
     "explain": "Tell why somebody waits, and who has held that for longest",
+    "web": "Show semaphores and tiers in a browser, live",
     "export": "Serve how full semaphores and tiers are to Prometheus",
     "resize": "Change how many slots a semaphore or a tier has, or its rate, while it is in use",
     "refill": "Fill a rate of tiers, and forgive its debt",
@@ -53,6 +54,7 @@ SUMMARIES = {
 }
 
 _MODULES = {
+    "web": "slotwise.web._command",  # which stands on this package
     "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",
@@ -67,6 +69,7 @@ _MODULES = {
 
 def load(name: str) -> Command:
     """Import the command ``name``, which is one of `SUMMARIES`."""
-    module = import_module(f"slotwise._cli.{_MODULES.get(name, name)}")
+    where = _MODULES.get(name, name)
+    module = import_module(where if "." in where else f"slotwise._cli.{where}")
     command: Command = module.COMMANDS[name]
     return command

@@ -1,0 +1,267 @@
+"""App: the ASGI application: who may ask, and what for.
+
+What is shown comes from `_feed`, what is changed is done by `_steering`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+from slotwise.errors import SlotwiseError
+from slotwise.web import _steering
+from slotwise.web._access import Access
+from slotwise.web._feed import Feed
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[str, str]]
+
+# A server that ends waits for open streams: none lasts longer, and browsers come back.
+_STREAM_SECONDS = 20.0
+
+_MOST_BODY = 10_000  # bytes; what is asked for is a name and a number
+
+
+class App:
+    """One page for one machine or server; see `slotwise.web.app`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        allow_steer: bool = False,
+        hosts: Iterable[str] | None = None,
+    ) -> None:
+        """``hosts``: the names it may be asked by, None for any."""
+        self._access = Access(token, hosts)
+        self._allow_steer = allow_steer
+        self._feed = Feed(url)
+        self._ending = False
+
+    def end_streams(self) -> None:
+        """Let open pages go, because the server ends."""
+        self._ending = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(Request(scope, receive), Reply(scope, send))
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, request: Request, reply: Reply) -> None:
+        refusal = self._access.refusal(request)
+        if refusal is not None:
+            await reply.text(*refusal)
+            return
+        routes = {
+            "/": ("GET", self._page),
+            "/snapshot": ("GET", self._snapshot),
+            "/events": ("GET", self._events),
+            "/steer": ("POST", self._steer),
+        }
+        if request.path == "":  # relative links need the slash
+            await reply.redirect(f"{request.root}/")
+            return
+        if request.path not in routes:
+            await reply.text(404, "not found")
+            return
+        method, answer = routes[request.path]
+        if request.method not in (method, "HEAD" if method == "GET" else method):
+            await reply.text(405, f"use {method}", [("allow", method)])
+            return
+        await answer(request, reply)
+
+    # -------------------------------------------------------------------- reading
+
+    async def _page(self, request: Request, reply: Reply) -> None:
+        token = request.query.get("token")
+        if token is not None:
+            cookie = self._access.cookie(request)
+            await reply.redirect(f"{request.root}/", [("set-cookie", cookie)] if cookie else [])
+            return
+        await reply.html(page().replace("{nonce}", reply.nonce))
+
+    async def _snapshot(self, request: Request, reply: Reply) -> None:
+        name, search = request.query.get("name"), request.query.get("q", "")
+        try:
+            with self._feed.watching(name):
+                await reply.json(200, await self._shown(name, search))
+        except SlotwiseError as error:
+            await reply.json(503, {"error": str(error)})
+
+    async def _events(self, request: Request, reply: Reply) -> None:
+        name, search = request.query.get("name"), request.query.get("q", "")
+        await reply.begin("text/event-stream; charset=utf-8")
+        left = asyncio.ensure_future(request.left())
+        ends_at = asyncio.get_running_loop().time() + _STREAM_SECONDS
+        try:
+            await reply.write(b"retry: 500\n\n")
+            with self._feed.watching(name):
+                while not (left.done() or self._ending):
+                    try:
+                        shown = await self._shown(name, search)
+                    except SlotwiseError as error:
+                        shown = {"error": str(error)}
+                    await reply.write(b"data: " + json.dumps(shown).encode() + b"\n\n")
+                    if asyncio.get_running_loop().time() > ends_at:
+                        break
+                    for _ in range(10):  # so that the end of the server is seen soon
+                        if not (left.done() or self._ending):
+                            await asyncio.wait([left], timeout=0.1)
+            await reply.write(b"", more=False)
+        finally:
+            left.cancel()
+
+    async def _shown(self, name: str | None, search: str) -> dict[str, Any]:
+        look = await self._feed.look(name)
+        return {**look.as_dict(name, search), "steer": self._allow_steer}
+
+    # ------------------------------------------------------------------- steering
+
+    async def _steer(self, request: Request, reply: Reply) -> None:
+        if not self._allow_steer:
+            await reply.json(403, {"error": "this page is read-only"})
+            return
+        if not self._access.is_same_origin(request):
+            await reply.json(403, {"error": "that was asked by a page of another origin"})
+            return
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            await reply.json(415, {"error": "send application/json"})
+            return
+        try:
+            wanted = json.loads(await request.body(_MOST_BODY))
+        except ValueError:
+            await reply.json(400, {"error": "that is not JSON, or too much of it"})
+            return
+        code, answer = await asyncio.to_thread(
+            _steering.steer, self._feed.backend, wanted, request.who
+        )
+        await reply.json(code, answer)
+
+
+class Request:
+    """What was asked."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.root: str = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        # Some servers and frameworks leave the root in the path, others don't.
+        self.path = path.removeprefix(self.root) if path.startswith(self.root) else path
+        self.headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope.get("headers", [])
+        }
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        self.query = {name: values[-1] for name, values in query.items()}
+        self.is_secure = scope.get("scheme") == "https"
+
+    @property
+    def who(self) -> str:
+        """Who asks, for the log: the user, if somebody has authenticated one, and the address."""
+        user = self._scope.get("user")
+        name = getattr(user, "display_name", None) or getattr(user, "username", None)
+        host = (self._scope.get("client") or ("?", 0))[0]
+        return f"{name} at {host}" if name else str(host)
+
+    async def body(self, most: int) -> bytes:
+        """Return the body; a ValueError if it is longer than ``most``."""
+        body, more = b"", True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ValueError("the client has gone")
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > most:
+                raise ValueError("too long")
+        return body
+
+    async def left(self) -> None:
+        """Return when the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Reply:
+    """Answers, each with the headers that keep a browser on its guard."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self._has_body = scope["method"] != "HEAD"
+        self.nonce = secrets.token_urlsafe(16)
+
+    async def begin(self, content_type: str, code: int = 200, more: Headers = ()) -> None:
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{self.nonce}'; style-src 'nonce-{self.nonce}';"
+            " connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none';"
+            " form-action 'none'"
+        )
+        headers = [
+            ("content-type", content_type),
+            ("content-security-policy", policy),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cache-control", "no-store"),
+            *more,
+        ]
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": code,
+                "headers": [(name.encode(), value.encode()) for name, value in headers],
+            }
+        )
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _whole(self, content_type: str, code: int, body: str, more: Headers = ()) -> None:
+        data = body.encode()
+        length = ("content-length", str(len(data)))
+        await self.begin(f"{content_type}; charset=utf-8", code, [length, *more])
+        await self.write(data if self._has_body else b"", more=False)
+
+    async def text(self, code: int, words: str, more: Headers = ()) -> None:
+        await self._whole("text/plain", code, f"{words}\n", more)
+
+    async def html(self, text: str) -> None:
+        await self._whole("text/html", 200, text)
+
+    async def json(self, code: int, data: Any) -> None:
+        await self._whole("application/json", code, json.dumps(data))
+
+    async def redirect(self, where: str, more: Headers = ()) -> None:
+        await self._whole("text/plain", 303, "see there\n", [("location", where), *more])
+
+
+@cache
+def page() -> str:
+    """The page, with ``{nonce}`` where each answer has its own."""
+    folder = files("slotwise.web")
+    text, style, script = (
+        (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
+    )
+    return text.replace("{style}", style).replace("{script}", script)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,97 @@
+"""``slotwise web``: serve the page."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+import sys
+from typing import Any
+
+from slotwise._cli.commands import Command
+from slotwise._cli.flags import Parser, UsageError, port
+from slotwise._cli.output import print_error
+from slotwise.web._access import host_of
+from slotwise.web._app import App
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "web",
+        details="It can be read by whoever reaches it: beyond loopback it needs --token, which a\n"
+        "browser shows once as /?token=T. Holders can be kicked and limits changed only with\n"
+        "--allow-steer; each change is logged.",
+        examples="  slotwise web --open\n"
+        "  slotwise web --url redis://cache:6379 --allow-steer\n"
+        '  slotwise web --host 0.0.0.0 --token "$(openssl rand -hex 16)"',
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
+    parser.add_argument(
+        "--port", type=port, default=8765, metavar="P", help="port to listen at; 0: any [8765]"
+    )
+    parser.add_argument("--open", action="store_true", help="open it in a browser")
+    parser.add_argument("--token", metavar="T", help="what has to be shown to read the page")
+    parser.add_argument(
+        "--allow-steer", action="store_true", help="let the page kick, resize, close and open"
+    )
+    parser.add_url()
+    return parser
+
+
+def web(given: argparse.Namespace) -> int:
+    """Serve the page until a signal ends it."""
+    if given.token == "":
+        raise UsageError("--token must not be empty")
+    if not _is_loopback(given.host) and given.token is None:
+        raise UsageError(f"--host {given.host} is not loopback: --token says who may read it")
+    try:
+        import uvicorn
+    except ImportError:
+        print_error("web", "it needs uvicorn: pip install 'slotwise[web]'")
+        return 1
+    hosts = None
+    if _is_loopback(given.host):
+        hosts = {*_LOOPBACK, host_of(given.host)}
+    app = App(given.url, token=given.token, allow_steer=given.allow_steer, hosts=hosts)
+    family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((given.host, given.port))
+        listening.listen(100)
+    except OSError as error:
+        listening.close()
+        print_error("web", f"can't listen at {given.host}:{given.port}: {error.strerror}")
+        return 1
+    host = f"[{given.host}]" if ":" in given.host else given.host
+    where = f"http://{host}:{listening.getsockname()[1]}/"
+    sys.stdout.write(f"serving {where}; Ctrl-C ends it\n")
+    sys.stdout.flush()
+    if given.open:
+        import webbrowser
+
+        webbrowser.open(where if given.token is None else f"{where}?token={given.token}")
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
+
+    class Server(uvicorn.Server):  # type: ignore[misc,name-defined,unused-ignore]
+        def handle_exit(self, *_: Any) -> None:
+            app.end_streams()  # open pages must not keep it from ending
+            self.should_exit = True
+
+    with listening:
+        Server(config).run(sockets=[listening])
+    return 0
+
+
+def _is_loopback(host: str) -> bool:
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+COMMANDS = {"web": Command(_parser, web)}

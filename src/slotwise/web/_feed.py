@@ -1,0 +1,73 @@
+"""Feed: one look a second at most, however many pages are open; none while there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+from slotwise._cli.backends import Backend, open_backend
+from slotwise._cli.snapshot import Look, Watcher
+
+_EVERY = 1.0  # seconds between two looks
+
+
+class Feed:
+    """The looks that all pages of an application share; of any event loop."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._names: Counter[str] = Counter()  # that pages show closely
+        self._lock = threading.Lock()  # held while a thread looks
+        self._last: Look | None = None
+        self._looked_at = float("-inf")
+
+    @cached_property
+    def backend(self) -> Backend:
+        return open_backend(self._url)
+
+    @cached_property
+    def _watcher(self) -> Watcher:
+        return Watcher(self.backend)
+
+    @contextmanager
+    def watching(self, name: str | None) -> Iterator[None]:
+        """Have ``name`` looked at closely meanwhile."""
+        if name is None:
+            yield
+            return
+        self._names[name] += 1
+        try:
+            yield
+        finally:
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
+
+    async def look(self, name: str | None = None) -> Look:
+        """Return the latest look, or take one if that is a second old.
+
+        One that was taken before anybody showed ``name`` doesn't have it: then the next is awaited.
+        """
+        while True:
+            look = self._fresh()
+            if look is None:
+                look = await asyncio.to_thread(self._take)
+            if name is None or name in look.details:
+                return look
+            await asyncio.sleep(max(self._looked_at + _EVERY - time.monotonic(), 0.01))
+
+    def _fresh(self) -> Look | None:
+        return self._last if time.monotonic() - self._looked_at < _EVERY else None
+
+    def _take(self) -> Look:
+        with self._lock:
+            look = self._fresh()
+            if look is None:
+                self._last = look = self._watcher.look(list(self._names))
+                self._looked_at = time.monotonic()
+            return look

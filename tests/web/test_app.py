@@ -1,0 +1,193 @@
+"""The application behind the page: who may ask for what, and what the answers are."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.web._asgi import Answer, ask
+
+from slotwise.processes import ProcessSemaphore
+from slotwise.web import app
+from slotwise.web._app import App, page
+from slotwise.web._feed import Feed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "slots"
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"process://{folder}"
+
+
+async def steer(page: Any, wanted: object, **headers: str) -> Answer:
+    headers = {"content_type": "application/json", **headers}
+    return await ask(page, "/steer", "POST", body=json.dumps(wanted).encode(), **headers)
+
+
+async def test_a_snapshot_has_all_limits_and_one_of_them_closely(url: str, folder: Path) -> None:
+    full = ProcessSemaphore(2, name="full", directory=folder)
+    idle = ProcessSemaphore(5, name="idle", directory=folder)
+    async with idle:
+        pass
+    acquired = await full.acquire(2, label="export")
+    answer = await ask(app(url), "/snapshot?name=full")
+    assert answer.code == 200
+    data = answer.json()
+    assert data["total"] == 2
+    assert [limit["name"] for limit in data["limits"]] == ["full", "idle"]
+    row = data["limits"][0]
+    assert (row["value"], row["held"], row["waiting"], row["full"]) == (2, 2, 0, 1)
+    [holder] = data["limit"]["holders"]
+    assert (holder["id"], holder["label"]) == (acquired.acquisition_id, "export")
+    assert data["limit"]["waiters"] == []
+    found = (await ask(app(url), "/snapshot?q=IDL")).json()
+    assert ([limit["name"] for limit in found["limits"]], found["total"]) == (["idle"], 2)
+    assert (await ask(app(url), "/snapshot?name=none")).json()["limit"] is None
+    await full.release(acquired)
+
+
+async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
+    answer = await ask(app(url), "/events", until=b"data: ")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    event = next(line for line in answer.body.split(b"\n\n") if line.startswith(b"data: "))
+    assert json.loads(event.removeprefix(b"data: "))["limits"] == []
+
+
+async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) -> None:
+    looks = []
+    feed = Feed(url)
+    take = feed._watcher.look
+    monkeypatch.setattr("slotwise.web._feed._EVERY", 3600.0)
+    monkeypatch.setattr(feed._watcher, "look", lambda names: looks.append(1) or take(names))
+    for _ in range(20):
+        await feed.look()
+    assert looks == [1]
+
+
+async def test_the_page_may_do_nothing_but_what_it_does(url: str) -> None:
+    first, second = await ask(app(url)), await ask(app(url))
+    policy = first.headers["content-security-policy"]
+    for words in (
+        *("default-src 'none'", "script-src 'nonce-", "style-src 'nonce-"),
+        *("frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"),
+    ):
+        assert words in policy
+    assert policy != second.headers["content-security-policy"]
+    assert first.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in first.headers
+    assert b"http://" not in first.body.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"https://" not in first.body
+    assert b"{nonce}" not in first.body
+    assert len(page().encode()) < 80_000
+    assert b'href="/' not in first.body  # relative links only
+
+
+async def test_mounted_without_a_slash_it_sends_browsers_to_the_slash(url: str) -> None:
+    answer = await ask(app(url), "", root="/slots")
+    assert (answer.code, answer.headers["location"]) == (303, "/slots/")
+    assert (await ask(app(url), "/snapshot", root="/slots")).code == 200
+
+
+async def test_other_paths_and_methods_are_refused(url: str) -> None:
+    assert (await ask(app(url), "/other")).code == 404
+    assert (await ask(app(url), "/snapshot", "DELETE")).code == 405
+    assert (await ask(app(url), "/steer")).code == 405
+    assert (await ask(app(url), "/", "HEAD")).body == b""
+
+
+async def test_a_token_is_shown_as_bearer_or_once_in_the_address(url: str) -> None:
+    guarded = app(url, token="secret")
+    assert (await ask(guarded)).code == 401
+    assert (await ask(guarded, "/snapshot", authorization="Bearer wrong")).code == 401
+    assert (await ask(guarded, "/snapshot?token=secret")).code == 401
+    assert (await ask(guarded, "/snapshot", authorization="Bearer secret")).code == 200
+    assert (await ask(guarded, "/?token=wrong")).code == 401
+    entered = await ask(guarded, "/?token=secret", root="/slots")
+    assert (entered.code, entered.headers["location"]) == (303, "/slots/")
+    cookie = entered.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "secret" not in cookie
+    assert (await ask(guarded, "/snapshot", cookie=cookie.partition(";")[0])).code == 200
+    assert (await ask(guarded, "/snapshot", cookie="slotwise_token=secret")).code == 401
+
+
+async def test_a_foreign_host_is_refused(url: str) -> None:
+    guarded = App(url, hosts=["localhost", "127.0.0.1", "::1"])
+    for host in ("evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "[bad"):
+        assert (await ask(guarded, "/snapshot", host=host)).code == 403
+    for host in ("localhost:8765", "127.0.0.1", "[::1]:8765", "LOCALHOST"):
+        assert (await ask(guarded, "/snapshot", host=host)).code == 200
+
+
+async def test_steering_needs_permission_its_own_origin_and_json(url: str) -> None:
+    wanted = {"action": "open", "name": "none"}
+    assert (await steer(app(url), wanted)).code == 403
+    page = app(url, allow_steer=True)
+    assert (await steer(page, wanted, origin="http://evil.example")).code == 403
+    assert (await steer(page, wanted, origin="null")).code == 403
+    assert (await steer(page, wanted, sec_fetch_site="cross-site")).code == 403
+    assert (await steer(page, wanted, content_type="text/plain")).code == 415
+    assert (await steer(page, wanted, origin="http://127.0.0.1:8765")).code == 404
+
+
+async def test_what_makes_no_sense_is_400_and_what_is_unknown_404(url: str, folder: Path) -> None:
+    page = app(url, allow_steer=True)
+    async with ProcessSemaphore(2, name="api", directory=folder):
+        for wanted in (
+            *([], "kick", {}, {"action": "explode"}, {"action": "kick"}),
+            *({"action": "resize", "name": "api"}, {"action": "resize", "name": "api", "value": 0}),
+            {"action": "resize", "name": "api", "value": True},
+            {"action": "freeze", "name": "api"},
+        ):
+            assert (await steer(page, wanted)).code == 400, wanted
+        long = {"action": "open", "name": "x" * 20_000}
+        assert (await steer(page, long)).code == 400
+        for wanted in ({"action": "kick", "id": "nobody"}, {"action": "close", "name": "nobody"}):
+            assert (await steer(page, wanted)).code == 404, wanted
+
+
+async def test_steering_does_it_and_is_logged_with_who(
+    url: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = app(url, allow_steer=True)
+    semaphore = ProcessSemaphore(2, name="api", directory=folder)
+    acquired = await semaphore.acquire()
+    with caplog.at_level(logging.WARNING, "slotwise.web"):
+        assert (await steer(page, {"action": "resize", "name": "api", "value": 7})).code == 200
+        assert (await semaphore.stats()).max_slots == 7
+        assert (await steer(page, {"action": "close", "name": "api", "reason": "x"})).code == 200
+        assert (await semaphore.stats()).reason == "x"
+        assert (await steer(page, {"action": "open", "name": "api"})).code == 200
+        assert not (await semaphore.stats()).closed
+        kick = {"action": "kick", "id": acquired.acquisition_id}
+        assert (await steer(page, kick)).code == 200
+    await semaphore.stats()
+    assert acquired.lost
+    assert caplog.text.count("asked for by 127.0.0.1 on the page") == 4
+
+
+async def test_it_needs_no_lifespan_and_ignores_other_protocols(url: str) -> None:
+    sent: list[dict[str, Any]] = []
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(url)({"type": "lifespan"}, receive, send)
+    await app(url)({"type": "websocket"}, receive, send)
+    assert [message["type"] for message in sent] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+        "websocket.close",
+    ]
