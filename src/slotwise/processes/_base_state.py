@@ -137,8 +137,8 @@ class BaseState(BaseLedger[C]):
         self.times_all = False
 
     # Of tiers alone: whether some have rates, and whether all have, so that nothing is held.
-    has_rates: ClassVar[Any] = False
-    holds_nothing: ClassVar[Any] = False
+    has_rates: Any = False
+    holds_nothing: Any = False
 
     def is_idle(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
         """Return whether nobody uses it."""
@@ -172,11 +172,6 @@ class BaseState(BaseLedger[C]):
     @abstractmethod
     def remembers(self, now: float) -> bool:
         """Return whether its file has to be kept while nobody uses it."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """About how long a snapshot is, in bytes."""
 
     @abstractmethod
     def accepts(self, declared: Any) -> bool:

@@ -85,8 +85,8 @@ class Journal:
     """The contents of one semaphore's file, as far as this process has read them."""
 
     __slots__ = (
-        *("_end", "_epoch", "_file", "_head", "_kind", "_rules", "_sequence", "_start"),
-        *("in_sync", "state"),
+        *("_end", "_epoch", "_file", "_head", "_kind", "_rules", "_sequence", "_snapshot_size"),
+        *("_start", "in_sync", "state"),
     )
 
     def __init__(self, file: LockedFile, kind: type[AnyState]) -> None:
@@ -98,6 +98,7 @@ class Journal:
         # when it closes the file.
         self.in_sync = False
         self._sequence = self._epoch = self._start = self._end = 0
+        self._snapshot_size = 0  # of the last one, in bytes
         # The roots as last read or written, and an empty lock queue.
         self._head = _NO_ROOTS + _lock_queue.EMPTY
 
@@ -140,11 +141,12 @@ class Journal:
                 or end < self._end
             ):
                 self.in_sync = False
-                snapshot, *records = self._read(start, end, epoch)
+                (snapshot, *records), size = self._read(start, end, epoch)
                 state = self._kind.restore(snapshot)
+                self._snapshot_size = size
                 events = None
             else:
-                records = self._read(self._end, end, epoch)
+                records, _ = self._read(self._end, end, epoch)
                 state = self.state
                 events = []
             self.in_sync = False  # until everything is applied
@@ -191,8 +193,8 @@ class Journal:
             raise Damaged("no valid root")
         return best
 
-    def _read(self, start: int, end: int, epoch: int) -> list[Any]:
-        """Return the records between two offsets, which must be of this epoch."""
+    def _read(self, start: int, end: int, epoch: int) -> tuple[list[Any], int]:
+        """Return the records between two offsets, of this epoch, and the length of the first."""
         try:
             size = fstat(self._file.fd).st_size
             if end > size:  # checked first, because pread allocates all of it
@@ -203,7 +205,7 @@ class Journal:
         if len(raw) != end - start:
             raise Damaged(f"truncated at offset {start + len(raw)} of {end}")
         records = []
-        at = 0
+        at = first = 0
         while at < len(raw):
             if len(raw) - at < _FRAME.size:
                 raise Damaged(f"incomplete record at offset {start + at}")
@@ -212,8 +214,9 @@ class Journal:
             if len(body) != length or crc32(body, epoch) != checksum:
                 raise Damaged(f"wrong checksum at offset {start + at}")
             records.append(json.loads(body))
+            first = first or length
             at += _FRAME.size + length
-        return records
+        return records, first
 
     # ---------------------------------------------------------------- writing
     # Only under the lock, after `catch_up`.
@@ -247,12 +250,9 @@ class Journal:
         start = self._start
         end = self._commit(_encode(record), self._end, self._epoch, start)
         self.in_sync = True
-        if end - start > _COMPACT_AFTER and self._needs_compaction(state):
+        if end - start > _COMPACT_AFTER + 3 * self._snapshot_size:
             self._compact(state)
         return events
-
-    def _needs_compaction(self, state: AnyState) -> bool:
-        return self._end - self._start > _COMPACT_AFTER + 2 * state.size
 
     def _compact(self, state: AnyState) -> None:
         """Replace the snapshot and the records by a new snapshot."""
@@ -270,6 +270,7 @@ class Journal:
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
         at = _HEAD_SIZE if fits else behind
         self._commit(snapshot, at, self._epoch + 1, at)
+        self._snapshot_size = len(snapshot)
 
     def _commit(self, text: str, at: int, epoch: int, start: int) -> int:
         """Write a record, and then the root that commits it; return where the record ends."""

@@ -45,6 +45,7 @@ class ProcessLimit:
     _declared: Any  # the value or the tiers it was made with; None accepts any
     _generation: Generation
     _generation_key: tuple[Path, str, str]
+    _holds_nothing: Any = False  # whether it has nothing but rates
     _ttl: float | None
 
     def _attach(self, path: Path, name: str | None, suffix: str) -> None:
@@ -88,8 +89,8 @@ class ProcessLimit:
 
     async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
-        if processes.is_inherited(acquisition_id):
-            return False  # the parent process holds it
+        if self._holds_nothing or processes.is_inherited(acquisition_id):
+            return False  # the parent process holds it, or nobody
         holder = self._before_release(acquisition_id)
         released = await self._attachment.call_async(operations.release, acquisition_id)
         self._after_release(acquisition_id, holder, released=released)
@@ -98,7 +99,7 @@ class ProcessLimit:
     def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
         """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
         acquisition_id = acquisition_id_of(acquisition_id)
-        if processes.is_inherited(acquisition_id):
+        if self._holds_nothing or processes.is_inherited(acquisition_id):
             return False
         holder = self._before_release(acquisition_id)
         released = self._attachment.call(operations.release, acquisition_id)

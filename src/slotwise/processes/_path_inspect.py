@@ -40,8 +40,8 @@ def stats_of(
         [
             (key, node)
             for key, node in tier.nodes.items()
-            # A full bucket is as good as forgotten, and will be.
-            if not isinstance(node, RateNode) or node.waiting or node.used > now
+            # One that nobody uses, or a full bucket, is as good as forgotten.
+            if node.waiting or (node.used > now if isinstance(node, RateNode) else node.in_use)
         ]
         for tier in state.tiers
     ]

@@ -1,6 +1,6 @@
 """PathState: the ledger of tiers, as their file has it.
 
-A node is there only while somebody holds or waits for something of it, or while what was taken
+A node is written only while somebody holds or waits for something of it, or while what was taken
 of its rate has not come back: the file is as long as its claims, however many keys come and go. A
 value that is a function of the key comes with the request, so that every process applies the same.
 """
@@ -26,6 +26,9 @@ from slotwise.processes._path_claims import EndedPathClaims, PathRequest, Proces
 from slotwise.processes._path_snapshots import fill_from_snapshot, keep_rates, take_snapshot
 from slotwise.processes._path_values import read_specs, read_value, write_specs
 
+# So many nodes of a tier are known even if nobody uses them: to make one takes time.
+_FEW_NODES = 100
+
 # How many buckets a change looks at, to forget them if they are full: more than one, so that
 # they become fewer.
 _FORGET_AT_ONCE = 64
@@ -38,8 +41,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     """What the file of tiers has. What is wanted is a PathRequest, what is declared the tiers."""
 
     __slots__ = (
-        *("_accepted", "_characters", "at", "boot", "closure", "fence", "former_values"),
-        *("holds", "name", "owners", "specs", "times_all"),
+        *("_accepted", "at", "boot", "closure", "fence", "former_values", "has_rates", "holds"),
+        *("holds_nothing", "name", "owners", "specs", "times_all"),
     )
 
     RULES = 3
@@ -48,7 +51,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self._set_up(name, boot)
-        self._characters = 0  # of the keys of all claims
         self.at = 0.0  # the time of the last record
         self._start(specs)
 
@@ -59,6 +61,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         for tier in self.tiers:
             # A full bucket is forgotten at its time, everything else when nobody uses it.
             tier.keeps_idle = isinstance(tier, RateTier)
+        self.has_rates = self.refills is not None
+        self.holds_nothing = self.queue.widest is None
         self.specs = tuple(specs)  # as they were declared
         # What each tier was resized from, and is still accepted.
         self.former_values: list[list[int | Rate]] = [[] for _ in specs]
@@ -79,14 +83,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return next((value for value in reversed(values) if value), 0)
 
     @property
-    def has_rates(self) -> bool:
-        return self.refills is not None
-
-    @property
-    def holds_nothing(self) -> bool:
-        return self.queue.widest is None
-
-    @property
     def is_resized(self) -> bool:
         pairs = zip(self.tiers, self.specs, strict=True)
         return any(
@@ -99,9 +95,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return super().is_idle(now) and (self.refills is None or self.is_full(now))
 
     def is_due(self, now: float) -> bool:
-        if self.refills:
-            return self.next_deadline() <= now
-        return super().is_due(now)
+        return (self.deadlines is not None or bool(self.refills)) and self.next_deadline() <= now
 
     def remembers(self, now: float) -> bool:
         return self.is_resized or self.closed or self.can_be_settled(now)
@@ -109,13 +103,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def can_be_settled(self, now: float) -> bool:
         newest = next(reversed(self.recent.values()), None)
         return newest is not None and newest.until > now
-
-    @property
-    def size(self) -> int:
-        claims = len(self.holders) + len(self.waiting) + len(self.recent)
-        buckets = sum(len(tier.nodes) for tier in self.tiers if isinstance(tier, RateTier))
-        # A character can take up six bytes of JSON.
-        return 200 * claims + 60 * buckets + 6 * self._characters
 
     # --------------------------------------------------------------- the tiers
 
@@ -301,11 +288,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return self.undo_grant(acquisition_id, now)
 
     def _granted(self, claims: Iterable[ProcessPathClaim], now: float, wall_us: int) -> list[Event]:
-        events = super()._granted(claims, now, wall_us)
         if self.holds_nothing:
             for claim in claims:
                 self._uncount(claim)
-        return events
+        return super()._granted(claims, now, wall_us)
 
     def _forget_full(self, now: float) -> None:
         """Forget buckets that have filled up, and costs that can't be corrected any more."""
@@ -342,7 +328,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self.former_values = former_values
         for tier, (value, own_values) in zip(self.tiers, values, strict=True):
             tier.value, tier.own_values = value, own_values
-        self._characters = 0
 
     def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
         """What was taken of rates outlives a reboot; refilling goes on from now."""
@@ -366,30 +351,27 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def apply(self, record: Record) -> list[Event]:
         verb, now, wall_us, *args = record
         events = self.VERBS[verb](self, now, wall_us, *args)
-        while self.unfinished:  # nobody else can go on with it
-            events += self._granted(self.settle(now), now, wall_us)
+        if self.attention:
+            while self.unfinished:  # nobody else can go on with it
+                events += self._granted(self.settle(now), now, wall_us)
+            if self.has_rates:
+                self._forget_full(now)
         claim: Any
         for event, claim in events:
             if event != "granted":
-                for node in claim.nodes:
-                    if node.key is not None:
-                        self.tiers[node.tier].drop_if_idle(node)
-        if self.refills is not None:
-            self._forget_full(now)
+                self._forget_idle(claim.nodes)
         self.at = now
         return events
 
-    def _count(self, claim: ProcessPathClaim) -> None:
-        super()._count(claim)
-        for key in claim.path:
-            if key is not None:
-                self._characters += len(key)
+    def _forget_idle(self, nodes: Iterable[Any]) -> None:
+        """Forget nodes that nobody uses, unless few are known: they may be used again soon.
 
-    def _uncount(self, claim: ProcessPathClaim) -> None:
-        super()._uncount(claim)
-        for key in claim.path:
-            if key is not None:
-                self._characters -= len(key)
+        Where each key has its own value, that comes with the next request.
+        """
+        for node in nodes:
+            tier = self.tiers[node.tier]
+            if len(tier.nodes) > _FEW_NODES or tier.value is None:
+                tier.drop_if_idle(node)
 
     # --------------------------------------------------------------- snapshots
 

@@ -155,7 +155,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     __slots__ = (
         *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
-        *("_generation", "_generation_key", "_holds_nothing", "_idle", "_idle_in", "_indexes"),
+        *("_generation", "_generation_key", "_has_weights", "_holds_nothing"),
+        *("_idle", "_idle_in", "_indexes"),
         *("_max_idle_keys", "_overload", "_ttl"),
     )
 
@@ -180,6 +181,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
             _check_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(tiers)}
         self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
+        self._has_weights = any(tier.weight_of is not None for tier in tiers)
         self._holds_nothing = all(isinstance(tier.value, Rate) for tier in tiers)
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
@@ -253,7 +255,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
     ) -> ProcessPathAcquisition:
         idle = self._idle_keys()
         values = self._values_of(path, idle) if self._by_key else ()
-        weight = weight_for(self._declared, path)
+        weight = weight_for(self._declared, path) if self._has_weights else 1.0
         wanted = PathRequest(path, needs, values, head_start_of(needs), weight)
         acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
         acquisition.idle = idle
@@ -298,12 +300,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
             self._idle = IdleKeys(self._declared, self._max_idle_keys)
             self._idle_in = processes.incarnation
         return self._idle
-
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return False if self._holds_nothing else await super().release(acquisition_id)
-
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return False if self._holds_nothing else super().release_sync(acquisition_id)
 
     async def release_on_exit(self, acquisition_id: str) -> None:
         await self.release(acquisition_id)

@@ -71,10 +71,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def remembers(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
         return self.is_resized or self.closed
 
-    @property
-    def size(self) -> int:
-        return 150 * (len(self.holders) + len(self.waiting))
-
     # ------------------------------------------------------------- requests
 
     def accepts(self, declared: int | None) -> bool:

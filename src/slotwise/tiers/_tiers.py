@@ -517,9 +517,10 @@ class Tiers(SameWhenCopied):
             known = ", ".join(name for name in self._tiers if name in self._keyed) or "no"
             raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
         for name, key in keys.items():
-            _check_key(name, key)
+            if type(key) is not str or not key.isascii():
+                _check_key(name, key)
         if not self._key_of:
-            return tuple(keys.get(name) for name in self._tiers)
+            return tuple([keys.get(name) for name in self._tiers])
         return tuple(keys.get(self._key_of.get(name, name)) for name in self._tiers)
 
     def _keys_of(self, path: Path) -> dict[str, str]:
