@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from slotwise._core.adaptive import Adaptive, Change, Errors, Latency
     from slotwise._core.explain import Explanation, Lack
     from slotwise._core.limit import Limit
     from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
@@ -44,11 +45,15 @@ __version__ = "0.1.0"
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
+    "Adaptive",
     "BackendError",
+    "Change",
     "Claimant",
     "ContextReused",
+    "Errors",
     "Explanation",
     "Lack",
+    "Latency",
     "Limit",
     "LimitFull",
     "MemorySemaphore",
@@ -74,6 +79,7 @@ _NAMES_OF = {
     "slotwise.memory": ("MemorySemaphore",),
     "slotwise.processes": ("ProcessSemaphore",),
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
+    "slotwise._core.adaptive": ("Adaptive", "Change", "Errors", "Latency"),
     "slotwise._core.limit": ("Limit",),
     "slotwise._core.semaphore": ("Semaphore",),
     "slotwise.tiers": (

@@ -141,7 +141,6 @@ def test_whatever_happens_the_value_is_between_its_bounds(
         ((1, 1, 3), {"algorithm": "vegas"}, TypeError, "algorithm must be"),
         ((1, 1, 3), {"drop_on": [TimeoutError]}, TypeError, "a tuple of exception classes"),
         ((1, 1, 3), {"drop_on": ("TimeoutError",)}, TypeError, "a tuple of exception classes"),
-        ((1, 1, 3), {"pause_on_retry_after": 1}, TypeError, "must be a bool"),
     ],
 )
 def test_bad_options_are_refused(

@@ -64,8 +64,7 @@ class Adaptive:
     """A value that starts at ``start`` and moves between ``min`` and ``max``.
 
     ``drop_on`` are the exceptions that count as "the service is overloaded" if they leave the
-    block. With ``pause_on_retry_after`` nothing is granted until the time that
-    ``dropped(retry_after=)`` states; without it the value only doesn't grow until then.
+    block. Until the time that ``dropped(retry_after=)`` states, the value doesn't grow.
 
     Raises:
         ValueError: not 1 <= min <= start <= max.
@@ -79,7 +78,6 @@ class Adaptive:
     drop_on: tuple[type[BaseException], ...] = field(
         kw_only=True, default=(TimeoutError, ConnectionError)
     )
-    pause_on_retry_after: bool = field(kw_only=True, default=False)
 
     def __post_init__(self) -> None:
         for name in ("start", "min", "max"):
@@ -96,14 +94,11 @@ class Adaptive:
             isinstance(each, type) and issubclass(each, BaseException) for each in given
         ):
             raise TypeError("drop_on must be a tuple of exception classes")
-        if not isinstance(self.pause_on_retry_after, bool):
-            raise TypeError("pause_on_retry_after must be a bool")
 
     @property
     def rules(self) -> str:
         """What all users of a name must agree on; how it ended is each caller's own business."""
-        pause = ", pauses" if self.pause_on_retry_after else ""
-        return f"{self.min} to {self.max} from {self.start}, {self.algorithm}{pause}"
+        return f"{self.min} to {self.max} from {self.start}, {self.algorithm}"
 
     def __str__(self) -> str:
         return f"adaptive, {self.min} to {self.max}"

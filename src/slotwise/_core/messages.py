@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.closing import Closure
 from slotwise._core.rates import Rate
 from slotwise.errors import (
@@ -125,6 +126,15 @@ def value_conflict(
         f" resize() changes the value of a semaphore in use",
         value=value,
     )
+
+
+def rules_conflict(
+    name: str | None, given: Adaptive | None, known: Adaptive | None, value: int
+) -> ValueConflict:
+    """One that adapts and one that doesn't, or that adapts by other rules."""
+    has = f"adapts ({known.rules})" if known is not None else f"is in use with {value} slots"
+    wants = f"by other rules ({given.rules})" if given is not None else "of a fixed value"
+    return ValueConflict(f"{name!r} {has}, and this one is {wants}", value=value)
 
 
 # For code that requests a slot while it interrupts slotwise.

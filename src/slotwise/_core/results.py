@@ -110,6 +110,16 @@ class AcquisitionResult:
         """
         raise TypeError(f"it took nothing of {' or '.join(costs) or 'a rate'}")
 
+    def dropped(self, *, retry_after: float | None = None) -> None:
+        """State that the service refused the work: an adaptive limit goes down for that.
+
+        ``retry_after`` are the seconds for which the service wants no more than it gets now.
+        On a limit of a fixed value this changes nothing.
+        """
+
+    def ignored(self) -> None:
+        """State that the work says nothing about the service; only adaptive limits care."""
+
     def _keys(self) -> Mapping[str, str]:
         """The keys of a path through tiers, by the tiers' names, for logs."""
         return {}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotwise._core import events
+from slotwise._core.adaptive import Change
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -100,11 +101,11 @@ class Semaphore(Limit):
         name, *_ = getattr(self, "_reported", (self._name,))
         return with_totals(stats, self._scope, name)
 
-    def _tell_resized(self, value: int) -> None:
-        """Tell the hooks of a change of the value."""
+    def _tell_resized(self, value: int, adapted: str | None = None) -> None:
+        """Tell the hooks of a change of the value; ``adapted`` is why it moved by itself."""
         if events.hooks:
             name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
-            events.resized(name, self._scope, value, tier=tier, keys=keys)
+            events.resized(name, self._scope, value, tier=tier, keys=keys, adapted=adapted)
 
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
@@ -307,6 +308,46 @@ class Semaphore(Limit):
     @abstractmethod
     def resize_sync(self, value: int) -> None:
         """Like `resize`."""
+
+    async def changes(self) -> list[Change]:
+        """Return how an adaptive value has moved, oldest first, without short looks.
+
+        Raises:
+            TypeError: the value is fixed.
+        """
+        return self.changes_sync()
+
+    def changes_sync(self) -> list[Change]:
+        """Like `changes`."""
+        raise self._fixed_value()
+
+    async def freeze(self, value: int | None = None) -> None:
+        """Keep an adaptive value where it is, or at ``value``, until `thaw`.
+
+        Raises:
+            ValueError: it is outside min and max.
+            TypeError: the value is fixed.
+        """
+        self.freeze_sync(value)
+
+    def freeze_sync(self, value: int | None = None) -> None:  # noqa: ARG002 - drivers need it
+        """Like `freeze`."""
+        raise self._fixed_value()
+
+    async def thaw(self) -> None:
+        """Let an adaptive value move again, from where it is.
+
+        Raises:
+            TypeError: the value is fixed.
+        """
+        self.thaw_sync()
+
+    def thaw_sync(self) -> None:
+        """Like `thaw`."""
+        raise self._fixed_value()
+
+    def _fixed_value(self) -> TypeError:
+        return TypeError(f"{self._title} has a fixed value; see Adaptive")
 
     @abstractmethod
     async def close(self) -> None:

@@ -107,7 +107,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
     # ------------------------------------------------------------ its value
 
-    def accepts(self, value: int | None) -> bool:
+    def accepts(self, value: Any) -> bool:
         """Return whether somebody who was told ``value`` may use it; None is any value.
 
         It may be a value from before a resize.

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slotwise._core.messages import too_many_slots, value_conflict
+from slotwise._core.adaptive import Adaptive
+from slotwise._core.messages import rules_conflict, too_many_slots, value_conflict
 from slotwise._core.results import SemaphoreStats
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, lock
 from slotwise.errors import ValueConflict
+from slotwise.memory._adaptive import AdaptiveTracker, new_tracker
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 
@@ -27,7 +29,7 @@ DETACHED = Tracker(1)
 DETACHED.retire_if_idle()
 
 
-def find_tracker(name: str, value: int) -> Tracker:
+def find_tracker(name: str, value: int | Adaptive) -> Tracker:
     """Return what a new instance is attached to, *in the section*.
 
     In conflict, or while the name is closing, it is one that can't be used: the
@@ -36,7 +38,7 @@ def find_tracker(name: str, value: int) -> Tracker:
     tracker = registry.tracker_for(name, value)
     if tracker is not None and tracker.accepts(value) and not tracker.is_ended:
         return tracker
-    detached = Tracker(value, name, registry)
+    detached = new_tracker(value, name, registry)
     detached.retire_if_idle()
     return detached
 
@@ -57,7 +59,7 @@ def current(semaphore: MemorySemaphore) -> Tracker:
     assert semaphore._name is not None  # private trackers never retire
     if is_ended(semaphore):
         raise attached.closed_error(attached.closure)
-    tracker = registry.tracker_for(semaphore._name, semaphore._value)
+    tracker = registry.tracker_for(semaphore._name, semaphore._adaptive or semaphore._value)
     if tracker is None:
         raise _conflict(semaphore)
     if tracker.closed:
@@ -74,7 +76,10 @@ def known(semaphore: MemorySemaphore) -> Tracker | None:
 
 
 def _conflict(semaphore: MemorySemaphore) -> ValueConflict:
-    stats = semaphore.stats_sync()
+    stats, tracker = semaphore.stats_sync(), known(semaphore)
+    adaptive = tracker.adaptation.options if isinstance(tracker, AdaptiveTracker) else None
+    if adaptive is not None or semaphore._adaptive is not None:
+        return rules_conflict(semaphore._name, semaphore._adaptive, adaptive, stats.max_slots)
     return value_conflict(
         semaphore._name,
         semaphore._value,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER
@@ -18,6 +19,7 @@ from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, lock
 from slotwise.memory._acquisition import MemoryClaim
+from slotwise.memory._adaptive import new_tracker
 from slotwise.memory._tracker import Tracker
 
 # How many due trackers are examined at once: by a caller that creates one, which must not
@@ -52,7 +54,7 @@ class Registry:
     def __len__(self) -> int:
         return len(self._trackers)
 
-    def tracker_for(self, name: str, value: int) -> Tracker | None:
+    def tracker_for(self, name: str, value: int | Adaptive) -> Tracker | None:
         """Return the tracker of ``name``, made if needed; None if another value is in use."""
         tracker = self._trackers.get(name)
         if tracker is not None:
@@ -64,7 +66,7 @@ class Registry:
         glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
-        tracker = Tracker(value, name, self, self._holders)
+        tracker = new_tracker(value, name, self, self._holders)
         closure = self.closure_of(name)
         if closure is not None:
             tracker.suspend(closure)

@@ -14,6 +14,7 @@ from logging import DEBUG
 from types import TracebackType
 from typing import Any, cast
 
+from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -48,6 +49,7 @@ from slotwise.memory._acquisition import (
     ReplacingMemoryAcquisition,
     TimedMemoryAcquisition,
 )
+from slotwise.memory._adaptive import AdaptiveMemoryAcquisition, AdaptiveTracker, new_tracker
 from slotwise.memory._base_acquisition import running_task
 from slotwise.memory._ids import is_id_of_block, key_of, next_key
 from slotwise.memory._log import logged, perhaps_wanted
@@ -67,7 +69,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ``name=None`` makes a private one.
 
     Args:
-        value: how many slots there are.
+        value: how many slots there are; or an `Adaptive`, which finds out.
         name: what instances share it by.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
@@ -79,6 +81,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     """
 
     __slots__ = (
+        "_adaptive",
+        "_is_plain",
         "_lane",
         "_numbers",
         "_tracker",
@@ -93,7 +97,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def __init__(
         self,
-        value: int,
+        value: int | Adaptive,
         *,
         name: str | None = None,
         max_acquire_time: float | None = None,
@@ -104,11 +108,18 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ) -> None:
         # Names come and go by the hundred thousand, so what is as it should be
         # is not looked at twice.
-        if type(value) is not int or value < 1:
-            check_count("value", value)
+        self._adaptive: Adaptive | None = None
+        self._value: int
+        if isinstance(value, int):
+            if type(value) is not int or value < 1:
+                check_count("value", value)
+            self._value = value
+        elif isinstance(value, Adaptive):
+            self._adaptive, self._value = value, value.start
+        else:
+            self._value = check_count("value", value)
         if name is not None and (type(name) is not str or not name or not name.isascii()):
             check_name(name)
-        self._value = value
         self._name = name
         self._max_acquire_time = max_acquire_time
         if max_acquire_time is not None:
@@ -129,7 +140,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._numbers: list[int] = []
         self._blocks = None
         if name is None:
-            self._attach(Tracker(value))
+            self._attach(new_tracker(value))
             return
         self._attach(exclusive(_attachment.find_tracker, name, value))
 
@@ -137,9 +148,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._tracker = self._lane = tracker
         if self._overload is not None and self._overload.sheds:
             tracker.time_all_holds()
+        self._is_plain = self._ttl is None and self._adaptive is None
         if self._ttl is not None:
             tracker.young_deadlines = tracker.timed().young
-            # A block with a ttl needs a claim that can expire.
+        if not self._is_plain:
+            # Such a block needs a claim: one that can expire, or that is timed.
             self._lane = _attachment.DETACHED
 
     def __repr__(self) -> str:
@@ -150,7 +163,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return MemorySemaphore
 
     def _arguments(self) -> dict[str, Any]:
-        return {"value": self._value, **super()._arguments()}
+        return {"value": self._adaptive or self._value, **super()._arguments()}
 
     @property
     def value(self) -> int:
@@ -171,13 +184,18 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        if slots is not _ONE or label is not None or on_full != "wait":
-            if on_full != "wait" and check_on_full(on_full):
+        if slots is not _ONE or label is not None or on_full != "wait" or not self._is_plain:
+            if self._adaptive is not None:
+                lease = self._adaptive_acquisition(slots, label, on_full, self._adaptive)
+            elif on_full != "wait" and check_on_full(on_full):
                 lease = replacing = ReplacingMemoryAcquisition()
                 replacing.slots = check_count("slots", slots)
                 replacing.label = check_label(label)
                 replacing.ttl = self._ttl
                 replacing.replaced = ()
+            elif slots is _ONE and label is None:
+                lease = timed = TimedMemoryAcquisition()
+                timed.ttl = self._ttl
             elif slots is _ONE and self._ttl is None:
                 lease = labelled = LabelledMemoryAcquisition()
                 labelled.label = check_label(label)
@@ -186,14 +204,27 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 general.slots = check_count("slots", slots)
                 general.label = check_label(label)
                 general.ttl = self._ttl
-        elif self._ttl is not None:
-            lease = timed = TimedMemoryAcquisition()
-            timed.ttl = self._ttl
         else:
             lease = MemoryAcquisition()
         lease.key = None
         lease.semaphore = self
         lease.timeout = timeout
+        return lease
+
+    def _adaptive_acquisition(
+        self, slots: int, label: str | None, on_full: str, options: Adaptive
+    ) -> AdaptiveMemoryAcquisition:
+        if on_full != "wait" and check_on_full(on_full):
+            raise TypeError(f"{self._title} is adaptive: nobody can be replaced there")
+        lease: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
+        lease.slots = check_count("slots", slots)
+        if slots > options.min:
+            raise ValueError(
+                f"{self._title} may fall to {options.min} slots: {slots} at once might never be"
+                " granted"
+            )
+        lease.label = check_label(label)
+        lease.ttl, lease.outcome, lease.retry_after = self._ttl, "ok", 0.0
         return lease
 
     async def acquire(
@@ -502,7 +533,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def _blocks_have_claims(self) -> bool:
         """Whether a block must be known by an id: to expire, or to be logged."""
-        return self._ttl is not None or perhaps_wanted(DEBUG, True)
+        return not self._is_plain or perhaps_wanted(DEBUG, True)
 
     def _exit(self) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
@@ -616,6 +647,35 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         exclusive(_attachment.resize, self, value)
         deliver_posted()
         self._tell_resized(value)
+
+    async def changes(self) -> list[Change]:
+        return self.changes_sync()
+
+    def changes_sync(self) -> list[Change]:
+        return exclusive(self._adapting().changes)
+
+    async def freeze(self, value: int | None = None) -> None:
+        self.freeze_sync(value)
+
+    def freeze_sync(self, value: int | None = None) -> None:
+        if value is not None:
+            check_count("value", value)
+        tracker = self._adapting()
+        exclusive(tracker.freeze, value)
+        deliver_posted()
+        self._tell_resized(tracker.value)
+
+    async def thaw(self) -> None:
+        self.thaw_sync()
+
+    def thaw_sync(self) -> None:
+        exclusive(self._adapting().thaw)
+
+    def _adapting(self) -> AdaptiveTracker:
+        tracker = exclusive(_attachment.current, self)
+        if not isinstance(tracker, AdaptiveTracker):
+            raise self._fixed_value()
+        return tracker
 
     async def close(self) -> None:
         self.close_sync()
