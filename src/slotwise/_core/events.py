@@ -309,6 +309,8 @@ def _call(hook: Hook, event: Event) -> None:
     try:
         hook(event)
     except Exception:
+        if hook is _load_declared:
+            raise  # it has no failures of its own: this is what a signal handler raised
         if id(hook) not in _failed:
             _failed.add(id(hook))
             _log.exception("the hook %r failed; further failures of it are not logged", hook)
