@@ -107,7 +107,7 @@ def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
 
 def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> MemoryAcquisition:
     if kind is TimedMemoryAcquisition:
-        semaphore._ttl = 30.0
+        semaphore._ttl, semaphore._is_plain = 30.0, False
         semaphore._tracker.young_deadlines = {1: 30.0}
     lease = semaphore.cm()
     assert type(lease) is kind
