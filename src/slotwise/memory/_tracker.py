@@ -512,7 +512,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         Named semaphores share their table of holders, so only the first few are looked at.
         """
         now, found = clock.now(), []
-        for holder in list(islice(self.holders.values(), _HOLDERS_LOOKED_AT)):
+        try:
+            first = list(islice(self.holders.values(), _HOLDERS_LOOKED_AT))
+        except RuntimeError:  # the table has changed: a message isn't worth another look
+            first = []
+        for holder in first:
             since = getattr(holder, "since", None)
             if holder.semaphore._tracker is self and (holder.label or since is not None):
                 age = None if since is None else now - since
