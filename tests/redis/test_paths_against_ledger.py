@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -19,10 +19,11 @@ import redis
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
+from slotwise._core.paths import RankedNeeds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
 from slotwise._ledger.estimates import HoldTimes, path_in
-from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
+from slotwise._ledger.path_nodes import LargePathClaim, PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
@@ -48,10 +49,22 @@ class Pair:
     """One set of tiers twice: a ledger here, and the keys on a server."""
 
     def __init__(
-        self, client: redis.Redis, values: Sequence[int | Rate], patience: int, looks: int
+        self,
+        client: redis.Redis,
+        values: Sequence[int | Rate],
+        patience: int,
+        looks: int,
+        fair_by: int | None = None,
+        fair_cost: int | None = None,
     ) -> None:
         self.client = client
-        self.ledger: PathLedger[PathClaim] = PathLedger(values)
+        self.ledger: PathLedger[PathClaim] = PathLedger(values, fair_by, fair_cost)
+        names = ["s*", "m*", "l"]
+        if fair_by is not None:
+            names[fair_by] += "="
+        if fair_cost is not None:
+            names[fair_cost] += "+"
+        self.shape = ",".join(names)
         self.declared = ",".join(map(write_value, values))
         self.keys = PathKeys(FAKE_CLOCK, "t")
         self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}
@@ -113,9 +126,10 @@ class Pair:
         self.ttls[claim_id], self.paths[claim_id] = ttl, path
         self.silent_at[claim_id] = self.now + INTERVAL
         self.end_what_is_over()
-        args = ("s*,m*,l", self.declared, INTERVAL, "-" if ttl is None else ttl)
+        args = (self.shape, self.declared, INTERVAL, "-" if ttl is None else ttl)
         mode = write_wait(overload) if wait else "try"
-        own = (mode, "", "host 1 x y", "due", "", claim_id, write_path(path))
+        told = (self.weights((path,)), claim_id, write_path(path))
+        own = (mode, "", "host 1 x y", "due", *told)
         reply = self.run("tiers/request", *args, *own)
         claim = claim_of(claim_id, ttl)
         needs = claim.needs
@@ -125,7 +139,7 @@ class Pair:
             return
         if overload is not None:
             granted = self.ledger.settle(self.now)
-            if self.ledger.try_request(claim, path, self.now):
+            if self.ledger.try_request(claim, path, self.now, self.weight_of(path)):
                 granted.append(claim)
             elif (waiting := overload.exceeded(*self.waiting_on(path))) is not None:
                 self.note(granted)
@@ -133,13 +147,17 @@ class Pair:
                 return
             else:
                 self.wait(claim, path)
+                if claim.head_start and self.ledger.unfinished:
+                    granted += self.ledger.settle(self.now)
         elif wait:
             granted = self.ledger.request(
-                claim, path, self.now, wait_until=self.silent_at[claim_id]
+                *(claim, path, self.now),
+                wait_until=self.silent_at[claim_id],
+                weight=self.weight_of(path),
             )
         else:
             granted = self.ledger.settle(self.now)
-            if self.ledger.try_request(claim, path, self.now):
+            if self.ledger.try_request(claim, path, self.now, self.weight_of(path)):
                 granted.append(claim)
         self.note(granted)
         if claim in granted:
@@ -150,6 +168,18 @@ class Pair:
         if reply[0] == "queued" and not self.is_unfinished():
             soonest = min(self.ledger.next_deadline(), self.now + INTERVAL)
             assert reply[1] <= ceil((soonest - self.now) * 1000) + 1
+
+    def weight_of(self, path: tuple[str, ...]) -> float:
+        fair = self.ledger.queue.fair
+        return 1.0 if fair is None else [1.0, 3.0, 0.7, 1 / 3][len(path[fair.tier]) % 4]
+
+    def weights(self, paths: Iterable[tuple[str, ...]]) -> str:
+        fair = self.ledger.queue.fair
+        if fair is None:
+            return ""
+        return " ".join(
+            f"{write_node(fair.tier, path[fair.tier])}|{self.weight_of(path)!r}" for path in paths
+        )
 
     def some_overload(self) -> Overload | None:
         dice = self.overload_dice
@@ -162,7 +192,7 @@ class Pair:
         """What `PathLedger.request` does with one that doesn't fit."""
         self.ledger.attention = True
         nodes = self.ledger._nodes(path, self.now)
-        assert self.ledger.queue.wait(claim, path, nodes, self.now)
+        assert self.ledger.queue.wait(claim, path, nodes, self.now, self.weight_of(path))
         self.ledger.timed().set(claim.key, self.silent_at[str(claim.key)])
 
     def waiting_on(self, path: tuple[str, ...]) -> tuple[int, list[int]]:
@@ -171,9 +201,9 @@ class Pair:
 
     def request_many(self, requests: dict[str, tuple[str, ...]]) -> None:
         self.end_what_is_over()
-        args: list[object] = ["s*,m*,l", self.declared, INTERVAL, "-"]
+        args: list[object] = [self.shape, self.declared, INTERVAL, "-"]
         overload = self.some_overload()
-        args += (write_wait(overload), "", "host 1 x y", "", "")
+        args += (write_wait(overload), "", "host 1 x y", "", self.weights(requests.values()))
         for claim_id, path in requests.items():
             self.ttls[claim_id], self.paths[claim_id] = None, path
             self.silent_at[claim_id] = self.now + INTERVAL
@@ -185,7 +215,7 @@ class Pair:
             claim = claim_of(claim_id, None)
             if claim.needs is not None and self.ledger.unfit(claim.needs, path) is not None:
                 assert reply[0] == "refused"
-            elif self.ledger.try_request(claim, path, self.now):
+            elif self.ledger.try_request(claim, path, self.now, self.weight_of(path)):
                 self.note([claim])
                 assert reply[0] == "granted"
                 self.tokens.append(reply[2])
@@ -281,7 +311,7 @@ class Pair:
         self.end_what_is_over()
         self.resized = True
         node = "" if key is None else write_node(tier, key)
-        args = ("s*,m*,l", self.declared, tier, node, write_value(value), 60, "")
+        args = (self.shape, self.declared, tier, node, write_value(value), 60, "")
         reply = self.run("tiers/resize", "x", INTERVAL, *args)
         refused, granted = self.ledger.resize(tier, value, key, self.now, one=key is not None)
         self.note(granted)
@@ -299,7 +329,7 @@ class Pair:
         assert {each for each in told if each.startswith("closed ")} == {
             f"closed {claim_id} for a while" for claim_id in refused
         }
-        args = ("s*,m*,l", self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due", "")
+        args = (self.shape, self.declared, INTERVAL, "-", "wait", "", "host 1 x y", "due", "")
         reply = self.run("tiers/request", *args, "sw-x-late", write_path(("a", "m", "")))
         assert reply == ["closed", "for a while"]
 
@@ -340,7 +370,11 @@ class Pair:
             path, _, claim_id = record.split(" ")
             line.setdefault(path, []).append(claim_id)
         assert line == {
-            write_path(group.path): list(group.waiters) for group in ledger.groups.values()
+            write_path(group.path): [
+                claim.key
+                for claim in sorted(group.waiters.values(), key=lambda c: (c.rank, tie_of(c)))
+            ]
+            for group in ledger.groups.values()
         }
         names = {
             node: write_node(tier.index, node.key)
@@ -351,16 +385,32 @@ class Pair:
             write_path(group.path): (names[group.parked_at], group.ticket)
             for group in ledger.groups.values()
         }
-        parked = {}
+        parked, texts = {}, {}
         for record in client.zrange(key["parked"], 0, -1):
-            node, ticket, path, head = record.split(" ")
-            assert head == line[path][0]
-            parked[path] = (node, int(ticket))
+            node, text, path, *ids = record.split(" ")
+            if ledger.queue.fair is not None:
+                if "!" not in node:
+                    continue  # the record of a key
+                node = node.partition("!")[0]
+            assert ids == [line[path][0]]
+            parked[path] = (node, int(text.rpartition(".")[2]))
+            texts[path] = text
         assert parked == places
         groups = {each[1:]: state[each] for each in state if each[0] == ">"}
         assert groups == {
-            path: f"{node} {ticket:016d} {line[path][0]}" for path, (node, ticket) in places.items()
+            path: f"{node} {texts[path]} {line[path][0]}" for path, (node, _) in places.items()
         }
+        fair = ledger.queue.fair
+        if fair is not None:
+            assert float(state.get(".time", 0)) == fair.time
+            shares = {each[1:]: state[each].split(" ") for each in state if each[0] == "="}
+            assert {name: (float(tag), float(w)) for name, (tag, w, _) in shares.items()} == {
+                write_node(fair.tier, each): (share.tag, share.weight)
+                for each, share in fair.shares.items()
+            }
+            assert dict(client.zrange(key["shares"], 0, -1, withscores=True)) == {
+                write_node(fair.tier, each): tag for each, tag in fair.tags.items()
+            }
 
         nodes = {}
         for tier in ledger.tiers:
@@ -433,7 +483,9 @@ class Pair:
 
 def claim_of(claim_id: str, ttl: float | None) -> PathClaim:
     needs = read_needs(claim_id, 3)
-    return PathClaim(claim_id, ttl) if needs is None else LargePathClaim(claim_id, needs, ttl)
+    if needs is None:
+        return PathClaim(claim_id, ttl)
+    return LargePathClaim(claim_id, needs, ttl, int(claim_id.partition("^")[2] or 0))
 
 
 def numbers_in(text: str) -> list[int]:
@@ -460,26 +512,34 @@ class _AsWritten:
 rules_as_written = _AsWritten()
 
 
-def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pair:
+def play(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int, order: str = "fifo"
+) -> Pair:
     """A random sequence, compared after every step."""
-    dice = random.Random(seed)
+    dice = random.Random(f"{order} {seed}" if order != "fifo" else seed)
     patience, looks = dice.choice([(1, 64), (100, 64), (2, 1), (0, 2), (1, 3)])
     monkeypatch.setattr(rules, "PATIENCE", patience)
     monkeypatch.setattr(rules, "LOOKS", looks)
     values = [dice.choice([1, 1, 2, 0]), dice.choice([1, 2, 3]), dice.choice([0, 2, 2, 3, 5])]
-    pair = Pair(client, values, patience, looks)
+    fair_by = dice.choice([0, 0, 1]) if order == "fair" else None
+    pair = Pair(client, values, patience, looks, fair_by)
     pair.overload_dice = random.Random(seed) if seed % 3 == 1 else None
+    has_head_starts = order != "fifo" and dice.random() < 0.6
     users = ["", "a b", "{x}", "a,b:c>", "\ud800", "\0", "!"][: dice.choice([2, 4, 7])]
     assert [read_node(write_node(3, user).encode()) for user in users] == [(3, u) for u in users]
     issued = 0
     # Small needs too, so that many fit, and in some sequences one slot of each alone.
     sizes = dice.choice([[1], [1, 1, 1, 2], [1, 2, 3]])
 
-    def new_id() -> str:
+    def new_id(*, alone: bool = False) -> str:
         nonlocal issued
         issued += 1
-        needs = [dice.choice(sizes) for _ in range(3)]
-        return f"sw-x-{issued}" + ("" if max(needs) == 1 else write_needs(needs))
+        needs = RankedNeeds([dice.choice(sizes) for _ in range(3)])
+        if alone and has_head_starts and dice.random() < 0.4:
+            # No two have the same rank: elsewhere that would take luck.
+            needs.head_start = dice.choice([-1, 1]) * dice.choice([0, 1, 3]) * 500_000 + issued * 7
+        is_plain = max(needs) == 1 and not needs.head_start
+        return f"sw-x-{issued}" + ("" if is_plain else write_needs(needs))
 
     for _ in range(140):
         pair.now = round(pair.now + dice.choice([0, 0, 0.001, 0.5, 2]), 6)
@@ -492,7 +552,7 @@ def play(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int) -> Pai
         elif action < 0.5:
             path = (dice.choice(users), dice.choice(["m", "n"]), None)
             ttl = dice.choice([None, None, 1.0, 20.0])
-            pair.request(new_id(), path, ttl, wait=dice.random() < 0.9)
+            pair.request(new_id(alone=True), path, ttl, wait=dice.random() < 0.9)
         elif action < 0.78:
             pair.give(some_of(dice, pair))
         elif action < 0.9:
@@ -524,6 +584,14 @@ def test_the_scripts_of_paths_decide_as_the_ledger_does(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     play(client, monkeypatch, seed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("order", ["fair", "head starts"])
+def test_the_scripts_give_turns_as_the_ledger_does(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, order: str, seed: int
+) -> None:
+    play(client, monkeypatch, seed, order)
 
 
 RATES = [
@@ -598,10 +666,11 @@ def test_the_scripts_count_rates_as_the_ledger_does(
 def test_the_scripts_agree_with_the_ledger_over_very_many_steps(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """200,000 steps of slots and 120,000 of rates in all chunks."""
+    """200,000 steps of slots in each order, and 120,000 of rates, in all chunks."""
     for seed in range(1000 + 143 * chunk, 1000 + 143 * (chunk + 1)):
-        client.flushall()
-        play(client, monkeypatch, seed)
+        for order in ("fifo", "fair", "head starts"):
+            client.flushall()
+            play(client, monkeypatch, seed, order)
     for seed in range(1000 + 100 * chunk, 1000 + 100 * (chunk + 1)):
         client.flushall()
         play_rates(client, monkeypatch, seed)

@@ -29,7 +29,7 @@ class Served:
         before = await self.waiting()
         self.tasks.append(asyncio.create_task(self.work(key, **options)))
         while waits and await self.waiting() == before:  # so that they come in this order
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.002)
 
     async def waiting(self):
         return len(await self.tiers.waiters())
@@ -45,13 +45,8 @@ class Served:
         return self.keys
 
 
-@pytest.fixture(params=["memory://", "process://"])
-def url(request, tmp_path):
-    return request.param if request.param == "memory://" else f"process://{tmp_path}"
-
-
-async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another(url):
-    tiers = fair(url=url, name="t")
+async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another(atomic):
+    tiers = fair(**atomic)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     for _ in range(8):
@@ -60,8 +55,8 @@ async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another
     assert "b" in (await served.all(holder))[:2]
 
 
-async def test_weights_are_shares(url):
-    tiers = fair(url=url, name="t", weight=lambda key: {"a": 3, "b": 1}[key])
+async def test_weights_are_shares(atomic):
+    tiers = fair(**atomic, weight=lambda key: {"a": 3, "b": 1}[key])
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     for key in "a" * 12 + "b" * 4:
@@ -70,8 +65,8 @@ async def test_weights_are_shares(url):
     assert abs(order[:8].count("a") - 6) <= 1
 
 
-async def test_a_head_start_passes_those_who_have_waited_for_less(url):
-    tiers = Tiers(TENANT, ALL, url=url, name="t")
+async def test_a_head_start_passes_those_who_have_waited_for_less(atomic):
+    tiers = Tiers(TENANT, ALL, **atomic)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     await served.ask("a", label="first")
@@ -85,8 +80,8 @@ async def test_a_head_start_passes_those_who_have_waited_for_less(url):
     ]
 
 
-async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for(url):
-    tiers = Tiers(TENANT, Tier("all", 2), url=url, name="t")
+async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for(atomic):
+    tiers = Tiers(TENANT, Tier("all", 2), **atomic)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     await served.ask("a", slots=2, label="large")
@@ -129,8 +124,8 @@ def test_orders_that_make_no_sense_are_refused(options, error, message):
 
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "x", None, True])
-async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(url, weight):
-    tiers = fair(url=url, name="t", weight=lambda key: weight if key == "b" else 1)
+async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(atomic, weight):
+    tiers = fair(**atomic, weight=lambda key: weight if key == "b" else 1)
     holder = await tiers.acquire(tenant="a")
     with pytest.raises((TypeError, ValueError), match="weight of tenant 'b'"):
         await tiers.acquire(tenant="b")
@@ -153,15 +148,16 @@ async def test_a_priority_must_be_finite(priority):
     assert (await tiers.stats())["all"].active == 0
 
 
-async def test_other_rules_for_a_name_are_a_conflict_that_names_the_difference(url):
-    first = fair(url=url, name="t")
+async def test_other_rules_for_a_name_are_a_conflict_that_names_the_difference(atomic):
+    atomic.setdefault("name", "t")
+    first = fair(**atomic)
     holder = await first.acquire(tenant="a")
     with pytest.raises(ValueConflict, match="in fair order"):
-        await Tiers(TENANT, ALL, url=url, name="t").acquire(tenant="a")
+        await Tiers(TENANT, ALL, **atomic).acquire(tenant="a")
     await first.release(holder)
 
 
-async def test_what_is_reserved_of_a_rate_can_be_what_counts():
+async def test_what_is_reserved_of_a_rate_can_be_what_counts(atomic):
     tiers = Tiers(
         TENANT,
         Tier("tokens", rate=Rate(10_000, per=1, burst=1000)),
@@ -169,6 +165,7 @@ async def test_what_is_reserved_of_a_rate_can_be_what_counts():
         order="fair",
         fair_by="tenant",
         fair_cost="tokens",
+        **atomic,
     )
     holder = await tiers.acquire(tenant="x")
     served = Served(tiers)

@@ -7,9 +7,14 @@ by the same steps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from heapq import heappop, heappush
 from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slotwise._ledger.path_nodes import BaseNode
 
 _pushes = count()
 
@@ -17,13 +22,15 @@ _pushes = count()
 class Share:
     """A key that somebody waits for."""
 
-    __slots__ = ("key", "tag", "waiting", "weight")
+    __slots__ = ("key", "nodes", "tag", "waiting", "weight")
 
     def __init__(self, key: Hashable, tag: float, weight: float) -> None:
         self.key = key
         self.tag = tag  # of its next request
         self.weight = weight
         self.waiting = 0
+        # At which nodes of wider tiers, where others wait too, how many of its groups are parked.
+        self.nodes: Counter[BaseNode] = Counter()
 
 
 class FairOrder:
@@ -61,6 +68,15 @@ class FairOrder:
             self.tags.pop(key, None)
         share.weight = weight  # who asked last knows it best
         return share
+
+    def move(self, share: Share, old: BaseNode | None, new: BaseNode | None) -> None:
+        """Note that a group of a key is parked elsewhere; None if it is not parked."""
+        if new is not None and new.tier > self.tier:
+            share.nodes[new] += 1
+        if old is not None and old.tier > self.tier:
+            share.nodes[old] -= 1
+            if not share.nodes[old]:
+                del share.nodes[old]
 
     def leave(self, share: Share) -> None:
         """Count one less."""

@@ -132,7 +132,7 @@ class PathQueue(Generic[C]):
             node.waiting -= 1
         if not group.waiters:
             del self.groups[group.path]
-            group.parked_at = None
+            self._move(group, None)
         if self.fair is not None:
             assert group.share is not None
             self.fair.leave(group.share)
@@ -144,12 +144,18 @@ class PathQueue(Generic[C]):
     # -------------------------------------------------- where they are looked for
 
     def park(self, group: Group, node: BaseNode) -> None:
-        group.parked_at = node
+        self._move(group, node)
         node.park(group)
         if node.first_parked() is group:
             self._look_when_refilled(node, group)
             if node.look is not None:
                 self.look_at(node)  # with an earlier turn
+
+    def _move(self, group: Group, node: BaseNode | None) -> None:
+        if self.fair is not None:
+            assert group.share is not None
+            self.fair.move(group.share, group.parked_at, node)
+        group.parked_at = node
 
     def look_at(self, node: BaseNode) -> None:
         """Put a node that may have got a slot among those to be looked at."""
@@ -246,7 +252,7 @@ class PathQueue(Generic[C]):
                 self.look_at(node)  # those who wait there wait for another time
         group.keeps = []
         weight = 1.0 if group.share is None else group.share.weight
-        self.count_grant(claim, group.path, claim.ticket, weight)
+        self.count_grant(claim, group.path, claim.ticket, weight, now)
         self._take_out(claim)
         if group.waiters:
             self.park(group, group.lacks(now) or here)
@@ -255,7 +261,7 @@ class PathQueue(Generic[C]):
         """Whether more than `PATIENCE` that came later have been granted."""
         return len(self.passing) > PATIENCE and self.passing[0] > ticket
 
-    def count_grant(self, claim: C, path: Path, ticket: int, weight: float) -> None:
+    def count_grant(self, claim: C, path: Path, ticket: int, weight: float, now: float) -> None:
         """Note a grant while somebody waits."""
         heappush(self.passing, ticket)
         if len(self.passing) > PATIENCE + 1:
@@ -263,7 +269,16 @@ class PathQueue(Generic[C]):
         if self.fair is not None:
             tier = self.fair.cost_tier
             cost = 1 if claim.needs is None or tier is None else claim.needs[tier]
-            self.fair.count(path[self.fair.tier], cost, weight)
+            key = path[self.fair.tier]
+            self.fair.count(key, cost, weight)
+            share = self.fair.shares.get(key)
+            for node in [*share.nodes] if share is not None else ():
+                # Somebody else may come before a large head of its key now.
+                first = node.first_parked()
+                if first is None or first.share is share:
+                    continue
+                if node.has_room(first.need(node), now, first):
+                    self.look_at(node)
 
     def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
         for node in narrower:

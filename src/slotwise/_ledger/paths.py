@@ -275,7 +275,7 @@ class PathLedger(BaseLedger[C]):
         claim.nodes = nodes
         self.queue.last_ticket = ticket
         if turn is not None:
-            self.queue.count_grant(claim, path, ticket, weight)
+            self.queue.count_grant(claim, path, ticket, weight, now)
         self._file(claim, number, now)
         return True
 

@@ -79,6 +79,11 @@ def _need(claim: PathClaim, node: Node) -> int:
 def _check_shares(fair: FairOrder, waiters: list[PathClaim]) -> None:
     counts = Counter(claim.group.path[fair.tier] for claim in waiters)
     assert {key: share.waiting for key, share in fair.shares.items()} == counts, "F1"
+    for share in fair.shares.values():
+        groups = {claim.group for claim in waiters if claim.group.share is share}
+        parked_at = [group.parked_at for group in groups]
+        wider = Counter(node for node in parked_at if node is not None and node.tier > fair.tier)
+        assert share.nodes == wider, "F1: not where its groups are parked"
     assert not fair.tags.keys() & fair.shares.keys(), "F2: a tag of a key that waits"
     assert all(tag > fair.time for tag in fair.tags.values()), "F2: an old tag"
     assert waiters or (fair.time == 0 and not fair.tags), "F3: something is remembered"

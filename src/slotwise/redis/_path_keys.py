@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote, unquote_to_bytes
 
+from slotwise._core.paths import RankedNeeds
 from slotwise._core.rates import Rate
 from slotwise.redis._keys import KeySet
 
@@ -41,8 +42,12 @@ def read_node(node: bytes) -> tuple[int, str]:
 
 
 def write_needs(needs: Sequence[int]) -> str:
-    """What an id of a request ends in that needs other than one slot of each tier."""
-    return "*" + ".".join(map(str, needs))
+    """What an id of a request ends in that needs other than one slot of each tier.
+
+    Behind it stands its head start in microseconds, if it has one.
+    """
+    head_start = needs.head_start if isinstance(needs, RankedNeeds) else 0
+    return "*" + ".".join(map(str, needs)) + (f"^{head_start}" if head_start else "")
 
 
 def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
@@ -50,7 +55,7 @@ def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
     _, star, written = acquisition_id.rpartition("*")
     if not star:
         return None
-    needs = tuple(map(int, written.split(".")))
+    needs = tuple(map(int, written.partition("^")[0].split(".")))
     if len(needs) != tiers:
         raise ValueError(f"not what {tiers} tiers need: {written!r}")
     return needs

@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote_to_bytes
 from slotwise._core.paths import TierSpec
 from slotwise.redis._path_keys import read_value
 
-_KEYED, _BY_KEY = "*", "?"
+_KEYED, _BY_KEY, _FAIR_BY, _FAIR_COST = "*", "?", "=", "+"
+_MARKS = _KEYED + _BY_KEY + _FAIR_BY + _FAIR_COST
 
 
 def write_shape(tiers: Sequence[TierSpec]) -> str:
@@ -21,6 +22,8 @@ def write_shape(tiers: Sequence[TierSpec]) -> str:
         quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
         + _KEYED * tier.keyed
         + _BY_KEY * tier.by_key
+        + _FAIR_BY * ("by" in tier.fair.split())
+        + _FAIR_COST * ("cost" in tier.fair.split())
         for tier in tiers
     )
 
@@ -38,6 +41,10 @@ def read_shape(shape: str, declared: str) -> tuple[TierSpec, ...]:
 
 
 def _read_tier(written: str, value: str) -> TierSpec:
-    name = unquote_to_bytes(written.rstrip(_KEYED + _BY_KEY)).decode("utf-8", "surrogatepass")
-    marks = written[len(written.rstrip(_KEYED + _BY_KEY)) :]
-    return TierSpec(name, read_value(value), _KEYED in marks, by_key=_BY_KEY in marks)
+    encoded = written.rstrip(_MARKS)
+    name = unquote_to_bytes(encoded).decode("utf-8", "surrogatepass")
+    marks = written[len(encoded) :]
+    fair = "by " * (_FAIR_BY in marks) + "cost" * (_FAIR_COST in marks)
+    return TierSpec(
+        name, read_value(value), _KEYED in marks, by_key=_BY_KEY in marks, fair=fair.strip()
+    )

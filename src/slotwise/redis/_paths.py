@@ -24,12 +24,12 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     check_costs,
-    head_start_of,
     keys_by_name,
     most_of,
     needs_by_name,
     slot_values,
     slots_needed,
+    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -43,7 +43,7 @@ from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import write_needs, write_node, write_path, write_value
-from slotwise.redis._path_shape import write_shape
+from slotwise.redis._path_shape import read_shape, write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
@@ -101,9 +101,9 @@ class RedisPaths(RedisLimit, PathBackend):
             if isinstance(tier.value, int):
                 check_max_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
+        weighed = (i for i, tier in enumerate(self._tiers) if tier.weight_of is not None)
+        self._weighed = next(weighed, None)  # the tier whose keys have weights
         self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
-        if any(tier.fair for tier in self._tiers):
-            raise TypeError("fair order is not available on Redis yet")
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
@@ -180,16 +180,15 @@ class RedisPaths(RedisLimit, PathBackend):
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
     ) -> RedisAcquisition:
         values = [] if not self._by_key else self._values_of(path)
-        if head_start_of(needs):
-            raise TypeError("priority is not available for tiers on Redis yet")
+        told = [] if self._weighed is None else [self._weight_of(path, self._weighed)]
         acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
         if values:
             self._idle.remember(values)
-            acquisition.written_values = " ".join(
-                f"{write_node(tier, key)}={value}" for tier, key, value in values
-            )
+            told += [f"{write_node(tier, key)}={value}" for tier, key, value in values]
+        if told:
+            acquisition.written_values = " ".join(told)
         acquisition.timeout = timeout
         acquisition.send_request(wait=timeout != 0)
         return acquisition
@@ -217,6 +216,10 @@ class RedisPaths(RedisLimit, PathBackend):
             values=slot_values(specs),
             needs=needs_by_name(specs, needs),
         )
+
+    def _weight_of(self, path: Path, tier: int) -> str:
+        """The weight of a key, as the scripts take it."""
+        return f"{write_node(tier, path[tier])}|{weight_for(self._tiers, path)!r}"
 
     def _values_of(self, path: Path) -> list[tuple[int, str, int]]:
         """Tier, key and value where each key has its own; the server knows those in use."""
@@ -414,9 +417,12 @@ class RedisPaths(RedisLimit, PathBackend):
         tier = self._tiers[index]
         return f"{tier.name} {key!r}" if tier.keyed else tier.name
 
-    def _conflict(self, index: int, value: int) -> ValueConflict:
-        if index < 0:
-            return ValueConflict(f"{self._name!r} is in use with other tiers than {self._shape}")
+    def _conflict(self, index: int, value: int | bytes) -> ValueConflict:
+        if isinstance(value, bytes):
+            shape, _, declared = value.decode().partition(" ")
+            used = ", ".join(spec.words for spec in read_shape(shape, declared))
+            own_words = ", ".join(spec.words for spec in self._tiers)
+            return ValueConflict(f"{self._name!r} is in use as {used}, not {own_words}")
         own = self._tiers[index].value
         if isinstance(own, Rate):
             return ValueConflict(

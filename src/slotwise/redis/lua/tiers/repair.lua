@@ -13,6 +13,8 @@ do  -- a script has room for 200 local names
     return scores
   end
 
+  local weights = {}  -- of keys that take turns, and begin anew
+
   -- Read all of state, and begin to count anew: the ids of the claims.
   local function forget_counts()
     local fields, ids = redis.call('HGETALL', state), {}
@@ -30,6 +32,9 @@ do  -- a script has room for 200 local names
       elseif string.sub(field, 1, 1) == '?' then
         if blocked_until <= now then put(field, false) end
       elseif string.sub(field, 1, 1) == '>' then
+        put(field, false)
+      elseif string.sub(field, 1, 1) == '=' then
+        weights[string.sub(field, 2)] = tonumber(string.match(known[field] or '', ' (%S+)$'))
         put(field, false)
       elseif string.sub(field, 1, 1) == '$' then
         local until_us = string.match(known[field] or '', '^(%d+) ')
@@ -80,8 +85,10 @@ do  -- a script has room for 200 local names
     redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed,
                turns.shares)
     turns.waiting, turns.passing = 0, {}
-    local widest_nodes = {}
-    for id, claim in pairs(sound_claims(forget_counts())) do
+    put('.time', false)
+    local widest_nodes, ids = {}, forget_counts()
+    turns.read(known['.shape'])
+    for id, claim in pairs(sound_claims(ids)) do
       local granted, path_nodes, needs = not waits(claim), nodes_of(claim.path), needs_of(id)
       local alive = granted and held_until[id] or not granted and alive_until[id] or seconds(now + claim.interval)
       redis.call('ZADD', granted and holders or waiters, alive, id)
@@ -105,11 +112,10 @@ do  -- a script has room for 200 local names
       else
         count_large(id, 1)
         turns.waiting = turns.waiting + 1
-        redis.call('ZADD', queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-        local head = heads[claim.path]
-        if not head or claim.ticket < head[1] then
-          heads[claim.path] = {claim.ticket, claim.path, id, padded(claim.ticket)}
-        end
+        redis.call('ZADD', queue, 0, claim.path .. ' ' .. turns.rank_text(id, claim.ticket) .. ' ' .. id)
+        if turns.by then turns.enter(turns.key_of(claim.path), weights[turns.key_of(claim.path)] or 1) end
+        local head, own = heads[claim.path], turns.head(turns.rank_text(id, claim.ticket), claim.path, id)
+        if not head or turns.comes_before(own, head) then heads[claim.path] = own end
       end
     end
     put('.interval', string.format('%.17g', longest))
@@ -118,10 +124,10 @@ do  -- a script has room for 200 local names
     for node in pairs(widest_nodes) do recount_numbers(node) end
     local oldest_first = {}
     for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
-    table.sort(oldest_first, function(one, other) return one[1] < other[1] end)
+    table.sort(oldest_first, turns.comes_before)
     for _, head in ipairs(oldest_first) do
       local path_nodes = nodes_of(head[2])
-      local lacking = lacks(path_nodes, needs_of(head[3]), head[1])
+      local lacking = lacks(path_nodes, needs_of(head[3]), head)
       park_in_time(head, (lacking or path_nodes[1]).name)
       if not lacking then look_at(path_nodes[1]) end
     end
@@ -151,16 +157,16 @@ do  -- a script has room for 200 local names
       if known[field] == nil then known[field] = fields[i + 1] end
       local text = known[field]  -- false if this call has removed it
       if kind == '>' and text then
-        local name, ticket, id = string.match(text, '^(%S+) (%d+) (%S+)$')
+        local name, ticket, id = string.match(text, '^(%S+) (%d[%d.]+) (%S+)$')
         if not name then return false end
-        heads[#heads + 1] = parked_record(name, {tonumber(ticket), string.sub(field, 2), id, ticket})
-      elseif text and not string.find(kind, '[%d.$?>]') then
+        heads[#heads + 1] = parked_record(name, turns.head(ticket, string.sub(field, 2), id))
+      elseif text and not string.find(kind, '[%d.$?>=]') then
         local claim = read_claim(field)
         if not claim then return false end
         for _, name in ipairs(names_of(claim.path)) do names[name] = true end
         if waits(claim) then
           waiting[#waiting + 1] = field
-          queued[#queued + 1] = claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. field
+          queued[#queued + 1] = claim.path .. ' ' .. turns.rank_text(field, claim.ticket) .. ' ' .. field
           names['>' .. claim.path] = true
         else
           held[#held + 1] = field

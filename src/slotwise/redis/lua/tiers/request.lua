@@ -8,7 +8,7 @@
 --       than n at each node, "-" being any number; "shed S" behind it only if it is expected to be
 --       served within S seconds   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
---       10 "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
+--       10 "node|weight ..." in fair order, and "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
 --       11... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
 -- Returns {"granted", number, token}
 --         {"queued", ms until the next check is due, or -1}
@@ -71,7 +71,7 @@ if known['.closed'] then
   return finish(each(function(id) return granted_before(id) or closed_reply() end))
 end
 local clash = declare(shape, declared)
-if clash then return finish(each(function() return {'conflict', clash - 1, values[clash] or 0} end)) end
+if clash then return finish(each(function() return {'conflict', clash - 1, conflicting(clash)} end)) end
 if interval > longest then
   longest = interval
   put('.interval', interval_text)
@@ -102,6 +102,10 @@ local function overload(path_nodes)
 end
 
 if patience and not times_all(get('.hold')) then put('.hold', estimates.time_all(known['.hold'])) end
+turns.weights = {}
+for name, weight in string.gmatch(ARGV[10], '(%S+)|(%S+)') do turns.weights[name] = tonumber(weight) end
+function turns.weight_of(path) return turns.by and turns.weights[turns.key_of(path)] or 1 end
+
 local deadline = seconds(now + interval)
 local function request(id, path)
   if again then
@@ -112,8 +116,11 @@ local function request(id, path)
   local path_nodes, needs = nodes_of(path), needs_of(id)
   local tier, value = unfit(path_nodes, needs)
   if tier then return {'refused', value, tier} end
-  local lacking = lacks(path_nodes, needs)
-  local is_free = not lacking and not parked_at(path) and not unfinished_on(path_nodes)
+  local ticket = math.max(last_ticket + 1, now_us)
+  local newcomer, first = turns.head(turns.rank_text(id, ticket), path, id), parked_at(path)
+  local lacking = lacks(path_nodes, needs, newcomer)
+  local is_free = not lacking and not (first and turns.comes_before(first, newcomer))
+    and not unfinished_on(path_nodes, newcomer)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
     return {'busy', lacking.name, value_of(lacking), held_of(lacking), lacking.waiting}
@@ -129,17 +136,29 @@ local function request(id, path)
               estimates.estimate_text(expected), is_late and 1 or 0}
     end
   end
-  last_ticket = math.max(last_ticket + 1, now_us)
+  last_ticket = ticket
   local claim = {
     interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '-' .. now_text, number = 0,
     numbers = '0', token = 0, owner = owner,
   }
   if is_free then
-    if turns.waiting > 0 then turns.count_grant(last_ticket) end
+    if turns.waiting > 0 then turns.count_grant(ticket, path, needs, turns.weight_of(path)) end
     hold(id, claim, path_nodes, deadline)
     return {'granted', claim.number, claim.token}
   end
-  wait(id, claim, path_nodes, deadline)
+  wait(id, claim, path_nodes, deadline, newcomer, turns.weight_of(path))
+  if newcomer.rank and is_unfinished() == 1 then  -- it may be the head of its path now, and fit
+    write_all()
+    settle()
+    write_behind()
+    claim = read_claim(id)
+    if claim and not waits(claim) then
+      for i = #messages, 1, -1 do  -- the reply says it
+        if string.sub(messages[i], 1, #id + 9) == 'granted ' .. id .. ' ' then table.remove(messages, i) end
+      end
+      return {'granted', claim.number, claim.token}
+    end
+  end
   return {'queued', -1}
 end
 

@@ -16,7 +16,7 @@ local tier, name, value, after = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8
 local rate = read_rate(ARGV[8])
 if known['.closed'] then return closed_reply() end
 local clash = declare(ARGV[4], ARGV[5])
-if clash then return {'conflict', clash - 1, values[clash] or 0} end
+if clash then return {'conflict', clash - 1, conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
@@ -101,7 +101,7 @@ elseif changed_node then
   look_at(changed_node)
 else
   -- From node to node, whatever is parked at each: so many of them in one call.
-  local from, left = '[' .. (after == '' and whole(tier - 1) .. ':' or after .. '!'), AT_ONCE
+  local from, left = '[' .. (after == '' and whole(tier - 1) .. ':' or after .. '"'), AT_ONCE
   after = ''
   while true do
     local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. whole(tier - 1) .. ';', 'LIMIT', 0, 1)[1]
@@ -111,9 +111,9 @@ else
     elseif left == 0 then
       break
     end
-    after, left = string.match(record, '^%S+'), left - 1
+    after, left = string.match(record, '^[^%s!]+'), left - 1
     look_at(read_node(after))
-    from = '[' .. after .. '!'
+    from = '[' .. after .. '"'
   end
 end
 settle()

@@ -2,6 +2,7 @@
 -- stand) in Lua. Not a script.
 -- include tiers/state.lua
 -- include tiers/numbers.lua
+-- include tiers/fair.lua
 local LOOKS = 128
 local is_finished = false  -- whether it is known that no node is to be looked at
 
@@ -20,7 +21,7 @@ end
 -- ----------------------------------------------------------------- groups, and where they are
 
 -- Heads that are parked at a node, the oldest first: read some at a time, and kept up to date. Each
--- is {ticket, path, id, its ticket as text}, and later when its silence lasts too long.
+-- is that of turns.head, and later has, as fifth, when its silence lasts too long.
 local HEADS = 32
 
 local reparked = {}  -- nodes whose heads have changed, and may not be written yet
@@ -32,6 +33,7 @@ local function heads_to_read(node)
 end
 
 local function parked_record(name, head)
+  if turns.by then name = name .. '!' .. turns.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
@@ -45,17 +47,19 @@ local function read_heads(node)
   local paths, from = {}, #node.name + 2
   node.heads, node.has_all_heads = {}, #found < most
   for i, record in ipairs(found) do
-    -- A ticket has 16 digits.
-    local space = string.find(record, ' ', from + 17, true)
-    local ticket, path = string.sub(record, from, from + 15), string.sub(record, from + 17, space - 1)
-    node.heads[i] = {tonumber(ticket), path, string.sub(record, space + 1), ticket}
+    -- A rank has 16 digits, and with a head start those of the ticket behind it.
+    local last = string.byte(record, from + 16) == 32 and from + 15 or from + 32
+    local space = string.find(record, ' ', last + 2, true)
+    local text, path = string.sub(record, from, last), string.sub(record, last + 2, space - 1)
+    node.heads[i] = turns.head(text, path, string.sub(record, space + 1))
     if not nodes_by_path[path] then paths[#paths + 1] = path end
   end
   if paths[1] then fetch_paths(paths) end
 end
 
--- The oldest head that is parked at a node, or nil.
+-- The first head that is parked at a node, or nil.
 local function first_parked(node)
+  if turns.by then return turns.first(node) end
   local heads = node.heads
   if not heads or (not heads[1] and not node.has_all_heads) then
     read_heads(node)
@@ -64,22 +68,21 @@ local function first_parked(node)
   return heads[1]
 end
 
--- Whether an older head is parked at a node that there is too little room for; only if somebody
--- waits who needs several slots of a node. What is kept for a head is not blocked for it. A newcomer
--- has no ticket yet.
-local function is_blocked(node, ticket)
-  if node.waiting == 0 or (ticket and node.kept == ticket) then return false end
+-- Whether a head that comes before another one is parked at a node, and there is too little room for it; only if
+-- somebody waits who needs several slots of a node. What is kept for a head is not blocked for it.
+local function is_blocked(node, head)
+  if node.waiting == 0 or node.kept == head[1] then return false end
   local first = first_parked(node)
-  if not first or (ticket and first[1] >= ticket) then return false end
+  if not first or not turns.comes_before(first, head) then return false end
   return not has_room(node, need_of(node, needs_of(first[3])), first[1])
 end
 
--- The first node without room for a head, or that an older one blocks, and which it is.
-local function lacks(path_nodes, needs, ticket)
-  local is_large = known['.large']
+-- The first node without room for a head, or that another one blocks, and which it is.
+local function lacks(path_nodes, needs, head)
+  local is_large, ticket = known['.large'], head[1]
   for at = 1, #path_nodes do
     local node = path_nodes[at]
-    if not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, ticket)) then
+    if not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, head)) then
       return node, at
     end
   end
@@ -104,29 +107,25 @@ local function park(head, name)
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
   local node = nodes[name]
-  local heads = node and node.heads
-  if not heads or not (node.has_all_heads or (heads[1] and head[1] < heads[#heads][1])) then return end
-  local at = #heads
-  while at > 0 and heads[at][1] > head[1] do at = at - 1 end
-  table.insert(heads, at + 1, head)
-end
-
--- Park a head, and see that a node with a rate is looked at in time.
-local function park_in_time(head, name)
-  park(head, name)
-  local node = nodes[name] or read_node(name)
-  if node.rate then
-    local first = first_parked(node)
-    if first and first[1] == head[1] then look_when_refilled(node, first) end
+  if turns.by then
+    zadd(parked, 0, turns.key_record(name, head))
+    turns.move(head[2], name, 1)
+    if node then node.heads = nil end
+    return
   end
+  local heads = node and node.heads
+  if not heads or not (node.has_all_heads or (heads[1] and turns.comes_before(head, heads[#heads]))) then return end
+  local at = #heads
+  while at > 0 and turns.comes_before(head, heads[at]) do at = at - 1 end
+  table.insert(heads, at + 1, head)
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
 local function parked_at(path)
   local record = get('>' .. path)
   if record then
-    local name, ticket, id = string.match(record, '^(%S+) (%S+) (%S+)$')
-    if name then return {tonumber(ticket), path, id, ticket}, name end
+    local name, text, id = string.match(record, '^(%S+) (%S+) (%S+)$')
+    if name then return turns.head(text, path, id), name end
   end
 end
 
@@ -135,6 +134,11 @@ local function unpark(head, name)
   reparked[name] = true
   local node = nodes[name]
   local heads = node and node.heads
+  if turns.by then  -- the record of its key stays: others of the key may be found by it
+    turns.move(head[2], name, -1)
+    if node then node.heads = nil end
+    return
+  end
   for i = 1, heads and #heads or 0 do
     if heads[i][1] == head[1] then
       table.remove(heads, i)
@@ -143,12 +147,12 @@ local function unpark(head, name)
   end
 end
 
--- While settle() serves: the nodes to be looked at first, by ticket and name, the next one last.
+-- While settle() serves: the nodes to be looked at first, by turn and name, the next one last.
 local work
 
--- Put a node into its place among those, or move it if its ticket is older than before.
-local function queue_work(ticket, name)
-  local before = work.tickets[name]
+-- Put a node into its place among those, or move it if its turn is earlier than before.
+local function queue_work(head, name)
+  local before, ticket = work.tickets[name], turns.of(head)
   if before then
     if before <= ticket then return end
     for i = #work, 1, -1 do
@@ -158,7 +162,7 @@ local function queue_work(ticket, name)
       end
     end
   end
-  work.tickets[name] = ticket
+  work.tickets[name], work.scores[name] = ticket, turns.score(head)
   local low, high = 1, #work + 1
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -176,10 +180,42 @@ local function look_at(node)
   end
   is_finished = false
   if work then
-    queue_work(head[1], node.name)
+    queue_work(head, node.name)
   else
-    redis.call('ZADD', unfinished, 'LT', head[1], node.name)
+    redis.call('ZADD', unfinished, 'LT', turns.score_text(head), node.name)
     fresh[unfinished] = true
+  end
+end
+
+-- Somebody else may come before a large head of a key that has just been granted something.
+function turns.look_at_others(key, share)
+  for name in pairs(share.nodes) do
+    local node = read_node(name)
+    local first = first_parked(node)
+    if first and turns.key_of(first[2]) ~= key and has_room(node, need_of(node, needs_of(first[3])), first[1]) then
+      look_at(node)
+    end
+  end
+end
+
+-- Whether a node is among those to be looked at.
+function turns.is_to_be_looked_at(name)
+  if is_finished then return false end
+  if work and (work.tickets[name] or work.taken[name] or not work.bound) then return work.tickets[name] ~= nil end
+  return redis.call('ZSCORE', unfinished, name)
+end
+
+-- Park a head, and see that the node is looked at in time.
+local function park_in_time(head, name)
+  park(head, name)
+  local node = nodes[name] or read_node(name)
+  local is_looked_at = turns.is_to_be_looked_at(name)
+  if node.rate or is_looked_at then
+    local first = first_parked(node)
+    if first and first[1] == head[1] then
+      look_when_refilled(node, first)
+      if is_looked_at then look_at(node) end  -- with an earlier turn
+    end
   end
 end
 
@@ -188,10 +224,11 @@ local function is_unfinished()  -- 1 or 0, for replies
   return not is_finished and redis.call('EXISTS', unfinished) or 0
 end
 
-local function unfinished_on(path_nodes)
+local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    if redis.call('ZSCORE', unfinished, node.name) and first_parked(node) then return node end
+    local first = redis.call('ZSCORE', unfinished, node.name) and first_parked(node)
+    if first and turns.comes_before(first, head) then return node end
   end
 end
 
@@ -201,7 +238,7 @@ end
 local function charges_of(id)
   local text = get('$' .. id)
   local charges = {}
-  for charge_text in string.gmatch(text and string.match(text, '(%S+)$') or string.match(id, '%*([%d.]*)$') or '', '%d+') do
+  for charge_text in string.gmatch(text and string.match(text, '(%S+)$') or string.match(id, '%*([%d.]*)') or '', '%d+') do
     charges[#charges + 1] = tonumber(charge_text)
   end
   return charges
@@ -332,53 +369,6 @@ local function count_large(id, change_by)
   put('.large', count > 0 and whole(count))
 end
 
--- Wait. The group of a path is parked when its first one comes.
-local function wait(id, claim, path_nodes, deadline)
-  write_claim(id, claim)
-  zadd(queue, 0, claim.path .. ' ' .. padded(claim.ticket) .. ' ' .. id)
-  zadd(waiters, deadline, id)
-  turns.waiting = turns.waiting + 1
-  if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
-  for _, node in ipairs(path_nodes) do
-    node.waiting = node.waiting + 1
-    change(node)
-  end
-  if not parked_at(claim.path) then
-    local at = lacks(path_nodes, needs_of(id)) or unfinished_on(path_nodes)
-    park_in_time({claim.ticket, claim.path, id, padded(claim.ticket)}, at.name)
-  end
-  count_large(id, 1)
-end
-
--- Nobody waits any more, so nobody has been passed.
-function turns.forget()
-  turns.passing = {}
-  redis.call('DEL', turns.passed)
-end
-
--- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
-local function take_out(id, path, ticket, path_nodes)
-  local record = path .. ' ' .. padded(ticket) .. ' ' .. id
-  zrem(queue, record)
-  zrem(waiters, id)
-  count_large(id, -1)
-  turns.waiting = turns.waiting - 1
-  if turns.waiting <= 0 then turns.forget() end
-  local is_last = false  -- the counts spare a search when nobody can be there
-  for at = 1, #path_nodes do
-    local node = path_nodes[at]
-    node.waiting = math.max(node.waiting - 1, 0)
-    is_last = is_last or node.waiting == 0
-    moved[node.name] = node
-  end
-  if is_last then return nil end
-  local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
-  if following then
-    local next_ticket = string.sub(following, #path + 2, #path + 17)
-    return {tonumber(next_ticket), path, string.sub(following, #path + 19), next_ticket}
-  end
-end
-
 local function drop_keeps(path_nodes, from, ticket)
   for at = from, #path_nodes do
     local node = path_nodes[at]
@@ -387,6 +377,55 @@ local function drop_keeps(path_nodes, from, ticket)
       change(node)
       look_at(node)
     end
+  end
+end
+
+-- Wait. The group of a path is parked when its first one comes, or one that comes before its head.
+local function wait(id, claim, path_nodes, deadline, newcomer, weight)
+  write_claim(id, claim)
+  zadd(queue, 0, claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
+  zadd(waiters, deadline, id)
+  turns.waiting = turns.waiting + 1
+  if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
+  for _, node in ipairs(path_nodes) do
+    node.waiting = node.waiting + 1
+    change(node)
+  end
+  count_large(id, 1)
+  if turns.by then turns.enter(turns.key_of(claim.path), weight, path_nodes[turns.by].waiting == 1) end
+  local head, name = parked_at(claim.path)
+  if not head then
+    local at = lacks(path_nodes, needs_of(id), newcomer) or unfinished_on(path_nodes, newcomer)
+    park_in_time(newcomer, (at or path_nodes[1]).name)
+  elseif turns.comes_before(newcomer, head) then
+    drop_keeps(path_nodes, 1, head[1])
+    unpark(head, name)
+    park_in_time(newcomer, (lacks(path_nodes, needs_of(id), newcomer) or read_node(name)).name)
+    look_at(read_node(name))
+  end
+end
+
+-- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
+local function take_out(id, path, ticket, path_nodes)
+  local record = path .. ' ' .. turns.rank_text(id, ticket) .. ' ' .. id
+  zrem(queue, record)
+  zrem(waiters, id)
+  count_large(id, -1)
+  turns.waiting = turns.waiting - 1
+  local is_last = false  -- the counts spare a search when nobody can be there
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
+    node.waiting = math.max(node.waiting - 1, 0)
+    is_last = is_last or node.waiting == 0
+    moved[node.name] = node
+  end
+  if turns.by and path_nodes[turns.by].waiting == 0 then turns.leave(turns.key_of(path)) end
+  if turns.waiting <= 0 then turns.forget() end
+  if is_last then return nil end
+  local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
+  if following then
+    local text, next_id = string.match(following, '^(%S+) (%S+)$', #path + 2)
+    return turns.head(text, path, next_id)
   end
 end
 
@@ -419,18 +458,6 @@ local function leave(id)
 end
 
 -- ------------------------------------------------------------------------------- serving
-
--- Note a grant while somebody waits.
-function turns.count_grant(ticket)
-  turns.passing[#turns.passing + 1] = ticket
-end
-
--- Whether more than PATIENCE that came later have been granted.
-function turns.is_overdue(ticket)
-  turns.flush()
-  local lowest = redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]
-  return (tonumber(lowest) or 0) > ticket
-end
 
 -- Keep what a head needs of each narrower node with a limit, up to the first that keeps for another.
 local function keep(path_nodes, before, ticket, needs)
@@ -465,7 +492,7 @@ local function examine(head, here)
   local ticket, path, id = head[1], head[2], head[3]
   local path_nodes, needs = nodes_of(path), known['.large'] and needs_of(id) or nil
   unpark(head, here.name)
-  local lacking, at = lacks(path_nodes, needs, ticket)
+  local lacking, at = lacks(path_nodes, needs, head)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
     if turns.is_overdue(ticket) then keep(path_nodes, at, ticket, needs) end
@@ -479,7 +506,7 @@ local function examine(head, here)
       if node.rate then look_at(node) end    -- those who wait there wait for another time
     end
   end
-  fetch_claims(head, here.heads)
+  fetch_claims(head, here.heads or {})
   local claim, deadline = read_claim(id), head[5]
   if claim and deadline then
     -- A grant is no sign of life: one that died while it waited blocks the others for no longer
@@ -487,27 +514,43 @@ local function examine(head, here)
     hold(id, claim, path_nodes, deadline)
     notify(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
   end
-  turns.count_grant(ticket)
+  turns.count_grant(ticket, path, needs_of(id))
   local next_head = take_out(id, path, ticket, path_nodes)
   if next_head then
-    park_in_time(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head[1]) or here).name)
+    park_in_time(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head) or here).name)
   else
     put('>' .. path, false)
+  end
+end
+
+-- In fair order a score says only the tag, and perhaps one from before: the turns of the heads count.
+function turns.load_work(found)
+  if #found == 2 * LOOKS then  -- with all that have the same tag as the last one
+    local last = found[#found]
+    work.bound = turns.of_score(tonumber(last))
+    found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES')
+  end
+  for i = 1, #found, 2 do
+    local name = found[i]
+    local head = first_parked(read_node(name))
+    work.stored[name] = tonumber(found[i + 1])
+    if head then queue_work(head, name) else work.taken[name] = true end
   end
 end
 
 -- Read the nodes that are to be looked at first. Enough for one settle(), unless some of them
 -- turn out to have no slot.
 local function load_work()
-  work = {tickets = {}, stored = {}, taken = {}, bound = math.huge}
+  work = {tickets = {}, scores = {}, stored = {}, taken = {}}
   if is_finished then return end
   local found = redis.call('ZRANGE', unfinished, 0, LOOKS - 1, 'WITHSCORES')
+  if turns.by then return turns.load_work(found) end
   local names = {}
   for i = #found - 1, 1, -2 do
     local ticket = tonumber(found[i + 1])
     note_unread(found[i], names)
     work[#work + 1] = {ticket, found[i]}
-    work.tickets[found[i]], work.stored[found[i]] = ticket, ticket
+    work.tickets[found[i]], work.stored[found[i]], work.scores[found[i]] = ticket, ticket, ticket
   end
   fetch(names)
   if #found == 2 * LOOKS then work.bound = tonumber(found[#found]) end
@@ -516,29 +559,31 @@ end
 local function store_work()
   local taken, added = {}, {}
   for name in pairs(work.taken) do taken[#taken + 1] = name end
-  for name, ticket in pairs(work.tickets) do
-    if work.taken[name] or work.stored[name] ~= ticket then
-      added[#added + 1] = ticket
+  for name in pairs(work.tickets) do
+    local score = work.scores[name]
+    if work.taken[name] or work.stored[name] ~= score then
+      added[#added + 1] = string.format('%.17g', score)
       added[#added + 1] = name
+      if work.stored[name] and not work.taken[name] then taken[#taken + 1] = name end
     end
   end
   call_in_chunks(taken, 'ZREM', unfinished)
   call_in_chunks(added, 'ZADD', unfinished, 'LT')
   if #added > 0 then fresh[unfinished] = true end
-  is_finished = #work == 0 and work.bound == math.huge
+  is_finished = #work == 0 and not work.bound
   work = nil
 end
 
 -- Whether a node with this ticket, that is not among those to be looked at, would be the next of them.
 local function comes_first(ticket, name)
   local following = work[#work]
-  return ticket <= work.bound and not (following and following[1] <= ticket) and not work.tickets[name]
+  return (not work.bound or ticket <= work.bound) and not (following and following[1] <= ticket) and not work.tickets[name]
 end
 
 -- The node to be looked at next and its ticket, or nil.
 local function take_work()
   local following = work[#work]
-  if work.bound < math.huge and (not following or following[1] > work.bound) then
+  if work.bound and (not following or following[1] > work.bound) then
     store_work()
     load_work()
     following = work[#work]
@@ -546,7 +591,7 @@ local function take_work()
   if not following then return nil end
   work[#work] = nil
   work.tickets[following[2]] = nil
-  if work.stored[following[2]] or work.bound < math.huge then work.taken[following[2]] = true end
+  if work.stored[following[2]] or work.bound then work.taken[following[2]] = true end
   return following
 end
 
@@ -597,7 +642,7 @@ local function settle()
     local here, ticket = read_node(following[2]), following[1]
     while ticket do
       local head = (here.rate or has_room(here, 1)) and first_parked(here)
-      local is_next = head and head[1] == ticket
+      local is_next = head and turns.of(head) == ticket
       ticket = nil
       if head and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
         look_when_refilled(here, head)
@@ -606,9 +651,10 @@ local function settle()
           looks = looks - 1
           examine(head, here)
         end
-        -- Stay here for as long as no older head is to be looked at elsewhere.
+        -- Stay here for as long as no head that comes before is to be looked at elsewhere.
         head = first_parked(here)
-        if head and looks > 0 and comes_first(head[1], here.name) then ticket = head[1] else look_at(here) end
+        local turn = head and turns.of(head)
+        if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
       end
     end
   end
@@ -710,9 +756,15 @@ local function declare(shape, own_values)
   read_values(own_values)
   put('.large', false)
   put('.shape', shape)
+  turns.read(shape)
   put('.declared', own_values)
   put('.accepted', (string.gsub(own_values, '([^,]+),?', '|,%1,')))
   put('.values', own_values)
+end
+
+-- What is in the way of somebody by whom declare() returned this: the value, or all the tiers.
+local function conflicting(clash)
+  return clash == 0 and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
 end
 
 -- How many slots are held; of a rate, how much of its burst is taken.

@@ -243,12 +243,13 @@ local function open(first, given_now, fields)
   nodes_by_path = {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
-                         '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.accepted',
+                         '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.time', '.accepted',
                          '.suspect', '.swept', '.hold'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)
   read_values(known['.values'] or '')
+  turns.read(known['.shape'])
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
   -- Fails here, if one was spoilt: a grant that fails later would be half made, and announced.
@@ -365,7 +366,7 @@ local function change(node) moved[node.name] = node end
 local function needs_of(id)
   if not string.find(id, '*', 1, true) then return nil end
   local needs = {}
-  for need in string.gmatch(string.match(id, '%*([%d.]*)$') or '', '%d+') do needs[#needs + 1] = tonumber(need) end
+  for need in string.gmatch(string.match(id, '%*([%d.]*)') or '', '%d+') do needs[#needs + 1] = tonumber(need) end
   return needs
 end
 
