@@ -124,7 +124,9 @@ def test_orders_that_make_no_sense_are_refused(options, error, message):
 
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "x", None, True])
-async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(atomic, weight):
+async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(
+    atomic, weight
+):
     tiers = fair(**atomic, weight=lambda key: weight if key == "b" else 1)
     holder = await tiers.acquire(tenant="a")
     with pytest.raises((TypeError, ValueError), match="weight of tenant 'b'"):
