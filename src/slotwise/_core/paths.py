@@ -167,7 +167,8 @@ class TierStats:
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
     of its keys unless it was changed for one; 0 means no limit, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
-    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`.
+    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``scope`` is who
+    shares it: memory, process or redis; open or local while a server is away.
     """
 
     active: int
@@ -176,6 +177,7 @@ class TierStats:
     keys: Mapping[str, KeyStats] = field(default_factory=lambda: MappingProxyType({}))
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
+    scope: str = field(default="memory", repr=False, compare=False, kw_only=True)
 
 
 class NodeStats(NamedTuple):
@@ -197,6 +199,7 @@ class PathStats:
     nodes: tuple[NodeStats, ...]
     closed: bool = False
     closure: Closure | None = None
+    scope: str = "memory"  # unless the backend has another one
 
     @property
     def locked(self) -> bool:
@@ -210,7 +213,8 @@ class PathStats:
         node = min(limited, key=lambda node: node.value - node.active, default=self.nodes[-1])
         reason = None if self.closure is None else self.closure.reason
         return SemaphoreStats(
-            node.active, node.value, node.waiting, self.closure is not None, reason
+            *(node.active, node.value, node.waiting, self.closure is not None, reason),
+            scope=self.scope,
         )
 
 

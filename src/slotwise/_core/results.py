@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from slotwise._core import fork
 from slotwise._core.arguments import check_text
@@ -41,10 +41,20 @@ class AcquisitionResult:
     # Not a frozen dataclass: drivers make one of these per acquisition, and a
     # frozen dataclass's __init__ costs as much as a whole uncontended acquire.
     # For the same reason the last two are set only when they are needed.
-    __slots__ = ("_acquisition_id", "_fencing_token", "_lost", "_slot_number", "_waited")
+    __slots__ = (
+        "_acquisition_id",
+        "_elsewhere",
+        "_fencing_token",
+        "_lost",
+        "_slot_number",
+        "_waited",
+    )
     __match_args__ = ("acquisition_id", "slot_number")
 
+    _scope: ClassVar[str] = "memory"  # of its driver; ``_elsewhere`` has another one
+
     _acquisition_id: str
+    _elsewhere: str
     _slot_number: int
     _fencing_token: int | None
     _lost: Lost
@@ -93,6 +103,15 @@ class AcquisitionResult:
             return self._lost
 
     @property
+    def scope(self) -> str:
+        """Who shares the limit: memory, process or redis.
+
+        While a server is away, open if there was no limit, or local if it was one of this
+        process; see ``on_unreachable``.
+        """
+        return getattr(self, "_elsewhere", self._scope)
+
+    @property
     def waited(self) -> float:
         """The seconds from the request to the grant; 0.0 if it was granted at once."""
         return getattr(self, "_waited", 0.0)
@@ -131,11 +150,9 @@ class AcquisitionResult:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process it has these; what tracks it stays here.
-        return AcquisitionResult, (
-            self.acquisition_id,
-            self.slot_number,
-            self.fencing_token,
-            self.waited,
+        return restored, (
+            *(self.acquisition_id, self.slot_number, self.fencing_token, self.waited),
+            self.scope,
         )
 
     def __copy__(self) -> Self:
@@ -172,6 +189,15 @@ class Totals:
     hold_p95: float | None
 
 
+def restored(
+    acquisition_id: str, slot_number: int, fencing_token: int | None, waited: float, scope: str
+) -> AcquisitionResult:
+    """An acquisition of another process, or of a driver that doesn't know it as its own."""
+    result = AcquisitionResult(acquisition_id, slot_number, fencing_token, waited)
+    result._elsewhere = scope
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class SemaphoreStats:
     """How full a semaphore is.
@@ -179,7 +205,8 @@ class SemaphoreStats:
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
     have left; nothing is granted meanwhile. ``closed`` says whether it is closed
     everywhere, ``reason`` why. For a path through tiers without limits ``max_slots`` is 0.
-    ``totals`` has what this process got of it, if it keeps totals.
+    ``totals`` has what this process got of it, if it keeps totals. ``scope`` is who shares it, as
+    that of an `AcquisitionResult`.
     """
 
     acquired_slots: int
@@ -189,6 +216,7 @@ class SemaphoreStats:
     reason: str | None = None
     acquired_percent: float = field(init=False)
     totals: Totals | None = field(default=None, compare=False, kw_only=True)
+    scope: str = field(default="memory", compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         percent = 100 * self.acquired_slots / self.max_slots if self.max_slots else 0.0

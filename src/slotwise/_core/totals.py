@@ -135,6 +135,8 @@ _NOTHING = _Tally()
 
 
 def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> SemaphoreStats:
+    if scope != "memory" and stats.scope == "memory":
+        stats = replace(stats, scope=scope)
     return replace(stats, totals=totals_of(scope, name)) if _kept else stats
 
 

@@ -24,6 +24,8 @@ MakeWaker: TypeAlias = "Callable[[], Waker]"
 class ProcessAcquisition(AcquisitionResult):
     """A request for slots, then a hold on them."""
 
+    _scope = "process"
+
     __slots__ = (
         "failure",
         "file",

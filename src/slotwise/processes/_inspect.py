@@ -112,7 +112,8 @@ def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
 
 def stats_of(state: State) -> SemaphoreStats:
     reason = None if state.closure is None else state.closure.reason
-    return SemaphoreStats(state.in_use, state.value, len(state.waiting), state.closed, reason)
+    waiting = len(state.waiting)
+    return SemaphoreStats(state.in_use, state.value, waiting, state.closed, reason, scope="process")
 
 
 def holders_of(state: State) -> list[Claimant]:

@@ -92,6 +92,8 @@ _settled: set[asyncio.Task[None]] = set()
 class RedisAcquisition(AcquisitionResult):
     """A request for slots, then a hold on them."""
 
+    _scope = "redis"
+
     __slots__ = (
         "_confirmation",
         "_ended",
@@ -363,6 +365,11 @@ class RedisAcquisition(AcquisitionResult):
         if not self.future.done():
             self.future.set_exception(error)
         self.mark_ended()
+
+    def leave_server(self, why: Exception) -> None:
+        """Fail because the server is away; the waiter withdraws the request."""
+        if not self.future.done():
+            self.future.set_exception(why)
 
     def time_out(self) -> None:
         if not self.future.done():

@@ -26,6 +26,12 @@ from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise.redis._fallback import (
+    Fallback,
+    FallbackAcquisition,
+    is_fallback_id,
+    release_fallback,
+)
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._reply_limits import (
     Release,
@@ -40,6 +46,7 @@ from slotwise.redis._shared_client import NameRecord, SharedClient, shared_clien
 if TYPE_CHECKING:
     from slotwise._core.overload import Overload
     from slotwise._core.paths import Needs, Path
+    from slotwise._core.unreachable import Unreachable
     from slotwise.redis._dialect import Dialect, Released
     from slotwise.redis._loop_client import LoopClient
 
@@ -62,6 +69,7 @@ class RedisLimit:
     _cancel_task_on_loss: bool
     _closing_key: _closing.Key
     _config: RedisConfig
+    _fallback: Fallback | None
     _fork_epoch: object
     _generation: Generation
     _interval: float
@@ -73,6 +81,7 @@ class RedisLimit:
     _shared: SharedClient
     _template: tuple[bytes, ...] | None
     _ttl: float | None
+    _unreachable: Unreachable
     _value: int
 
     def _set_up(
@@ -83,6 +92,8 @@ class RedisLimit:
         heartbeat_max_interval: float,
         ping_interval: float | None,
         cancel_task_on_loss: bool,
+        unreachable: Unreachable,
+        make_local: Callable[[], Any],
     ) -> None:
         """Check and keep what only limits on Redis are made with, and share the server."""
         if not isinstance(config, RedisConfig):
@@ -91,6 +102,10 @@ class RedisLimit:
         self._limits = config.limits
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         self._kick_grace = 0.0
+        self._unreachable = unreachable
+        self._fallback = (
+            None if unreachable.policy == "raise" else Fallback(unreachable, make_local)
+        )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         self._closing_key = _closing.key_of(config, self._dialect.kind, name)
         self._generation = _closing.generations.current(self._closing_key)
@@ -160,18 +175,23 @@ class RedisLimit:
     def _acquire_blocking(self, acquire: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Acquire for a thread; what was granted as the thread was interrupted is released."""
         granted: list[RedisAcquisition] = []
+        instead: list[FallbackAcquisition] = []
 
         async def run() -> T:
             acquired = await acquire()
             if isinstance(acquired, RedisAcquisition):
                 acquired.task = None  # nobody's work runs in the task that acquired it
                 granted.append(acquired)
+            elif isinstance(acquired, FallbackAcquisition):
+                instead.append(acquired)
             return acquired
 
         try:
             return self._run_blocking(run())
         except BaseException:
             self._attached()[0].heartbeat_thread.release_soon(granted)
+            for each in instead:
+                each.end()
             raise
 
     # ------------------------------------------------------------- releasing
@@ -203,6 +223,9 @@ class RedisLimit:
         self._release_blocking(acquired, lambda each: self._release_on_exit(each, at_most))
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
+        if isinstance(acquired, FallbackAcquisition):
+            acquired.end()
+            return
         assert isinstance(acquired, RedisAcquisition)
         with suppress(RuntimeError):  # this process ends
             acquired.shared.heartbeat_thread.release_soon([acquired])
@@ -212,6 +235,8 @@ class RedisLimit:
     ) -> bool:
         acquisition_id = acquisition_id_of(acquired)
         shared, record = self._attached()
+        if is_fallback_id(acquisition_id):
+            return release_fallback(acquisition_id, record)
         if acquisition_id in shared_clients.inherited:
             return False  # its parent process has it
         holder = shared.holders.get(acquisition_id)
@@ -246,6 +271,8 @@ class RedisLimit:
     ) -> T:
         acquisition_id = acquisition_id_of(acquired)
         shared, record = self._attached()
+        if is_fallback_id(acquisition_id):  # without a thread: it does no I/O
+            return run_now(release(acquisition_id))
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
         return shared.heartbeat_thread.run_to_completion(lambda: release(acquisition_id))
 
@@ -293,6 +320,16 @@ class RedisLimit:
 
     def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._attached()[0].heartbeat_thread.run(coroutine)
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that doesn't suspend."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it suspended")
 
 
 def check_max_value(value: int) -> int:

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
@@ -24,6 +24,9 @@ from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.reconnector import Reconnector
 from slotwise.redis._reply_limits import INSPECT, ReplyDeadlines, reply_within
 from slotwise.redis._scripts import Script
+
+if TYPE_CHECKING:
+    from slotwise.redis._away import AwayWatch
 
 
 class LoopClient:
@@ -61,6 +64,9 @@ class LoopClient:
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         # Names for which a call is under way that serves waiters; see `continue_serving`.
         self.serving: set[Any] = set()
+        # Of limits that do something else while the server is away; see `_away`.
+        self.watches: dict[tuple[int | None, float], AwayWatch] = {}
+        self.asking: set[str] = set()
         self.closing_idle = False  # whether its loop was asked to close them
         self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`

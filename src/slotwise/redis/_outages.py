@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from slotwise._core import events
 from slotwise.redis._diagnosis import logger
@@ -27,6 +28,9 @@ class _Outage:
 # By server, as messages name it. Changed by single dict operations, from all threads.
 ongoing: dict[str, _Outage] = {}
 
+# By server: whom to tell when something is wrong with it, in any thread.
+listeners: dict[str, set[Callable[[], object]]] = {}
+
 
 def begin(server: str, error: BaseException, *, broken: bool, ago: float = 0.0) -> None:
     """Note that ``server`` does not answer; the first to notice logs it.
@@ -41,6 +45,8 @@ def begin(server: str, error: BaseException, *, broken: bool, ago: float = 0.0) 
         logger.warning("%s (trying again; releases continue in the background)", error)
         if events.hooks:
             events.unreachable(server, str(error))
+    for listener in list(listeners.get(server, ())):
+        listener()
 
 
 def answered(server: str) -> None:

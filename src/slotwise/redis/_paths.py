@@ -7,6 +7,7 @@ gets a path; they mirror `slotwise._ledger.paths`, where the rules are written d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slotwise._core import events
@@ -18,6 +19,7 @@ from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
+    NodeStats,
     Path,
     PathBackend,
     PathStats,
@@ -33,12 +35,16 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._core.unreachable import Unreachable as UnreachableOptions
+from slotwise._core.unreachable import local_specs
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
+from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._dialect import read_estimate
+from slotwise.redis._fallback import is_fallback_id, memory_driver, settle_fallback
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
@@ -48,6 +54,8 @@ from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
 # How long a resize is remembered at least when nobody holds or waits, in seconds.
+_MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
+
 _REMEMBERED = 12 * 3600
 
 _RESIZE = load("tiers/resize")
@@ -77,6 +85,7 @@ class RedisPaths(RedisLimit, PathBackend):
             5 s at most.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
         overload: whom it refuses at once.
+        unreachable: what it does while the server is away.
     """
 
     _dialect = PATHS
@@ -94,6 +103,7 @@ class RedisPaths(RedisLimit, PathBackend):
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         overload: Overload | None = None,
+        unreachable: UnreachableOptions = UnreachableOptions(),  # noqa: B008 - it can't be changed
     ) -> None:
         self._overload = overload
         self._tiers = tuple(tiers)
@@ -125,6 +135,18 @@ class RedisPaths(RedisLimit, PathBackend):
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_on_loss=cancel_task_on_loss,
+            unreachable=unreachable,
+            make_local=self._make_local,
+        )
+        if unreachable.policy == "local":
+            self._local_tiers = local_specs(self._tiers, unreachable.local_value)
+
+    def _make_local(self) -> Any:
+        return memory_driver("._paths", "MemoryPaths")(
+            self._local_tiers,
+            ttl=self._ttl,
+            cancel_task_after_ttl=self._cancel_task_after_ttl,
+            max_idle_keys=_MAX_IDLE_KEYS,
         )
 
     def _attach(self) -> None:
@@ -165,16 +187,31 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        acquisition = self._request(path, label, needs, timeout)
-        await wait_for_grant(acquisition, timeout)
-        return acquisition
+        if self._fallback is None:
+            acquisition = self._request(path, label, needs, timeout)
+            await wait_for_grant(acquisition, timeout)
+            return acquisition
+        return await self._fallback.acquire(
+            self,
+            lambda: self._request(path, label, needs, timeout),
+            timeout,
+            lambda local, left: local.acquire(path, timeout=left, label=label, needs=needs),
+        )
 
     async def _acquire_at_once(
         self, path: Path, label: str | None, needs: Needs | None
     ) -> AcquisitionResult:
-        acquisition = self._request(path, label, needs, 0.0)
-        await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
-        return acquisition
+        if self._fallback is None:
+            acquisition = self._request(path, label, needs, 0.0)
+            await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
+            return acquisition
+        return await self._fallback.acquire(
+            self,
+            lambda: self._request(path, label, needs, 0.0),
+            0.0,
+            lambda local, _: local.acquire(path, timeout=0, label=label, needs=needs),
+            at_once=TRY_LIMIT,
+        )
 
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
@@ -250,20 +287,47 @@ class RedisPaths(RedisLimit, PathBackend):
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
-        return await _path_stats.collect(*self._attached(), self._tiers, self._idle, self._limits)
+        fallback = self._fallback
+        try:
+            if fallback is None or not fallback.is_used(self):
+                return await _path_stats.collect(
+                    *self._attached(), self._tiers, self._idle, self._limits
+                )
+        except Unreachable:
+            if fallback is None:
+                raise
+        if fallback.policy == "open":
+            return {each.name: TierStats(0, 0, 0, scope="open") for each in self._tiers}
+        local = fallback.local(self._attached()[1]).stats_sync()
+        return {name: replace(stats, scope="local") for name, stats in local.items()}
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._run_blocking(self.stats())
 
     async def stats_of(self, path: Path) -> PathStats:
-        reply = await self._inspect("path", write_path(path))
-        closed_here = self._generation.closed
-        return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+        fallback, closed_here = self._fallback, self._generation.closed
+        try:
+            if fallback is None or not fallback.is_used(self):
+                reply = await self._inspect("path", write_path(path))
+                return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+        except Unreachable:
+            if fallback is None:
+                raise
+        if fallback.policy == "open":
+            return PathStats((NodeStats(0, 0, 0),) * len(path), closed_here, scope="open")
+        local: PathStats = fallback.local(self._attached()[1]).stats_of_sync(path)
+        return replace(local, scope="local")
 
     def stats_of_sync(self, path: Path) -> PathStats:
         return self._run_blocking(self.stats_of(path))
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        if self._fallback is not None and self._fallback.is_used(self):
+            if self._fallback.policy == "open":
+                return 0.0
+            local = self._fallback.local(self._attached()[1])
+            instead: float | None = local.estimate_sync(path, needs)
+            return instead
         written = write_path(path) + ("" if needs is None else write_needs(needs))
         closed, _, _, _, estimate, *unfit = await self._inspect("estimate", written)
         if closed or self._generation.closed:
@@ -351,6 +415,9 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
+        if is_fallback_id(acquisition_id):
+            settle_fallback(acquisition_id, self._attached()[1], costs)
+            return
         if not await self._settle(acquisition_id, text):
             raise unknown_acquisition(self._title, acquisition_id)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from slotwise._core.arguments import (
@@ -23,12 +24,15 @@ from slotwise._core.messages import too_many_slots
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.unreachable import check_local_slots, check_unreachable
 from slotwise.errors import BackendError
 from slotwise.redis import _statistics
+from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import logger
+from slotwise.redis._diagnosis import Unreachable, logger
 from slotwise.redis._dialect import read_estimate
+from slotwise.redis._fallback import Fallback, memory_driver
 from slotwise.redis._inspect import read_claimants
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._release_batching import send_kick
@@ -75,6 +79,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
             to wait get a LimitFull. None lets any number wait.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
             expected (see `estimate`); None, the default, refuses nobody for that.
+        on_unreachable: what is done while the server is away: "raise" raises a BackendError,
+            "open" grants everything, "local" has a limit of this process.
+        local_value: how many slots that has, for each process.
+        unreachable_after: for how many seconds the server may be silent before it is taken
+            for away. It is at once when connections are refused or cut.
         config: the server; ``RedisConfig()`` is the one on this machine.
     """
 
@@ -95,6 +104,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
         cancel_task_on_loss: bool = False,
         max_waiting: int | None = None,
         shed: str | None = None,
+        on_unreachable: str = "raise",
+        local_value: int | None = None,
+        unreachable_after: float = 1.0,
         config: RedisConfig | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
@@ -106,6 +118,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
             heartbeat_max_interval=heartbeat_max_interval,
             ping_interval=ping_interval,
             cancel_task_on_loss=cancel_task_on_loss,
+            unreachable=check_unreachable(
+                on_unreachable, check_local_slots(local_value), unreachable_after
+            ),
+            make_local=self._make_local,
+        )
+
+    def _make_local(self) -> Any:
+        return memory_driver("", "MemorySemaphore")(
+            self._unreachable.local_value,
+            ttl=self._ttl,
+            cancel_task_after_ttl=self._cancel_task_after_ttl,
         )
 
     def __repr__(self) -> str:
@@ -124,6 +147,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
             "heartbeat_max_interval": self._interval,
             "ping_interval": self._ping_interval,
             "cancel_task_on_loss": self._cancel_task_on_loss,
+            "on_unreachable": self.on_unreachable,
+            "local_value": self.local_value,
+            "unreachable_after": self.unreachable_after,
             "config": self._config,
         }
 
@@ -141,6 +167,22 @@ class RedisSemaphore(RedisLimit, Semaphore):
     def cancel_task_on_loss(self) -> bool:
         """Whether the task whose slot was lost by silence is cancelled."""
         return self._cancel_task_on_loss
+
+    @property
+    def on_unreachable(self) -> str:
+        """What is done while the server is away: "raise", "open" or "local"."""
+        return self._unreachable.policy
+
+    @property
+    def local_value(self) -> int | None:
+        """How many slots there are in each process while the server is away, with "local"."""
+        value: int | None = self._unreachable.local_value
+        return value
+
+    @property
+    def unreachable_after(self) -> float:
+        """For how many seconds the server may be silent before it is taken for away."""
+        return self._unreachable.after
 
     @property
     def config(self) -> RedisConfig:
@@ -176,12 +218,23 @@ class RedisSemaphore(RedisLimit, Semaphore):
             BackendError: the server can't be used, or could not be reached in time.
         """
         seconds = check_timeout(timeout, self._max_acquire_time)
-        acquisition = self._new_acquisition(self._check_slots(slots), label)
-        acquisition.timeout = seconds
-        acquisition.replaces = check_on_full(on_full)
-        acquisition.send_request(wait=seconds != 0)
-        await wait_for_grant(acquisition, seconds)
-        return acquisition
+        replaces = check_on_full(on_full)
+
+        def send() -> RedisAcquisition:
+            acquisition = self._new_acquisition(self._check_slots(slots), label)
+            acquisition.timeout = seconds
+            acquisition.replaces = replaces
+            acquisition.send_request(wait=seconds != 0)
+            return acquisition
+
+        if self._fallback is None:
+            acquisition = send()
+            await wait_for_grant(acquisition, seconds)
+            return acquisition
+        return await self._fallback.acquire(
+            *(self, send, seconds),
+            lambda local, left: local.acquire(slots, timeout=left, label=label, on_full=on_full),
+        )
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None
@@ -201,10 +254,20 @@ class RedisSemaphore(RedisLimit, Semaphore):
     async def _acquire_at_once(
         self, slots: int, label: str | None, seconds: float
     ) -> AcquisitionResult:
-        acquisition = self._new_acquisition(self._check_slots(slots), label)
-        acquisition.send_request(wait=False)
-        await wait_for_grant(acquisition, 0.0, at_once=seconds)
-        return acquisition
+        def send() -> RedisAcquisition:
+            acquisition = self._new_acquisition(self._check_slots(slots), label)
+            acquisition.send_request(wait=False)
+            return acquisition
+
+        if self._fallback is None:
+            acquisition = send()
+            await wait_for_grant(acquisition, 0.0, at_once=seconds)
+            return acquisition
+        return await self._fallback.acquire(
+            *(self, send, 0.0),
+            lambda local, _: local.acquire(slots, timeout=0, label=label),
+            at_once=seconds,
+        )
 
     def _acquire_at_once_sync(
         self, slots: int, label: str | None, seconds: float
@@ -263,6 +326,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if self._generation.closed:
             return True
         stats = await self.stats()
+        if stats.scope == "open":
+            return False
         return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
 
     def locked_sync(self) -> bool:
@@ -270,6 +335,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = self._check_slots(slots)
+        if self._fallback is not None and self._fallback.is_used(self):
+            return self._estimate_instead(self._fallback, wanted)
         value, _, _, closed, _, _, estimate = await self._inspect("estimate", b"%d" % wanted)
         if closed or self._generation.closed:
             return None
@@ -281,7 +348,28 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self.estimate(slots))
 
     async def stats(self) -> SemaphoreStats:
-        return self._with_totals(read_stats(await self._inspect("counts"), self._value))
+        fallback = self._fallback
+        if fallback is None:
+            return self._with_totals(read_stats(await self._inspect("counts"), self._value))
+        try:
+            if not fallback.is_used(self):
+                return self._with_totals(read_stats(await self._inspect("counts"), self._value))
+        except Unreachable:
+            pass
+        return self._stats_instead(fallback)
+
+    def _stats_instead(self, fallback: Fallback) -> SemaphoreStats:
+        record = self._attached()[1]
+        if fallback.policy == "open":
+            return SemaphoreStats(fallback.open_count(record), self.value, scope="open")
+        local: SemaphoreStats = fallback.local(record).stats_sync()
+        return replace(local, scope="local")
+
+    def _estimate_instead(self, fallback: Fallback, slots: int) -> float | None:
+        if fallback.policy == "open":
+            return 0.0
+        estimate: float | None = fallback.local(self._attached()[1]).estimate_sync(slots)
+        return estimate
 
     def stats_sync(self) -> SemaphoreStats:
         return self._run_blocking(self.stats())

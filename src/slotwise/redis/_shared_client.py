@@ -54,6 +54,7 @@ class NameRecord:
         "dialect",
         "heartbeat_at",
         "keys",
+        "local_limits",
         "name",
         "value",
         "values",
@@ -66,6 +67,7 @@ class NameRecord:
         self.value = 0  # the last that the server told; 0 before that
         self.values: frozenset[int] = frozenset()  # those that instances may be made with
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
+        self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
     def learn(self, value: int, *declared: int) -> None:

@@ -77,4 +77,5 @@ def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     """What semaphore/inspect.lua replies; ``value`` is for one that the server knows none of."""
     known_value, held, waiting, closed, reason, *_ = reply
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
-    return SemaphoreStats(held, known_value or value, waiting, bool(closed), why)
+    value = known_value or value
+    return SemaphoreStats(held, value, waiting, bool(closed), why, scope="redis")

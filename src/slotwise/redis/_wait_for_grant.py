@@ -14,6 +14,7 @@ from slotwise._core.limit import TIMEOUT_LIMIT
 from slotwise._core.messages import no_slot, waited_in_vain
 from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log
+from slotwise.redis._away import ServerAway
 from slotwise.redis._diagnosis import Unreachable, may_pass
 from slotwise.redis._net.connection import Call
 from slotwise.redis._reply_limits import no_reply
@@ -84,6 +85,9 @@ async def wait_for_grant(
     """
     try:
         await _wait_for_grant(acquisition, timeout, at_once)
+    except ServerAway:
+        await acquisition.withdraw(0.0)  # that goes on in the background
+        raise
     except BaseException as error:
         _log.refused(acquisition, error, waits=timeout != 0)
         raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.overload import Overload
 from slotwise._core.paths import PathBackend, TierSpec
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.unreachable import Unreachable
 from slotwise._urls import directory_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
@@ -35,6 +36,7 @@ def choose_backend(
     cancel_task_on_loss: bool,
     max_idle_keys: int,
     overload: Overload | None,
+    unreachable: Unreachable,
     closed_error: Callable[..., SemaphoreClosed],
 ) -> PathBackend:
     if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
@@ -85,6 +87,7 @@ def choose_backend(
             cancel_task_after_ttl=cancel_task_after_ttl,
             cancel_task_on_loss=cancel_task_on_loss,
             overload=overload,
+            unreachable=unreachable,
             **options,
         )
 

@@ -53,9 +53,14 @@ class RateLimit(Limit):
             LimitFull. None lets any number wait.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
             expected (see `estimate`); None, the default, refuses nobody for that.
+        on_unreachable: what is done while a server is away: "raise" raises a BackendError,
+            "open" grants everything, "local" has a rate of this process (Redis).
+        local_value: that rate, for each process.
+        unreachable_after: for how many seconds a server may be silent before it is taken for
+            away. It is at once when connections are refused or cut.
     """
 
-    __slots__ = ("_does_io", "_rate", "_tiers")
+    __slots__ = ("_does_io", "_local_value", "_rate", "_tiers")
 
     def __init__(
         self,
@@ -66,6 +71,9 @@ class RateLimit(Limit):
         max_acquire_time: float | None = None,
         max_waiting: int | None = None,
         shed: str | None = None,
+        on_unreachable: str = "raise",
+        local_value: Rate | None = None,
+        unreachable_after: float = 1.0,
     ) -> None:
         super().__init__()
         if not isinstance(rate, Rate):
@@ -78,7 +86,11 @@ class RateLimit(Limit):
             max_acquire_time=max_acquire_time,
             max_waiting=max_waiting,
             shed=shed,
+            on_unreachable=on_unreachable,
+            local_value=None if local_value is None else {_TIER: local_value},
+            unreachable_after=unreachable_after,
         )
+        self._local_value = local_value
         self._does_io = self._tiers._does_io
 
     @property
@@ -111,6 +123,21 @@ class RateLimit(Limit):
         return self._tiers.shed
 
     @property
+    def on_unreachable(self) -> str:
+        """What is done while a server is away: "raise", "open" or "local"."""
+        return self._tiers.on_unreachable
+
+    @property
+    def local_value(self) -> Rate | None:
+        """The rate of each process while a server is away, with "local"."""
+        return self._local_value
+
+    @property
+    def unreachable_after(self) -> float:
+        """For how many seconds a server may be silent before it is taken for away."""
+        return self._tiers.unreachable_after
+
+    @property
     def _title(self) -> str:
         return "a private rate" if self.name is None else f"the rate {self.name!r}"
 
@@ -125,6 +152,9 @@ class RateLimit(Limit):
             "max_acquire_time": self.max_acquire_time,
             "max_waiting": self.max_waiting,
             "shed": self.shed,
+            "on_unreachable": self.on_unreachable,
+            "local_value": self.local_value,
+            "unreachable_after": self.unreachable_after,
         }
         return Recipe(RateLimit, (self.name, self._rate), options)
 

@@ -37,7 +37,7 @@ from slotwise._core.paths import (
     TierStats,
 )
 from slotwise._core.rates import Rate
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
@@ -199,7 +199,7 @@ class StagedPaths(PathBackend):
             raise
         number, token = held[len(path) - 1][1].slot_number, held[-1][1].fencing_token
         waited = sum(acquired.waited for _, acquired in held)
-        result = AcquisitionResult(acquisition_id, number, token, waited)
+        result = restored(acquisition_id, number, token, waited, self.scope)
         self._holding[acquisition_id] = held, visited
         on_loss = partial(_lose, self._holding, acquisition_id, result.lost)
         for _, acquired in held:

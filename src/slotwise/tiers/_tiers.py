@@ -7,6 +7,7 @@ all at one instant (`slotwise._core.paths`), or stage by stage (`_staged`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from slotwise._core.arguments import (
@@ -38,6 +39,7 @@ from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.unreachable import check_unreachable, local_specs
 from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
@@ -59,6 +61,9 @@ _NO_PRIORITY = 0
 
 # How many slots: of every tier, or by the names of tiers.
 Slots: TypeAlias = int | Mapping[str, int]
+
+# The values of tiers while a server is away.
+LocalValue: TypeAlias = int | Mapping[str, int | Rate]
 
 
 class Resolved(RankedNeeds):
@@ -109,6 +114,12 @@ class Tiers(SameWhenCopied):
             widest tier.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
             expected (see `estimate`); None, the default, refuses nobody for that. Atomic only.
+        on_unreachable: what is done while a server is away: "raise" raises a BackendError,
+            "open" grants everything, "local" has limits of this process (Redis, atomic).
+        local_value: their values for each process, by the names of tiers: ints, or Rates; those
+            left out stay as they are. An int is the value of each tier with slots.
+        unreachable_after: for how many seconds a server may be silent before it is taken for
+            away. It is at once when connections are refused or cut.
     """
 
     def __init__(
@@ -126,6 +137,9 @@ class Tiers(SameWhenCopied):
         max_idle_keys: int = MAX_IDLE_KEYS,
         max_waiting: int | None = None,
         shed: str | None = None,
+        on_unreachable: str = "raise",
+        local_value: LocalValue | None = None,
+        unreachable_after: float = 1.0,
         order: str = "fifo",
         fair_by: str | None = None,
         weight: float | Callable[[str], float] = 1,
@@ -154,6 +168,9 @@ class Tiers(SameWhenCopied):
             "max_idle_keys": max_idle_keys,
             "max_waiting": max_waiting,
             "shed": shed,
+            "on_unreachable": on_unreachable,
+            "local_value": local_value,
+            "unreachable_after": unreachable_after,
             "order": order,
             "fair_by": fair_by,
             "weight": weight,
@@ -176,6 +193,11 @@ class Tiers(SameWhenCopied):
         overload = overload_of(max_waiting, shed, [tier.max_waiting for tier in tiers])
         if overload is not None and not atomic:
             raise TypeError("max_waiting and shed need atomic tiers")
+        unreachable = check_unreachable(on_unreachable, local_value, unreachable_after)
+        if unreachable.policy != "raise" and not atomic:
+            raise TypeError("on_unreachable needs atomic tiers")
+        if unreachable.policy == "local":
+            local_specs([tier.spec for tier in tiers], local_value)
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
@@ -193,6 +215,7 @@ class Tiers(SameWhenCopied):
             cancel_task_on_loss=check_flag("cancel_task_on_loss", cancel_task_on_loss),
             max_idle_keys=self._max_idle_keys,
             overload=overload,
+            unreachable=unreachable,
             closed_error=closed_error,
         )
         # Makes the context manager of a path; its arguments have been checked.
@@ -268,6 +291,22 @@ class Tiers(SameWhenCopied):
     def shed(self) -> str | None:
         """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
         return check_shed(self._options["shed"])
+
+    @property
+    def on_unreachable(self) -> str:
+        """What is done while a server is away: "raise", "open" or "local"."""
+        return str(self._options["on_unreachable"])
+
+    @property
+    def local_value(self) -> LocalValue | None:
+        """The values of the tiers in each process while a server is away, with "local"."""
+        given: LocalValue | None = self._options["local_value"]
+        return given
+
+    @property
+    def unreachable_after(self) -> float:
+        """For how many seconds a server may be silent before it is taken for away."""
+        return float(self._options["unreachable_after"])
 
     # ------------------------------------------------------------- acquiring
 
@@ -566,10 +605,17 @@ class Tiers(SameWhenCopied):
 
     async def stats(self) -> dict[str, TierStats]:
         """How full the tiers are, by name, narrow to wide."""
-        return await self._backend.stats()
+        return self._scoped(await self._backend.stats())
 
     def stats_sync(self) -> dict[str, TierStats]:
-        return self._backend.stats_sync()
+        """Like `stats`."""
+        return self._scoped(self._backend.stats_sync())
+
+    def _scoped(self, stats: dict[str, TierStats]) -> dict[str, TierStats]:
+        scope = self._backend.scope
+        if scope == "memory" or any(each.scope != "memory" for each in stats.values()):
+            return stats
+        return {name: replace(each, scope=scope) for name, each in stats.items()}
 
     async def explain(self, which: str | AcquisitionResult) -> Explanation:
         """Why an acquisition waits, in whatever process; ``at(...).explain()``: a newcomer."""

@@ -1,0 +1,75 @@
+"""Check what a limit does while its server can't be reached.
+
+The same arguments are accepted on every driver, so that only the url changes when a limit moves;
+only one with a server has a use for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from slotwise._core.arguments import check_count, check_limit, check_seconds
+from slotwise._core.paths import TierSpec
+from slotwise._core.rates import Rate
+from slotwise._core.redaction import kind_of, redacted_repr
+
+_CHOICES = "'raise', 'open' or 'local'"
+
+
+class Unreachable(NamedTuple):
+    """What a limit was made with: ``on_unreachable``, ``local_value``, ``unreachable_after``."""
+
+    policy: str = "raise"
+    local_value: Any = None
+    after: float = 1.0
+
+
+def check_unreachable(policy: object, local_value: object, after: object) -> Unreachable:
+    """Return what a limit does while its server is away, checked but for the tiers' names."""
+    if not isinstance(policy, str):
+        raise TypeError(f"on_unreachable must be {_CHOICES}, not {kind_of(policy)}")
+    if policy not in ("raise", "open", "local"):
+        raise ValueError(f"on_unreachable must be {_CHOICES}, not {redacted_repr(policy)}")
+    if policy == "local" and local_value is None:
+        raise TypeError("on_unreachable='local' needs a local_value")
+    if policy != "local" and local_value is not None:
+        raise TypeError(f"local_value is for on_unreachable='local', not {policy!r}")
+    seconds = check_seconds("unreachable_after", after)
+    if seconds is None:
+        raise TypeError("unreachable_after must be a number of seconds, not None")
+    return Unreachable(policy, local_value, seconds)
+
+
+def check_local_slots(given: object) -> int | None:
+    """Return the local value of a semaphore; None if there is none."""
+    return None if given is None else check_count("local_value", given)
+
+
+def local_specs(specs: Sequence[TierSpec], given: object) -> tuple[TierSpec, ...]:
+    """Return tiers with other values: an int for each with slots, or what a dict says by name.
+
+    Those that are not named stay as they are.
+    """
+    if not isinstance(given, Mapping):
+        value = check_count("local_value", given)
+        given = {spec.name: value for spec in specs if not isinstance(spec.value, Rate)}
+    unknown = given.keys() - {spec.name for spec in specs}
+    if unknown:
+        known = ", ".join(spec.name for spec in specs)
+        raise ValueError(f"local_value names no tier of these: {known}")
+    return tuple(
+        _with_value(spec, given[spec.name]) if spec.name in given else spec for spec in specs
+    )
+
+
+def _with_value(spec: TierSpec, value: object) -> TierSpec:
+    if isinstance(spec.value, Rate):
+        if not isinstance(value, Rate):
+            raise TypeError(
+                f"the local_value of {spec.name!r} must be a Rate, not {kind_of(value)}"
+            )
+        return replace(spec, value=value)
+    slots = check_limit(f"the local_value of {spec.name!r}", value)
+    return replace(spec, value=slots, by_key=False, value_of=None)

@@ -1,0 +1,194 @@
+"""What a limit does while its server is away: no limit at all, or one of this process.
+
+`_away` notices it. An acquisition that was made instead is not known to the server, and its
+release never goes there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core import fork
+from slotwise._core.lost import Lost
+from slotwise._core.messages import unknown_acquisition
+from slotwise._core.results import DONE, AcquisitionResult
+from slotwise._core.unreachable import Unreachable as UnreachableOptions
+from slotwise.redis._away import AwayWatch, ask_until_back, is_away
+from slotwise.redis._away import ServerAway as ServerAway
+from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis._wait_for_grant import wait_for_grant
+
+if TYPE_CHECKING:
+    from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._limit import RedisLimit
+    from slotwise.redis._shared_client import NameRecord
+
+_lock = fork.new_lock()
+_next_number = itertools.count(1).__next__
+_token = secrets.token_hex(6)
+
+# The acquisitions that were made instead, by id. Changed by single dict operations.
+_held: dict[str, FallbackAcquisition] = {}
+
+
+class FallbackAcquisition(AcquisitionResult):
+    """An acquisition that the server doesn't know: of no limit, or of one of this process."""
+
+    __slots__ = ("_free", "inner", "record")
+
+    def __init__(
+        self,
+        scope: str,
+        record: NameRecord,
+        inner: AcquisitionResult | None = None,
+        free: Callable[[Any], bool] | None = None,
+        *,
+        holds: bool = True,
+    ) -> None:
+        """``inner`` is that of the local limit, and ``free`` releases it.
+
+        Of rates alone nothing is held, and nothing is released.
+        """
+        number = 0 if inner is None else inner.slot_number
+        super().__init__(f"{scope}-{_token}-{_next_number()}", number)
+        self._elsewhere = scope
+        self.record = record
+        self.inner = inner
+        self._free = free
+        if holds:
+            _held[self._acquisition_id] = self
+
+    @property
+    def lost(self) -> Lost:
+        return super().lost if self.inner is None else self.inner.lost
+
+    @property
+    def waited(self) -> float:
+        return 0.0 if self.inner is None else self.inner.waited
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        return DONE if self.inner is None else self.inner.settle(**costs)
+
+    def end(self) -> bool:
+        """Release it; False if it had ended before."""
+        if _held.pop(self._acquisition_id, None) is None:
+            return False
+        return self._free is None or self._free(self.inner)
+
+
+def release_fallback(acquisition_id: str, record: NameRecord) -> bool:
+    """Release what was acquired of ``record`` while the server was away; False if it had ended."""
+    found = _held.get(acquisition_id)
+    return found is not None and found.record is record and found.end()
+
+
+def settle_fallback(acquisition_id: str, record: NameRecord, costs: Mapping[str, int]) -> None:
+    """Settle what was acquired of ``record`` while the server was away.
+
+    Raises:
+        LookupError: it has ended.
+    """
+    found = _held.get(acquisition_id)
+    if found is None or found.record is not record:
+        raise unknown_acquisition(repr(record.name), acquisition_id)
+    found.settle(**costs)
+
+
+def is_fallback_id(acquisition_id: str) -> bool:
+    return acquisition_id.startswith(("open-", "local-"))
+
+
+class Fallback:
+    """What one limit does while its server is away.
+
+    Args:
+        made_with: the arguments of the limit.
+        make_local: makes the limit that "local" stands for.
+    """
+
+    def __init__(self, made_with: UnreachableOptions, make_local: Callable[[], Any]) -> None:
+        self.policy = made_with.policy
+        self.after = made_with.after
+        self._local_key = repr(made_with.local_value)
+        self._make_local = make_local
+
+    def is_used(self, limit: RedisLimit) -> bool:
+        """Whether the server is away; to be called in an event loop."""
+        shared, record = limit._attached()
+        return is_away(shared.client().server(record.keys.slot), self.after)
+
+    def local(self, record: NameRecord) -> Any:
+        """The limit of this process; all objects of the name share it."""
+        with _lock:
+            if self._local_key not in record.local_limits:
+                record.local_limits[self._local_key] = self._make_local()
+            return record.local_limits[self._local_key]
+
+    def open_count(self, record: NameRecord) -> int:
+        return sum(each.record is record for each in list(_held.values()))
+
+    async def acquire(
+        self,
+        limit: RedisLimit,
+        send: Callable[[], RedisAcquisition],
+        timeout: float | None,
+        instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],
+        *,
+        at_once: float | None = None,
+    ) -> AcquisitionResult:
+        """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
+
+        Who waits when it goes away is served by the policy too, with what is left of its time.
+        """
+        shared, record = limit._attached()
+        client, slot = shared.client(), record.keys.slot
+        started = client.loop.time()
+        if not is_away(client.server(slot), self.after):
+            acquisition = send()
+            watch = client.watches.get((slot, self.after))
+            if watch is None:
+                watch = client.watches[slot, self.after] = AwayWatch(
+                    client, slot, limit._limits, self.after
+                )
+            watch.add(acquisition)
+            try:
+                await wait_for_grant(acquisition, timeout, at_once=at_once)
+            except ServerAway:
+                pass
+            except Unreachable as error:
+                # Its own time was up, too early to tell.
+                if isinstance(error, TimeoutError) and (
+                    client.loop.time() - started < 0.8 * self.after
+                ):
+                    raise
+            else:
+                return acquisition
+            finally:
+                watch.remove(acquisition)
+        ask_until_back(client, slot, limit._limits)
+        if self.policy == "open":
+            return FallbackAcquisition("open", record, holds=not limit._holds_nothing)
+        left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
+        local = self.local(record)
+        inner = await instead(local, left)
+        return FallbackAcquisition(
+            *("local", record, inner, lambda each: _release(local, each)),
+            holds=not limit._holds_nothing,
+        )
+
+
+def _release(local: Any, inner: AcquisitionResult) -> bool:
+    released: bool = local.release_sync(inner.acquisition_id)
+    return released
+
+
+def memory_driver(module: str, name: str) -> Any:
+    """A class of the memory driver.
+
+    By its name: drivers know nothing of each other, and only here one stands in for another.
+    """
+    return getattr(import_module(f"slotwise.memory{module}"), name)
