@@ -15,7 +15,7 @@ ARGS ?=
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed-cli  ## a few semaphores under contention, live; no server needed
+demo: $(VENV)/.installed-cli  ## what it is for, in three acts and under 20 seconds; no server needed
 	@$(BIN)/python -m slotwise demo $(ARGS)
 
 # Two at a time on each core: half of the suite waits for servers, processes and heartbeats. More than

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from tests.cli._shell import Shell, command
 
-from slotwise._cli import demo_shell
+from slotwise._cli import demo
 from slotwise._cli.commands import SUMMARIES
 
 # Every command that looks for a semaphore.
@@ -226,24 +225,18 @@ def test_make_demo_starts_the_demo():
     assert "demo" in shown.stdout
 
 
-def test_the_second_part_of_the_demo_is_real(shell: Shell):
-    text = "from slotwise._cli import demo_shell; demo_shell.show()"
-    ran = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "$ slotwise run backup --limit 2 --label 'job 1' -- sh -c " in ran.stdout
-    # Full with one waiting, unless this machine was so slow that jobs had ended by then.
-    assert re.search(r"\nbackup      2     [012]        [01]\n[\s\S]*\$ wait", ran.stdout)
-    assert ran.stdout.count("done: slot") == 3 + 3  # typed, and printed
-    assert ran.stdout.endswith("\nbackup      2     0        0\n")
-    assert ran.stderr == ""
+def test_the_second_act_of_the_demo_kills_a_process_and_the_next_has_its_slot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    demo._processes(tmp_path / "slots")
+    said = capsys.readouterr().out
+    assert re.search(r"kill -9 (\d+)\nprocess \d+ \(third\) has slot 1, \d+ ms later\n$", said)
 
 
-def test_the_demo_does_not_wait_for_jobs_that_have_ended_already(shell: Shell):
-    """Where Python starts slowly, the first is over before the last is there."""
-    shell.occupy("backup", limit=2)()
-    ended = subprocess.Popen(["true"], text=True)
-    ended.wait(30)
-    started = time.monotonic()
-    demo_shell._until_there(shell.url, [ended])
-    assert time.monotonic() - started < demo_shell._PATIENCE
+@pytest.mark.soak
+def test_the_demo_is_a_story_in_three_acts_that_ends_with_what_to_try(shell: Shell):
+    ran = shell.run("demo")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.findall(r"^Act \d", ran.stdout, re.MULTILINE) == ["Act 1", "Act 2", "Act 3"]
+    assert ran.stdout.count("big ") >= 12
+    assert "Try next: slotwise run" in ran.stdout.splitlines()[-1]

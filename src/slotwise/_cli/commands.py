@@ -49,7 +49,7 @@ SUMMARIES = {
     "forget": "Delete a semaphore or tiers that nobody uses, with what they were resized to",
     "doctor": "Check that the directory or the server is fit for use",
     "purge": "Delete old files, and directories that are empty or become so",
-    "demo": "Show a few semaphores under contention, live; no server needed",
+    "demo": "Tell what it is for, in three acts; no server needed",
     "completion": "Print a script that completes commands, flags and names in your shell",
 }
 
