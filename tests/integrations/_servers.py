@@ -21,9 +21,9 @@ from tests.redis._server import free_port
 LIMIT = 60  # seconds; only for tests that hang
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str, within: float = LIMIT) -> None:
     """Wait for a state in a plain thread, by looking."""
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.005)

@@ -12,7 +12,9 @@ import pytest
 import slotwise.integrations
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = ["aiohttp", "django", "fastapi", "flask", "httpx"]
+FRAMEWORKS = [
+    *("aiohttp", "celery", "django", "dramatiq", "fastapi", "flask", "httpx", "rq", "taskiq"),
+]
 ALTERNATIVES = {"httpx": ["httpx", "httpx2"]}  # either will do
 
 

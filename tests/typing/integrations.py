@@ -8,7 +8,9 @@ from typing import Any
 from slotwise import Limit, MemorySemaphore, Tier, Tiers
 from slotwise.integrations import asgi, wsgi
 from slotwise.integrations.aiohttp import limit_middleware
+from slotwise.integrations.celery import limited as celery_limited
 from slotwise.integrations.django import limited_view as django_view
+from slotwise.integrations.dramatiq import RequeueMiddleware
 from slotwise.integrations.fastapi import limited_by
 from slotwise.integrations.flask import limited_view as flask_view
 from slotwise.integrations.httpx import LimitedTransport
@@ -62,3 +64,12 @@ LimitedTransport(
     cost=lambda request: {"tokens": 12},
 )
 limit_middleware(limit, cost=lambda request: 2)
+
+
+@celery_limited("crm:{tenant}", 5, url="redis://cache", on_full="requeue", cost=2, priority=1)
+def sync_tenant(tenant: str) -> int:
+    return len(tenant)
+
+
+count: int = sync_tenant("acme")
+RequeueMiddleware()

@@ -154,6 +154,33 @@ def limited(
             event loop.
     """
     check_on_full(on_full)
+    return make_decorator(
+        limit,
+        value,
+        url=url,
+        timeout=timeout,
+        cost=cost,
+        priority=priority,
+        on_full=on_full,
+    )
+
+
+def make_decorator(
+    limit: str | Limit | Tiers | Callable[..., Limit | None],
+    value: int | None,
+    *,
+    url: str | RedisConfig | None,
+    timeout: float | Unset | None,
+    cost: int | Callable[..., int],
+    priority: float,
+    on_full: str,
+    instead: Callable[[Holding], Any] = lambda _holding: None,
+) -> Any:
+    """Check the arguments of `limited`, and return the decorator.
+
+    ``instead`` is what a call does that is skipped; that of a coroutine function may be a
+    coroutine function. If it returns TRY_AGAIN, the call asks for a slot once more.
+    """
     if timeout is not UNSET:
         check_seconds("timeout", timeout, zero=True)
         if on_full != "wait":
@@ -191,7 +218,7 @@ def limited(
                 found, cast("int", slots), timeout=timeout, priority=priority, on_full=on_full
             )
 
-        wrapper: Any = _wrapped(function, hold)
+        wrapper: Any = _wrapped(function, hold, instead)
         wrapper.limit_for = limit_for
         if fixed is not None:
             wrapper.limit = fixed
@@ -272,10 +299,14 @@ def _with_named_arguments(
     return call
 
 
+TRY_AGAIN = object()
+
 Hold = Callable[[tuple[Any, ...], dict[str, Any]], Holding]
 
 
-def _wrapped(function: Callable[..., Any], hold: Hold) -> Callable[..., Any]:
+def _wrapped(
+    function: Callable[..., Any], hold: Hold, instead: Callable[[Holding], Any]
+) -> Callable[..., Any]:
     """Return a function of the same kind that holds slots while it runs."""
     called = _called(function)
     if inspect.isasyncgenfunction(called):
@@ -284,9 +315,16 @@ def _wrapped(function: Callable[..., Any], hold: Hold) -> Callable[..., Any]:
 
         @wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            holding = hold(args, kwargs)
-            async with holding:
-                return None if holding.skipped else await function(*args, **kwargs)
+            while True:
+                holding = hold(args, kwargs)
+                async with holding:
+                    if not holding.skipped:
+                        return await function(*args, **kwargs)
+                answer = instead(holding)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+                if answer is not TRY_AGAIN:
+                    return answer
 
         return call_async
     if inspect.isgeneratorfunction(called):
@@ -301,20 +339,26 @@ def _wrapped(function: Callable[..., Any], hold: Hold) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        holding = hold(args, kwargs)
-        with holding:
-            if holding.skipped:
-                return None
-            result = function(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError(
-                    f"{function!r} returned a coroutine, whose work would begin after its slot"
-                    " was released: decorate the coroutine function instead"
-                )
-            return result
+        while True:
+            holding = hold(args, kwargs)
+            with holding:
+                if not holding.skipped:
+                    return _checked_result(function, function(*args, **kwargs))
+            answer = instead(holding)
+            if answer is not TRY_AGAIN:
+                return answer
 
     return call
+
+
+def _checked_result(function: Callable[..., Any], result: Any) -> Any:
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"{function!r} returned a coroutine, whose work would begin after its slot was"
+            " released: decorate the coroutine function instead"
+        )
+    return result
 
 
 def _wrapped_async_generator(function: Callable[..., Any], hold: Hold) -> Callable[..., Any]:

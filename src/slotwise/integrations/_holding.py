@@ -29,18 +29,18 @@ class Holding:
     """A block that holds ``slots`` of a limit, good for one ``async with`` or one ``with``.
 
     It is entered without a slot if ``limit`` is None, which means unlimited, and if the limit
-    is full and ``on_full`` is "skip"; then ``skipped`` is True.
+    is full and ``on_full`` is "skip" or "requeue"; then ``skipped`` is True.
 
     Args:
         limit: what to take slots of; None is unlimited.
         slots: how many; of a rate, its cost.
         timeout: the longest wait, with ``on_full="wait"``.
         priority: the head start in the queue, in seconds.
-        on_full: "wait" waits, "raise" raises LimitFull, "skip" enters without a slot,
+        on_full: "wait" waits, "raise" raises LimitFull, "skip" and "requeue" enter without a slot,
             "replace" kicks the holder that has held for longest.
     """
 
-    __slots__ = ("_acquired", "_context", "_limit", "_on_full", "_options", "_slots", "skipped")
+    __slots__ = ("_acquired", "_context", "_on_full", "_options", "_slots", "limit", "skipped")
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Holding:
         priority: float = 0,
         on_full: str = "wait",
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._slots = slots
         self._on_full = on_full
         self._options: dict[str, Any] = {"timeout": timeout}
@@ -64,14 +64,14 @@ class Holding:
         self.skipped = False
 
     async def __aenter__(self) -> AcquisitionResult | None:
-        if self._limit is None:
+        if self.limit is None:
             return None
         if self._waits:
-            context = self._limit.cm(self._slots, **self._options)
+            context = self.limit.cm(self._slots, **self._options)
             self._acquired = await context.__aenter__()
             self._context = context
         else:
-            self._acquired = await self._limit.try_acquire(self._slots)
+            self._acquired = await self.limit.try_acquire(self._slots)
             if self._acquired is None:
                 self._full()
         return self._acquired
@@ -79,18 +79,18 @@ class Holding:
     async def __aexit__(self, *exc_info: Any) -> None:
         if self._context is not None:
             await self._context.__aexit__(*exc_info)
-        elif self._limit is not None and self._acquired is not None:
-            await self._limit._release_on_exit(self._acquired)
+        elif self.limit is not None and self._acquired is not None:
+            await self.limit._release_on_exit(self._acquired)
 
     def __enter__(self) -> AcquisitionResult | None:
-        if self._limit is None:
+        if self.limit is None:
             return None
         if self._waits:
-            context = self._limit.cm(self._slots, **self._options)
+            context = self.limit.cm(self._slots, **self._options)
             self._acquired = context.__enter__()
             self._context = context
         else:
-            self._acquired = self._limit.try_acquire_sync(self._slots)
+            self._acquired = self.limit.try_acquire_sync(self._slots)
             if self._acquired is None:
                 self._full()
         return self._acquired
@@ -98,8 +98,8 @@ class Holding:
     def __exit__(self, *exc_info: Any) -> None:
         if self._context is not None:
             self._context.__exit__(*exc_info)
-        elif self._limit is not None and self._acquired is not None:
-            self._limit._release_on_exit_sync(self._acquired)
+        elif self.limit is not None and self._acquired is not None:
+            self.limit._release_on_exit_sync(self._acquired)
 
     @property
     def _waits(self) -> bool:
@@ -107,7 +107,7 @@ class Holding:
         return self._on_full in ("wait", "replace")
 
     def _full(self) -> None:
-        assert self._limit is not None
+        assert self.limit is not None
         if self._on_full == "raise":
-            raise LimitFull(f"no slot of {self._limit._title} is free")
+            raise LimitFull(f"no slot of {self.limit._title} is free")
         self.skipped = True

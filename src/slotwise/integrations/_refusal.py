@@ -127,7 +127,7 @@ async def refusal_of(limit: Limit, error: Exception | None, times: HoldTimes) ->
     try:
         estimate = _estimate_in(error)
         if estimate is None:
-            estimate = await limit.estimate() if hasattr(limit, "estimate") else None
+            estimate = await limit.estimate()
         if isinstance(limit, PathLimit):
             stats = await limit._tiers._backend.stats_of(limit._path)
             return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)
@@ -144,7 +144,7 @@ def refusal_of_sync(limit: Limit, error: Exception | None, times: HoldTimes) -> 
     try:
         estimate = _estimate_in(error)
         if estimate is None:
-            estimate = limit.estimate_sync() if hasattr(limit, "estimate_sync") else None
+            estimate = limit.estimate_sync()
         if isinstance(limit, PathLimit):
             stats = limit._tiers._backend.stats_of_sync(limit._path)
             return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import asyncio
+
+from taskiq_redis import RedisStreamBroker
+from tests.integrations._task_work import URL, find_limit, work
+
+from slotwise.integrations.taskiq import limited
+
+broker = RedisStreamBroker(URL, idle_timeout=2000)
+
+
+@broker.task
+@limited(find_limit, on_full="requeue")
+async def run(number: int) -> None:
+    await asyncio.to_thread(work, number)
+
+
+async def send_all(numbers: range) -> None:
+    await broker.startup()
+    for number in numbers:
+        await run.kiq(number)
+    await broker.shutdown()
