@@ -47,6 +47,7 @@ class FallbackAcquisition(AcquisitionResult):
         inner: AcquisitionResult | None = None,
         free: Callable[[Any], bool] | None = None,
         *,
+        waited: float = 0.0,
         holds: bool = True,
     ) -> None:
         """``inner`` is that of the local limit, and ``free`` releases it.
@@ -54,7 +55,7 @@ class FallbackAcquisition(AcquisitionResult):
         Of rates alone nothing is held, and nothing is released.
         """
         number = 0 if inner is None else inner.slot_number
-        super().__init__(f"{scope}-{_token}-{_next_number()}", number)
+        super().__init__(f"{scope}-{_token}-{_next_number()}", number, waited=waited)
         self._elsewhere = scope
         self.record = record
         self.inner = inner
@@ -65,10 +66,6 @@ class FallbackAcquisition(AcquisitionResult):
     @property
     def lost(self) -> Lost:
         return super().lost if self.inner is None else self.inner.lost
-
-    @property
-    def waited(self) -> float:
-        return 0.0 if self.inner is None else self.inner.waited
 
     def settle(self, **costs: int) -> Awaitable[None]:
         return DONE if self.inner is None else self.inner.settle(**costs)
@@ -171,12 +168,15 @@ class Fallback:
                 watch.remove(acquisition)
         ask_until_back(client, slot, limit._limits)
         if self.policy == "open":
-            return FallbackAcquisition("open", record, holds=not limit._holds_nothing)
+            waited = client.loop.time() - started
+            holds = not limit._holds_nothing
+            return FallbackAcquisition("open", record, waited=waited, holds=holds)
         left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
         local = self.local(record)
         inner = await instead(local, left)
         return FallbackAcquisition(
             *("local", record, inner, lambda each: _release(local, each)),
+            waited=client.loop.time() - started,
             holds=not limit._holds_nothing,
         )
 

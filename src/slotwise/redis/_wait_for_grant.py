@@ -85,8 +85,9 @@ async def wait_for_grant(
     """
     try:
         await _wait_for_grant(acquisition, timeout, at_once)
-    except ServerAway:
+    except ServerAway as error:
         await acquisition.withdraw(0.0)  # that goes on in the background
+        _log.refused(acquisition, error, waits=timeout != 0)
         raise
     except BaseException as error:
         _log.refused(acquisition, error, waits=timeout != 0)
