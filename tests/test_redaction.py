@@ -408,10 +408,13 @@ def test_no_command_shows_what_a_server_echoes(
         "forget": ["forget", "job"],
         "acquire": ["acquire", "job", "--limit", "1", "--no-wait"],
         "release": ["release", "some-id"],
+        "refill": ["refill", "job"],
+        "explain": ["explain", "job"],
         "doctor": ["doctor"],
         "purge": ["purge", str(tmp_path), "--yes", "--name", "p"],
     }
-    there = SUMMARIES.keys() - {"demo", "completion"}  # which ask no server
+    # Two ask no server, and two go on serving whatever it says.
+    there = SUMMARIES.keys() - {"demo", "completion", "export", "web"}
     assert there <= commands.keys(), "a new command: run it here too"
     for url in urls_of(echo):
         # The other kinds of servers are spoken to by the same code in all commands.

@@ -6,7 +6,6 @@ makes rates, waits and a history of them. How it is shown is up to each of them.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from slotwise._cli.backends import Backend, NotFound
 from slotwise._cli.output import age
 from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject
 from slotwise._cli.tier_view import TiersView, through, view
+from slotwise._core import fork
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
@@ -341,7 +341,7 @@ class Shared(Generic[T]):
     def __init__(self, take: Callable[[], T], every: float = 1.0) -> None:
         self._take = take
         self._every = every
-        self._lock = threading.Lock()
+        self._lock = fork.new_lock()
         self._taken_at = float("-inf")
         self._last: T | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from functools import cached_property
 
 from slotwise._cli.backends import Backend, open_backend
 from slotwise._cli.snapshot import Look, Watcher
+from slotwise._core import fork
 
 _EVERY = 1.0  # seconds between two looks
 
@@ -22,7 +22,7 @@ class Feed:
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._names: Counter[str] = Counter()  # that pages show closely
-        self._lock = threading.Lock()  # held while a thread looks
+        self._lock = fork.new_lock()  # held while a thread looks
         self._last: Look | None = None
         self._looked_at = float("-inf")
 
