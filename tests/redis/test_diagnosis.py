@@ -109,7 +109,7 @@ async def test_missing_rights_are_named(server: Server) -> None:
             allowed = "~adv-sem:*"
             client.execute_command("ACL", "SETUSER", "guest", allowed, "resetchannels")
             client.execute_command("ACL", "SETUSER", "guest", "&slotwise:*")
-            async with impatient(f"{url}/0?x=1"):
+            async with impatient(f"{url}/0?client_name=again"):
                 pass
         finally:
             client.execute_command("ACL", "DELUSER", "guest")
