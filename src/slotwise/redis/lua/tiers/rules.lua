@@ -14,7 +14,7 @@ local function has_room(node, need, ticket)
     refill(node)
     return (need + kept) * node.rate.unit <= node.level
   end
-  local value = value_of(node)
+  local value = node.value or node.own or values[node.tier] or 0  -- as value_of has it; it is asked for all the time
   return value == 0 or node.held + kept + need <= value
 end
 
@@ -644,7 +644,8 @@ local function settle()
       local head = (here.rate or has_room(here, 1)) and first_parked(here)
       local is_next = head and turns.of(head) == ticket
       ticket = nil
-      if head and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
+      local is_simple = not (here.rate or here.kept or known['.large'])  -- one slot is all that it needs
+      if head and not is_simple and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
         look_when_refilled(here, head)
       elseif head then
         if is_next then

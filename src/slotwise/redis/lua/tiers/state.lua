@@ -351,12 +351,17 @@ end
 
 local function nodes_of(path)
   local found = nodes_by_path[path]
-  if not found then
-    found = {}
-    fetch_paths({path})
-    for tier, name in ipairs(names_of(path)) do found[tier] = read_node(name, tier) end
-    nodes_by_path[path] = found
+  if found then return found end
+  local names = names_of(path)
+  for tier = 1, #names do
+    if known[names[tier]] == nil then
+      fetch_paths({path})
+      break
+    end
   end
+  found = {}
+  for tier = 1, #names do found[tier] = nodes[names[tier]] or read_node(names[tier], tier) end
+  nodes_by_path[path] = found
   return found
 end
 
