@@ -9,7 +9,7 @@ import pexpect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli._shell import Shell, command, ended
+from tests.cli._shell import Shell, command, ended, until
 from tests.redis._server import Server
 
 from slotwise import Claimant
@@ -109,7 +109,8 @@ def test_without_a_terminal_it_prints_once(any_shell: Shell):
 
 def rows(terminal: pexpect.spawn, *names: str) -> None:
     """Wait until the table shows these, in this order."""
-    terminal.expect(r"[\s\S]*?".join(rf"\b{name}\b" for name in names))
+    # A row may begin with a colour, which ends with an m.
+    terminal.expect(r"[\s\S]*?".join(rf"(?:\b|m){name}\b" for name in names))
 
 
 def test_it_shows_what_happens_sorts_by_keys_and_q_quits(shell: Shell):
@@ -186,3 +187,35 @@ def test_a_server_that_goes_away_is_told_and_waited_for(tmp_path):
             assert ended(terminal) == 0
         finally:
             shell.clean_up()
+
+
+def test_enter_shows_who_holds_and_waits_and_k_kicks_after_asking(any_shell: Shell):
+    any_shell.occupy("api", label="export")
+    waiter = any_shell.start("run", "api", "--limit", 1, "--label", "next", "--", "sleep", "600")
+    any_shell.until_waiting(1)
+    terminal = any_shell.terminal("top", "--every", "0.2")
+    rows(terminal, "api")
+    terminal.send("\r")
+    rows(terminal, "holds", "export", "next")
+    terminal.send("k")
+    terminal.expect_exact("y/n")
+    assert [each.label for each in any_shell.holders()] == ["export"]
+    terminal.send("y")
+    terminal.expect_exact("was kicked")
+    until(lambda: [each.label for each in any_shell.holders()] == ["next"], "the next holder")
+    terminal.send("\x1b")
+    terminal.send("r5\ry")
+    terminal.expect_exact("has 5 slots now")
+    terminal.send("q")
+    assert ended(terminal) == 0
+    waiter.terminate()
+
+
+def test_what_is_full_is_red(shell: Shell):
+    shell.occupy("full")
+    shell.occupy("roomy", limit=2)
+    terminal = shell.terminal("top", "--every", "0.2")
+    terminal.send("\x1b[B")  # the chosen row is shown reversed
+    terminal.expect(r"\x1b\[(7;)?31(;7)?m[^\n]*full")
+    terminal.send("q")
+    assert ended(terminal) == 0

@@ -124,7 +124,13 @@ def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
     return True
 
 
-def rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], **more: Any) -> Any:
+def rich_table(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    styles: Sequence[str] = (),
+    **more: Any,
+) -> Any:
+    """``styles`` are those of the rows, the first ones at least."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -133,8 +139,9 @@ def rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], **more: A
     for title in columns:
         right = title.startswith(RIGHT)
         table.add_column(title.removeprefix(RIGHT), justify="right" if right else "left")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
+    for at, row in enumerate(cells):
+        style = styles[at] if at < len(styles) else None
+        table.add_row(*(Text(cell) for cell in row), style=style)
     return table
 
 

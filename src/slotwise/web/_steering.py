@@ -1,4 +1,4 @@
-"""Steer: do what somebody asked for on the page, and log who it was."""
+"""Do what somebody asked for on the page, log who it was, and make the answer."""
 
 from __future__ import annotations
 
@@ -6,87 +6,24 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise._cli.backends import Backend, NotFound, find_holder
-from slotwise._core.found_tiers import FoundTiers
+from slotwise._cli import steering
+from slotwise._cli.backends import Backend, NotFound
 from slotwise.errors import SlotwiseError
 
 logger = logging.getLogger("slotwise.web")
 
-Answer = tuple[int, dict[str, Any]]
 
-_FIELDS = {
-    "kick": ("id",),
-    "resize": ("name", "value"),
-    "close": ("name",),
-    "open": ("name",),
-    "freeze": ("name",),
-    "thaw": ("name",),
-}
-
-
-class _Bad(ValueError):
-    """What was asked for makes no sense."""
-
-
-def steer(backend: Backend, wanted: object, who: str) -> Answer:
+def steer(backend: Backend, wanted: object, who: str) -> tuple[int, dict[str, Any]]:
     """Do it; return the code of the answer and the answer."""
     try:
         if not isinstance(wanted, Mapping):
-            raise _Bad("send an object with an action")
-        done = _do(backend, wanted)
+            raise steering.BadRequest("send an object with an action")
+        done = steering.steer(backend, wanted)
     except NotFound as error:
         return 404, {"error": str(error)}
-    except (_Bad, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         return 400, {"error": str(error)}
     except SlotwiseError as error:
         return 503, {"error": str(error)}
     logger.warning("%s, asked for by %s on the page", done, who, extra={"steered_by": who})
     return 200, {"done": done}
-
-
-def _do(backend: Backend, wanted: Mapping[str, Any]) -> str:
-    action = wanted.get("action")
-    if action not in _FIELDS:
-        raise _Bad(f"action must be one of {', '.join(_FIELDS)}")
-    for field in _FIELDS[action]:
-        kind = int if field == "value" else str
-        if not isinstance(wanted.get(field), kind) or isinstance(wanted.get(field), bool):
-            raise _Bad(f"{action} needs {field}, {'a number' if kind is int else 'a text'}")
-    if action == "kick":
-        return _kick(backend, wanted["id"])
-    name = wanted["name"]
-    limit = backend.find_either(name)
-    if action == "resize":
-        return _resize(limit, name, wanted)
-    if action in ("freeze", "thaw"):
-        change = getattr(limit, f"{action}_sync", None)
-        if change is None:
-            raise _Bad(f"{name!r} is not adaptive")
-        change()
-        return f"{name!r} is {'frozen' if action == 'freeze' else 'thawed'}"
-    target = limit.paths if isinstance(limit, FoundTiers) else limit
-    if action == "close":
-        reason = wanted.get("reason")
-        target.close_everywhere_sync(reason if isinstance(reason, str) and reason else None)
-        return f"{name!r} is closed everywhere"
-    target.reopen_sync()
-    return f"{name!r} is open"
-
-
-def _kick(backend: Backend, acquisition_id: str) -> str:
-    holding = find_holder(backend, acquisition_id)
-    if not holding.limit.kick_sync(acquisition_id):
-        raise NotFound(f"{acquisition_id!r} has ended meanwhile")
-    return f"{acquisition_id!r} of {holding.name!r} was kicked"
-
-
-def _resize(limit: Any, name: str, wanted: Mapping[str, Any]) -> str:
-    value = wanted["value"]
-    if not isinstance(limit, FoundTiers):
-        limit.resize_sync(value)
-        return f"{name!r} has {value} slots now"
-    tier, key = wanted.get("tier"), wanted.get("key")
-    if tier not in [spec.name for spec in limit.specs] or value < 0:
-        raise _Bad("resize of tiers needs one of them as tier, and a value of 0 or more")
-    limit.paths.resize_sync(tier, value, key)
-    return f"{tier} of {name!r} has {value} slots now"

@@ -1,0 +1,264 @@
+"""The screen of ``slotwise top``: what it shows, and what keys do to it.
+
+The terminal itself, and when to look again, is in `top`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from slotwise._cli import steering
+from slotwise._cli.output import age, duration, printable, rich_table
+from slotwise._cli.sampling import Row
+from slotwise._cli.snapshot import Claimants, Watcher, claimants
+from slotwise._core.results import Claimant
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_COLUMNS = (
+    *("name", ">value", ">held", ">waiting", ">oldest hold"),
+    *(">seen/s", ">wait p50", ">wait p95"),
+)
+_RATE_COLUMNS = (">left", ">full in")  # if there is a rate
+# key -> column, and what to sort by; names from a to z, numbers with the largest first.
+_SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
+    "n": (0, lambda row: row.title, False),
+    "v": (1, lambda row: row.value, True),
+    "h": (2, lambda row: row.held, True),
+    "w": (3, lambda row: row.waiting, True),
+    "o": (4, lambda row: row.oldest_hold_seconds or 0.0, True),
+    "s": (5, lambda row: row.acquisitions_per_second or 0.0, True),
+    "5": (6, lambda row: row.wait_p50_seconds or 0.0, True),
+    "9": (7, lambda row: row.wait_p95_seconds or 0.0, True),
+}
+_KEYS = "sort: n v h w o s 5 9, again to reverse · ↑ ↓ Enter shows who · r resizes · q quits"
+_KEYS_OF_ONE = "↑ ↓ choose a holder · k kicks it · r resizes · Escape goes back · q quits"
+
+_SPECIAL = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "escape"}
+_SPECIAL |= {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "q"}
+
+
+def keys_in(typed: str) -> Iterator[str]:
+    """The keys in what a terminal sent: characters, and names of keys that are none."""
+    for key in re.findall(r"\x1b[\[O][A-D]|.", typed, re.DOTALL):
+        yield _SPECIAL.get(key, key)
+
+
+class Screen:
+    """All rows, or who holds and waits for one of them; and perhaps a question."""
+
+    def __init__(self, source: Watcher, every: float) -> None:
+        self._source = source
+        self._every = every
+        self._rows: list[Row] = []
+        self._sorted_by, self._reverse = "n", False
+        self._row = 0  # the chosen one
+        self._opened: str | None = None  # the name whose holders are shown
+        self._found = Claimants([], [])
+        self._holder = 0
+        self._typed: str | None = None  # a number of slots that is being typed
+        self._wanted: Mapping[str, Any] | None = None  # what is asked about
+        self._said = ""
+        self._trouble = ""
+
+    def look(self) -> None:
+        """Take another look; trouble is shown, and the next look may be better."""
+        try:
+            self._rows = self._source.rows()
+            if self._opened is not None:
+                self._found = claimants(self._source.backend.find_either(self._opened))
+            self._trouble = "; ".join(str(each) for each in self._source.errors)
+        except SlotwiseError as error:
+            self._trouble = f"{error}; trying again"
+
+    # -------------------------------------------------------------------- keys
+
+    def press(self, key: str) -> bool:
+        """Do what a key is for; return False to quit."""
+        self._said = ""
+        if self._typed is not None:
+            self._type(key)
+        elif self._wanted is not None:
+            self._answer(key)
+        elif key == "q":
+            return False
+        elif key == "r":
+            self._typed = "" if self._chosen_name is not None else None
+        elif self._opened is None:
+            self._press_in_list(key)
+        else:
+            self._press_in_one(key)
+        return True
+
+    def _press_in_list(self, key: str) -> None:
+        if key == self._sorted_by:
+            self._reverse = not self._reverse
+        elif key in _SORTS:
+            self._sorted_by, self._reverse = key, False
+        elif key in ("up", "down"):
+            self._row = _moved(self._row, key, len(self._rows))
+        elif key == "enter" and self._chosen_name is not None:
+            self._opened, self._holder = self._chosen_name, 0
+            self.look()
+
+    def _press_in_one(self, key: str) -> None:
+        holders = self._found.holders
+        if key in ("escape", "backspace"):
+            self._opened = None
+        elif key in ("up", "down"):
+            self._holder = _moved(self._holder, key, len(holders))
+        elif key == "k" and self._holder < len(holders):
+            self._wanted = {"action": "kick", "id": holders[self._holder].acquisition_id}
+
+    def _type(self, key: str) -> None:
+        assert self._typed is not None
+        if key.isdecimal() and key.isascii() and len(self._typed) < 15:
+            self._typed += key
+        elif key == "backspace":
+            self._typed = self._typed[:-1]
+        elif key == "enter" and self._typed:
+            value = int(self._typed)
+            self._wanted = {"action": "resize", "name": self._chosen_name, "value": value}
+            row = self._chosen
+            if row is not None and row.tier is not None:
+                self._wanted |= {"tier": row.tier, "key": row.key}
+            self._typed = None
+        elif key in ("escape", "enter", "q"):
+            self._typed = None
+
+    def _answer(self, key: str) -> None:
+        wanted, self._wanted = self._wanted, None
+        if key != "y" or wanted is None:
+            self._said = "nothing was done"
+            return
+        try:
+            self._said = steering.steer(self._source.backend, wanted)
+        except (SlotwiseError, ValueError, TypeError) as error:
+            self._said = str(error)
+        self.look()
+
+    @property
+    def _ordered(self) -> list[Row]:
+        _, by, largest_first = _SORTS[self._sorted_by]
+        return sorted(self._rows, key=by, reverse=largest_first != self._reverse)
+
+    @property
+    def _chosen(self) -> Row | None:
+        if self._opened is not None:
+            return next((row for row in self._rows if row.name == self._opened), None)
+        ordered = self._ordered
+        return ordered[min(self._row, len(ordered) - 1)] if ordered else None
+
+    @property
+    def _chosen_name(self) -> str | None:
+        return self._opened or (None if self._chosen is None else self._chosen.name)
+
+    # ----------------------------------------------------------------- drawing
+
+    def picture(self, height: int) -> Group:
+        """What the screen shows, in so many lines."""
+        from rich.console import Group
+        from rich.text import Text
+
+        where = self._source.backend.location
+        room = max(height - 6, 1)
+        body, keys = self._list(room) if self._opened is None else self._one(room)
+        last = self._question or self._said or self._trouble or keys
+        style = "bold" if self._question or self._said else "red" if self._trouble else "dim"
+        head = f"slotwise top  {datetime.now():%H:%M:%S}  {where}"
+        return Group(Text(head), body, Text(printable(last), style=style))
+
+    @property
+    def _question(self) -> str:
+        if self._typed is not None:
+            return f"slots of {self._chosen_name!r}: {self._typed}_   (Enter, or Escape)"
+        if self._wanted is None:
+            return ""
+        if self._wanted["action"] == "kick":
+            return f"kick {self._wanted['id']!r}? Its slots go to the next at once. y/n"
+        return f"give {self._wanted['name']!r} {self._wanted['value']} slots? y/n"
+
+    def _list(self, room: int) -> tuple[Any, str]:
+        column, _, largest_first = _SORTS[self._sorted_by]
+        ordered = self._ordered
+        self._row = min(self._row, max(len(ordered) - 1, 0))
+        first = max(self._row - room + 1, 0)
+        shown = ordered[first : first + room]
+        titles = [
+            f"{title} {'▲' if largest_first == self._reverse else '▼'}" if at == column else title
+            for at, title in enumerate(columns(self._rows))
+        ]
+        cells = table(shown, self._rows, self._every)
+        styles = [
+            " ".join(filter(None, (_style(row), "reverse" if first + at == self._row else "")))
+            for at, row in enumerate(shown)
+        ]
+        more = f" · {len(ordered) - room} more" if len(ordered) > room else ""
+        printed = [[printable(cell) for cell in line] for line in cells]
+        return rich_table(titles, printed, styles, expand=True), f"{_KEYS}{more}"
+
+    def _one(self, room: int) -> tuple[Any, str]:
+        holders, waiters = self._found.holders, self._found.waiters
+        self._holder = min(self._holder, max(len(holders) - 1, 0))
+        lines = [_claimant("holds", each) for each in holders]
+        lines += [_claimant(f"{place}.", each) for place, each in enumerate(waiters, 1)]
+        first = max(self._holder - room + 1, 0)
+        styles = ["reverse" if at == self._holder and holders else "" for at in range(len(lines))]
+        titles = (f"{self._opened}", ">for", "label", "who", "keys", "lacks", "id")
+        shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
+        heads = [printable(title) for title in titles]
+        more = f" · {len(lines) - room} more" if len(lines) > room else ""
+        picture = rich_table(heads, shown, styles[first : first + room], expand=True)
+        return picture, f"{_KEYS_OF_ONE}{more}"
+
+
+def _moved(at: int, key: str, count: int) -> int:
+    return max(min(at + (1 if key == "down" else -1), count - 1), 0)
+
+
+def _style(row: Row) -> str:
+    """Red if it is full, yellow if somebody waits all the same."""
+    taken = row.held if row.level is None else row.value - row.level
+    return "red" if row.value and taken >= row.value else "yellow" if row.waiting else ""
+
+
+def _claimant(state: str, each: Claimant) -> list[str]:
+    who = ":".join(str(part) for part in (each.host, each.pid) if part is not None)
+    keys = " ".join(f"{tier}={key}" for tier, key in each.keys.items())
+    lasted = duration(age(each.since))
+    label = "unreadable" if each.unreadable else each.label or ""
+    return [state, lasted, label, who, keys, each.lacks or "", each.acquisition_id]
+
+
+def columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    has_rates = any(row.level is not None for row in rows)
+    return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
+
+
+def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[str]]:
+    """The cells of some of the rows."""
+    return [_cells(row, every)[: len(columns(rows))] for row in shown]
+
+
+def _cells(row: Row, every: float) -> list[str]:
+    return [
+        row.title,
+        str(row.value) if row.value else "-",
+        str(row.held),
+        str(row.waiting),
+        duration(row.oldest_hold_seconds),
+        "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
+        _wait(row.wait_p50_seconds, every),
+        _wait(row.wait_p95_seconds, every),
+        "" if row.level is None else f"{row.level:g}",
+        duration(row.full_in_seconds),
+    ]
+
+
+def _wait(seconds: float | None, every: float) -> str:
+    return f"<{every:g} s" if seconds == 0 else duration(seconds)
