@@ -301,10 +301,11 @@ def crowd_on_redis(runner: asyncio.Runner, port: int, repeats: int) -> list[Resu
         alone = RedisSemaphore(name="crowd", value=UPLOADS, config=config)
         return await crowd("the semaphore alone", [alone.cm] * tasks)
 
-    async def tiers() -> float:
-        both = Tiers(Tier("user", 1, keyed=True), Tier("all", UPLOADS), name="crowd", url=config)
+    async def tiers(who: str = "tiers", **order: Any) -> float:
+        user, everybody = Tier("user", 1, keyed=True), Tier("all", UPLOADS)
+        both = Tiers(user, everybody, name=f"crowd {who}", url=config, **order)
         users = [f"user-{n % USERS}" for n in range(tasks)]
-        return await crowd("tiers", [partial(both.cm, user=user) for user in users])
+        return await crowd(who, [partial(both.cm, user=user) for user in users])
 
     async def crowd(who: str, blocks: list[Callable[[], Any]]) -> float:
         async def member(block: Callable[[], Any]) -> None:
@@ -332,6 +333,73 @@ def crowd_on_redis(runner: asyncio.Runner, port: int, repeats: int) -> list[Resu
         f"  throughput: {1 / race.ratios['tiers']:.2f} of the semaphore's by CPU,"
         f" {by_clock:.2f} by the clock"
     )
+    title = (
+        f"Redis, {tasks:,} tasks over {USERS:,} keys, CPU of client and server, in fair order"
+        " (FIFO = 1; bar 1/0.85)"
+    )
+    runs = {
+        "FIFO": lambda: runner.run(tiers("FIFO")),
+        "fair": lambda: runner.run(tiers("fair", order="fair", fair_by="user")),
+    }
+    race = Race(title, runs, "FIFO", "fair", 1 / 0.85, repeats=repeats)
+    results.append((title, race.run()))
+    by_clock = median(seconds["FIFO"]) / median(seconds["fair"])
+    print(
+        f"  throughput: {1 / race.ratios['fair']:.2f} of FIFO's by CPU, {by_clock:.2f} by the clock"
+    )
+    return results
+
+
+# ------------------------------------------------------------------- fair order
+
+
+def fair_grants(weights: dict[str, float], queued: dict[str, int], value: int) -> list[str]:
+    """The keys of all grants in fair order, while ``value`` holders take turns leaving."""
+    served: list[str] = []
+    tiers = Tiers(
+        Tier("tenant", 0, keyed=True),
+        Tier("all", value),
+        order="fair",
+        fair_by="tenant",
+        weight=lambda key: weights.get(key, 1.0),
+    )
+
+    async def work() -> float:
+        async def member(key: str) -> None:
+            async with tiers.cm(tenant=key):
+                served.append(key)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*[member(key) for key, many in queued.items() for _ in range(many)])
+        return 0.0
+
+    in_loop(work)
+    return served
+
+
+def fair_order() -> list[Result]:
+    """What fair order promises, in memory."""
+    value, results = 20, []
+    served = fair_grants({}, {"a": 10_000, "b": 1}, value)
+    # The first `value` are granted while nobody waits, and before b asks.
+    place = served.index("b") + 1 - value
+    title = f"A queues 10,000, B asks once: grant {place} is B's (bar {value + 1})"
+    results.append((title, place <= value + 1))
+    served = fair_grants({"a": 3.0, "b": 1.0}, {"a": 3_000, "b": 1_000}, value)[value:]
+    both = served[: len(served) - 200]  # while both wait
+    shares = [both[at : at + 100].count("a") for at in range(len(both) - 100)]
+    results.append(
+        (
+            f"weights 3:1, of any 100 grants A has {min(shares)} to {max(shares)} (bar 74 to 76)",
+            min(shares) >= 74 and max(shares) <= 76,
+        )
+    )
+    started = time.process_time()
+    served = fair_grants({}, {"a": 10_000}, value)
+    seconds = time.process_time() - started
+    results.append((f"a lone tenant gets all 10,000, in {seconds:.2f} s", len(served) == 10_000))
+    for title, _ in results:
+        print(f"\n{title}")
     return results
 
 
@@ -373,6 +441,7 @@ def main() -> int:
     title = f"overshoots in that crowd, any tier: {faults} (bar 0)"
     print(f"\n{title}")
     results.append((title, not faults))
+    results += fair_order()
     results += many_users(100_000 if quick else 1_000_000)
     results += on_one_machine(5 * repeats)
     results += on_redis(quick)

@@ -11,8 +11,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def architecture():
-    path = ROOT / "docs" / "_architecture.py"
-    spec = importlib.util.spec_from_file_location("_architecture", path)
+    return script("_architecture")
+
+
+def script(name):
+    path = ROOT / "docs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -20,6 +24,11 @@ def architecture():
 
 def test_the_picture_of_the_architecture_is_the_one_that_its_script_draws() -> None:
     assert (ROOT / "docs" / "architecture.svg").read_text() == architecture().draw()
+
+
+def test_the_picture_of_fair_order_is_the_one_that_its_script_draws() -> None:
+    picture = (ROOT / "docs" / "fair-between-tenants.svg").read_text()
+    assert picture == script("_fair_plot").draw()
 
 
 def test_the_picture_has_the_layers_of_the_import_rules() -> None:
