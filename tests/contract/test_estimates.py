@@ -231,3 +231,19 @@ async def test_blocks_are_timed_after_the_first_call() -> None:
             await settled()
         turns.release()
         await asyncio.wait(tasks)
+
+
+async def test_a_name_that_was_forgotten_while_idle_sheds_again() -> None:
+    with FakeClock() as clock:
+        semaphore = MemorySemaphore(1, name="forgotten while idle", shed="deadline")
+        async with semaphore.cm():
+            clock.advance(5)
+        clock.advance(600)  # it was idle for so long that it may be forgotten
+        MemorySemaphore(2, name="forgotten while idle")  # made anew, with another value
+        clock.advance(600)
+        held = await semaphore.acquire()
+        clock.advance(5)
+        await semaphore.release(held)
+        async with semaphore.cm():
+            with pytest.raises(LimitFull):
+                await semaphore.acquire(timeout=1)

@@ -290,7 +290,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def time_all_holds(self) -> None:
         """Time every hold from now on: nobody takes the quick lane any more."""
-        exclusive(self._time_all_holds)
+        # An instance may find its tracker while it asks for a slot, in the section.
+        exclusive_or_later(self._time_all_holds, then=nothing)
 
     def _time_all_holds(self) -> None:
         if not self.times_all:

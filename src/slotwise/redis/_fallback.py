@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from slotwise.redis._limit import RedisLimit
     from slotwise.redis._shared_client import NameRecord
 
+# What part of ``unreachable_after`` is enough for one whose own time is up: for trying,
+# whose limit is a little below the default.
+_ALMOST = 0.8
+
 _lock = fork.new_lock()
 _next_number = itertools.count(1).__next__
 _token = secrets.token_hex(6)
@@ -95,6 +99,15 @@ def settle_fallback(acquisition_id: str, record: NameRecord, costs: Mapping[str,
     found.settle(**costs)
 
 
+def close_local(record: NameRecord) -> None:
+    """Close what objects of this process have instead; later ones get another."""
+    with _lock:
+        limits = [*record.local_limits.values()]
+        record.local_limits.clear()
+    for each in limits:
+        each.close_sync()
+
+
 def is_fallback_id(acquisition_id: str) -> bool:
     return acquisition_id.startswith(("open-", "local-"))
 
@@ -158,14 +171,15 @@ class Fallback:
                 pass
             except Unreachable as error:
                 # Its own time was up, too early to tell.
-                if isinstance(error, TimeoutError) and (
-                    client.loop.time() - started < 0.8 * self.after
-                ):
+                away = is_away(client.server(slot), _ALMOST * self.after)
+                if isinstance(error, TimeoutError) and not away:
                     raise
             else:
                 return acquisition
             finally:
                 watch.remove(acquisition)
+        if not limit._generation.admits(shared.has):
+            raise limit._closed_error()
         ask_until_back(client, slot, limit._limits)
         if self.policy == "open":
             waited = client.loop.time() - started

@@ -29,6 +29,7 @@ from slotwise.redis._config import RedisConfig, check_heartbeat
 from slotwise.redis._fallback import (
     Fallback,
     FallbackAcquisition,
+    close_local,
     is_fallback_id,
     release_fallback,
 )
@@ -285,6 +286,7 @@ class RedisLimit:
         that continues in the background.
         """
         if not self._generation.closed:
+            close_local(self._attached()[1])
             at_most = self._config.cleanup_timeout
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
 

@@ -147,6 +147,7 @@ class RedisPaths(RedisLimit, PathBackend):
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
             max_idle_keys=_MAX_IDLE_KEYS,
+            overload=self._overload,
         )
 
     def _attach(self) -> None:
@@ -191,6 +192,7 @@ class RedisPaths(RedisLimit, PathBackend):
             acquisition = self._request(path, label, needs, timeout)
             await wait_for_grant(acquisition, timeout)
             return acquisition
+        self._check_fits(path, needs)
         return await self._fallback.acquire(
             self,
             lambda: self._request(path, label, needs, timeout),
@@ -205,6 +207,7 @@ class RedisPaths(RedisLimit, PathBackend):
             acquisition = self._request(path, label, needs, 0.0)
             await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
             return acquisition
+        self._check_fits(path, needs)
         return await self._fallback.acquire(
             self,
             lambda: self._request(path, label, needs, 0.0),
@@ -241,6 +244,13 @@ class RedisPaths(RedisLimit, PathBackend):
         return self._acquire_blocking(
             lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
         )
+
+    def _check_fits(self, path: Path, needs: Needs | None) -> None:
+        """Raise if the tiers never had so much, as they were declared."""
+        for index, tier in enumerate(self._tiers if needs is not None else ()):
+            most = most_of(tier.value)
+            if needs is not None and most and needs[index] > most:
+                raise never_fits(self, path, needs, most, index)
 
     def _tell_requested(
         self, acquisition_id: str, needs: Needs | None, now: float, path: Path = (), /
@@ -332,9 +342,8 @@ class RedisPaths(RedisLimit, PathBackend):
         closed, _, _, _, estimate, *unfit = await self._inspect("estimate", written)
         if closed or self._generation.closed:
             return None
-        if needs is not None and estimate == b"0":  # the server knows nothing of it
-            most = [most_of(tier.value) for tier in self._tiers]
-            unfit = next(([m, i] for i, m in enumerate(most) if m and needs[i] > m), [])
+        if estimate == b"0":  # the server knows nothing of it
+            self._check_fits(path, needs)
         if unfit:
             raise never_fits(self, path, needs, *unfit)
         return read_estimate(estimate)

@@ -15,6 +15,7 @@ from slotwise._core.arguments import (
     UNSET,
     Unset,
     check_count,
+    check_label,
     check_on_full,
     check_reason,
     check_timeout,
@@ -129,6 +130,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
             self._unreachable.local_value,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
+            max_waiting=self.max_waiting,
+            shed=self.shed,
         )
 
     def __repr__(self) -> str:
@@ -218,10 +221,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
             BackendError: the server can't be used, or could not be reached in time.
         """
         seconds = check_timeout(timeout, self._max_acquire_time)
-        replaces = check_on_full(on_full)
+        replaces, wanted = check_on_full(on_full), self._check_slots(slots)
 
         def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(self._check_slots(slots), label)
+            acquisition = self._new_acquisition(wanted, label)
             acquisition.timeout = seconds
             acquisition.replaces = replaces
             acquisition.send_request(wait=seconds != 0)
@@ -231,6 +234,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             acquisition = send()
             await wait_for_grant(acquisition, seconds)
             return acquisition
+        self._check_fits(wanted, label)
         return await self._fallback.acquire(
             *(self, send, seconds),
             lambda local, left: local.acquire(slots, timeout=left, label=label, on_full=on_full),
@@ -254,8 +258,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
     async def _acquire_at_once(
         self, slots: int, label: str | None, seconds: float
     ) -> AcquisitionResult:
+        wanted = self._check_slots(slots)
+
         def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(self._check_slots(slots), label)
+            acquisition = self._new_acquisition(wanted, label)
             acquisition.send_request(wait=False)
             return acquisition
 
@@ -263,6 +269,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             acquisition = send()
             await wait_for_grant(acquisition, 0.0, at_once=seconds)
             return acquisition
+        self._check_fits(wanted, label)
         return await self._fallback.acquire(
             *(self, send, 0.0),
             lambda local, _: local.acquire(slots, timeout=0, label=label),
@@ -292,6 +299,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; blocks for one round trip to the server."""
         return self._acquire_blocking(lambda: self.try_acquire(slots, label=label))
+
+    def _check_fits(self, slots: int, label: str | None) -> None:
+        """Raise what the server would raise, if it may be away."""
+        check_label(label)
+        if slots > self.value:
+            raise too_many_slots(self._title, slots, self.value)
 
     def _check_slots(self, slots: object) -> int:
         if slots == 1 and type(slots) is int:  # True is 1 too, but not a number of slots

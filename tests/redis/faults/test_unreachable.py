@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from tests.redis._server import Server
 
-from slotwise import AcquireTimeout, BackendError, Rate, RateLimit, RedisConfig, Tier, Tiers
+from slotwise import (
+    AcquireTimeout,
+    BackendError,
+    LimitFull,
+    Rate,
+    RateLimit,
+    RedisConfig,
+    SemaphoreClosed,
+    Tier,
+    Tiers,
+)
 from slotwise.redis import RedisSemaphore
 
 pytestmark = pytest.mark.timeout(120)
@@ -119,6 +129,35 @@ async def test_local_is_a_limit_of_this_process(server: Server, how: str) -> Non
     assert await semaphore.release(held[1]) is True
     with server.client() as client:
         assert not [key for key in client.keys("*main*") if client.zcard(key)]
+
+
+@pytest.mark.parametrize("policy", ["open", "local"])
+async def test_bad_input_and_a_closed_limit_are_errors_while_the_server_is_away(
+    server: Server, policy: str
+) -> None:
+    semaphore, successor = make(server, policy, max_waiting=1), make(server, policy)
+    server.kill()
+    held = await semaphore.acquire(timeout=30)
+    for wrong in ({"slots": 0}, {"slots": 2}, {"label": 5}, {"timeout": -1}, {"on_full": "x"}):
+        with pytest.raises((TypeError, ValueError)):
+            await semaphore.acquire(**wrong)
+    waiting = []
+    if policy == "local":
+        waiting = [asyncio.create_task(semaphore.acquire())]
+        await until(lambda: _waits(semaphore))
+        with pytest.raises(LimitFull):
+            await semaphore.acquire()
+    await semaphore.close()
+    for task in waiting:
+        with pytest.raises(SemaphoreClosed):
+            await asyncio.wait_for(task, 30)
+    with pytest.raises(SemaphoreClosed):
+        await semaphore.acquire(timeout=10)
+    with pytest.raises(SemaphoreClosed):
+        await successor.acquire(timeout=10)  # made before the close
+    assert await semaphore.release(held) is True
+    async with asyncio.timeout(30), make(server, policy).cm() as acquired:
+        assert acquired.scope == policy
 
 
 async def test_raise_is_the_default_and_takes_nothing(server: Server) -> None:
