@@ -1,8 +1,8 @@
 """``slotwise demo``: what slotwise is for, as a story in three acts, with no server.
 
 Everything shown happens: real tasks, real processes and a real ``kill -9``. Each act has a
-headline and the lines of code that it runs. With ``--web`` there is no story but a load
-without end, and the page that shows it.
+headline and the lines of code that it runs. With ``--web`` there is no story but an endless
+load, and the page that shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes that a process has started, and those that they have started: find and signal them.
+"""Find and signal all descendants of a process.
 
 A process that daemonises leaves its parent, and becomes a child of the nearest ancestor that
 has asked for that (`adopt_orphans`). So nothing that is started below such an ancestor can

@@ -1,7 +1,7 @@
 """``slotwise export``: an endpoint for Prometheus, for limits that are seen from outside.
 
-For fleets whose code nobody wants to touch; what one process gets of its limits, it tells itself
-(`slotwise.instrumentation`). The same families have the same names there.
+For fleets whose code nobody wants to touch. What a single process sees of its limits is exported
+by `slotwise.instrumentation` in that process, under the same metric names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``slotwise`` command: finds the command that was typed, and turns errors into one line.
+"""The ``slotwise`` command: find the subcommand that was typed, and turn errors into one line.
 
 Every command's flags are read by `flags`; `commands` knows where the commands are.
 """

@@ -1,8 +1,8 @@
 """Print errors as one line on stderr, tables for people, JSON for programs.
 
-rich is imported only to draw on a terminal, if it is installed. Into a pipe go plain
-columns, which neither wrap nor end at the width of a terminal that is not there; the same
-where a table does not fit, as an id that was cut can't be copied.
+rich is imported only to draw on a terminal, and only if it is installed. A pipe gets plain
+columns, which are neither wrapped nor cut off. So does a terminal that is too narrow for
+the table, because an id that was cut off can't be copied.
 """
 
 from __future__ import annotations

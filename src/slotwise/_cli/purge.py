@@ -1,7 +1,7 @@
 """``slotwise purge``: flags in, a plan to agree to, progress meanwhile, a summary out.
 
 What is purged, and how, is in `slotwise.purge`; the flags are in `purge_flags`. Little is
-imported here: the start of a process that purges a small tree costs as much as the purge.
+imported here: for a small tree, starting the process costs as much as the purge itself.
 """
 
 from __future__ import annotations

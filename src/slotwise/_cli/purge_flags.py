@@ -1,7 +1,7 @@
 """The flags of ``slotwise purge``, which can also come from the environment.
 
-What the command does with them is in `purge`. Flags of AsyncEFSPurge that have no use here
-are accepted: its users come with their old command lines.
+What the command does with them is in `purge`. Flags of AsyncEFSPurge that have no effect here
+are accepted, so that its users' old command lines keep working.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Start and end quickly, for commands that scripts call all the time.
 
-A shell pays for the start of ``slotwise run`` with every turn of its loop. Most of that was
-the import of modules that what it uses imports, but of which it uses nothing: they are
-imported when something of them is used. Other libraries in this process find the stand-ins
-too, so whatever they ask for is what the real module has.
+A shell loop pays for the start of ``slotwise run`` on every iteration. Most of that went into
+modules that are imported by what it uses, but never used themselves. These are imported
+lazily. Other libraries in this process see the stand-ins too, so a stand-in offers whatever
+the real module has.
 
-And the end of an interpreter takes long in which it frees memory, one object after the other.
+Shutting an interpreter down is slow as well, since it frees memory object by object.
 """
 
 from __future__ import annotations

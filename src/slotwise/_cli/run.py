@@ -1,7 +1,7 @@
 """``slotwise run``: hold a slot while a command runs.
 
-Nothing but the standard library is imported, and of that as little as can be: shell loops
-pay for the start of this with every turn.
+Only the standard library is imported, and as little of it as possible: a shell loop pays for
+the start on every iteration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute rates and waits from samples of semaphores and tiers, taken from time to time.
 
-No backend counts grants, so these are of what was *seen*: an acquisition that came and
-went between two samples was not. A rate is therefore a lower bound. A wait that was seen
+No backend counts grants, so these describe what was *seen*: an acquisition that came and
+went between two samples is missed. A rate is therefore a lower bound. A wait that was seen
 is exact, as waiters and holders carry their times; a holder that was never seen waiting
 waited for less than the time between two samples, and counts as 0.
 """

@@ -1,7 +1,7 @@
 """The slot that ``slotwise run`` and ``slotwise acquire`` hold: waited for in a thread.
 
-The main thread has signals and processes to see to, so it polls: what a slot has to tell can
-be waited for like a file. Nothing of asyncio is needed for that, which takes long to import.
+The main thread is busy with signals and processes, so events of the slot arrive through a file
+descriptor that it can poll. That needs no asyncio, which is slow to import.
 """
 
 from __future__ import annotations

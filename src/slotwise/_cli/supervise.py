@@ -1,9 +1,9 @@
 """While the command of ``slotwise run`` runs: pass signals on, and end it with its slot.
 
-What is sent to slotwise goes to the command. When the slot ends, by its ttl, by a kick or by
-a loss, the command is ended with all that it has started: TERM, and KILL after the grace. The
-same is done with what a command leaves behind that ends after a TERM; a command that ends by
-itself leaves whatever it likes.
+Signals sent to slotwise are forwarded to the command. When the slot ends, by its ttl, a kick or
+a loss, the command is ended together with everything it started: TERM, then KILL after the
+grace period. So are the leftovers of a command that ended after a TERM; a command that ends by
+itself may leave processes behind.
 """
 
 from __future__ import annotations

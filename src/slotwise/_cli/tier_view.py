@@ -1,7 +1,7 @@
 """Take a snapshot of tiers, for every command that shows or changes them.
 
 It is made of what a driver has found (`slotwise._core.found_tiers`), in calls of bounded cost.
-How it is printed is the business of the commands.
+How it is printed is up to the commands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Choose the number of workers: one while operations are fast, all while they are slow.
 
-On a fast local disk a second thread only fights for the interpreter; on a file
-system with milliseconds per operation, throughput is the number of threads that
-wait. What is measured decides, several times within 100 ms.
+On a fast local disk, a second thread only competes for the interpreter; on a file
+system with milliseconds per operation, throughput grows with the number of threads that
+wait. Measurements decide, several times within 100 ms.
 """
 
 from __future__ import annotations

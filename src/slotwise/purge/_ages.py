@@ -1,8 +1,8 @@
 """Read the ages of one directory's names with every worker that has nothing else to do.
 
-The kernel serves many ages of a directory at a time, but removes one name after the
-other. So one worker, the *owner* of the batch, deletes, and the others read ahead of
-it. They stay only so far ahead that an age is still believed when its file goes.
+The kernel can look up many ages in a directory at once, but removes names one at a
+time. So one worker, the *owner* of the batch, deletes, and the others read ahead of
+it, only so far that an age is still fresh when its file is deleted.
 
 Nothing here deletes, and nothing here decides what is old: `_files` does.
 """

@@ -1,8 +1,8 @@
 """Write the audit: one line for each deletion, before the deletion is done.
 
 Each line is one ``write``, straight to the kernel, so that it survives the process. The
-target may be a pipe, also one that this process has open already, such as /dev/stdout.
-Whether a deletion is done is decided elsewhere.
+target may be a pipe, even one that this process already has open, such as /dev/stdout.
+Whether something is deleted is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Each is exact, however many threads come at once. Operations in flight are in `gates`.
 
-Neither is one of slotwise's own limits. A cap counts what has succeeded, and its waiters
-learn that the last one did; a semaphore counts what is held. There is no limit per second
-for threads that comes without the import of asyncio, which adds more than half to the
-start of a purge.
+Neither is one of slotwise's own limits. A cap counts successes, and its waiters learn when
+the last one has been used; a semaphore counts what is held. None of our rates works in
+threads without importing asyncio, which makes the start of a purge more than half as slow
+again.
 """
 
 from __future__ import annotations

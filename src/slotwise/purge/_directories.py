@@ -1,7 +1,7 @@
 """Remove directories that are or become empty: post-order, without a second scan.
 
-Whoever finishes the last thing below a directory removes it, if nothing is left in it,
-and goes on with its parent.
+The worker that finishes the last thing below a directory removes it, if nothing is left in
+it, and continues with its parent.
 """
 
 from __future__ import annotations

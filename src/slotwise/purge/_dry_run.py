@@ -1,9 +1,9 @@
 """Predict for a dry run whether the kernel would let this user remove a name.
 
-Asked in the kernel's order: is the directory frozen, may this user write to it, is it
-sticky and all of it somebody else's, is the file itself immutable or append-only.
-What a security module or a network file server would decide can't be known
-without trying.
+The checks are in the kernel's order: is the directory frozen, may this user write to it, is
+it sticky with both directory and file owned by somebody else, is the file itself immutable
+or append-only. What a security module or a network file server would decide can't be
+known without trying.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Delete the old files among the names of a batch.
 
-The age is read by the worker that deletes, right before it does. Whatever made it wait
-in between (a gate, a pace, a cap, the audit's disk), an age that was read longer than
-a moment ago is read again. A moment is a millisecond, or a few times as long as the
-reading took: a removal takes longer than a reading, and on a busy machine a moment of
-one reading was over so often that nearly every age was read twice, in the way of others.
+The worker that deletes a file reads its age right before. If anything made it wait in
+between (a gate, the rate limit, a cap, the audit's disk), an age that is no longer fresh is
+read again. Fresh means read within the last millisecond, or within a few times as long as
+the reading took: a removal takes longer than a reading, and with a tighter bound nearly
+every age was read twice on a busy machine.
 """
 
 from __future__ import annotations

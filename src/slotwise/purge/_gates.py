@@ -1,11 +1,11 @@
 """Limit the operations in flight, and hand out turns to read ages and delete.
 
-Not with slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`):
-an entry and an exit through a queue in C cost a twentieth of those of a `MemorySemaphore`,
-and there are two for each file; and `slotwise.memory` needs asyncio, whose import adds more
-than half to the start of a purge, which for a small tree is most of it. What those semaphores
-offer beyond a number (owners, a ttl, timeouts, resizing) nobody asks of a gate. The limit
-that several machines share is one of ours, in `shared_limit`.
+This doesn't use slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`).
+Entering and leaving through a queue in C costs a twentieth of what a `MemorySemaphore` costs,
+and happens twice per file. And `slotwise.memory` needs asyncio, whose import makes the start
+of a purge more than half as slow again, which for a small tree is most of it. A gate doesn't
+need what those semaphores offer beyond a number (owners, a ttl, timeouts, resizing). The limit
+that several machines share is one of ours, in `_shared_limit`.
 """
 
 from __future__ import annotations

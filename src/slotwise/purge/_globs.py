@@ -1,9 +1,9 @@
 """Match names against the patterns of ``--include`` and ``--exclude``.
 
-A pattern without a slash is about base names; one with a slash is about the whole
-path below the root. There ``*`` and ``?`` stop at a slash, and ``**`` does not: a
-pattern that means too little deletes too little. One that can mean nothing at all is
-refused: what it was to protect would go.
+A pattern without a slash matches base names; one with a slash matches the whole
+path below the root. There, ``*`` and ``?`` stop at a slash and ``**`` doesn't: a
+pattern that matches too little deletes too little. One that can't match anything is
+rejected: what it was meant to protect would be deleted.
 
 File names may be hostile, so a match must not take time that grows with a power of their
 length. What stands between two stars is looked for from left to right, and where it is

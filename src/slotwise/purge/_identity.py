@@ -1,7 +1,7 @@
 """Ask ``statx`` which mount a directory is on, and whether a file is immutable.
 
-The mount's id shows a bind mount of the same file system as what it is. Where
-``statx`` is missing, the device has to do.
+The mount id tells a bind mount of the same file system apart. Without ``statx``, the
+device number has to do.
 """
 
 from __future__ import annotations

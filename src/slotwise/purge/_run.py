@@ -1,7 +1,7 @@
 """Run one purge from its first directory to its report, and supervise it.
 
-The watch looks at memory, speed and signals, and says how many workers there should
-be. The workers are in `_workers`, what they do in `_walk`.
+The watch monitors memory, speed and signals, and decides how many workers there should
+be. The workers are in `_workers`, and what they do is in `_walk`.
 """
 
 from __future__ import annotations

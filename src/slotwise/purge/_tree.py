@@ -1,4 +1,4 @@
-"""The nodes of the walk: directories from their discovery until all below them is done."""
+"""The nodes of the walk: directories, from their discovery until everything below is done."""
 
 from __future__ import annotations
 
