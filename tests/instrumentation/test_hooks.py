@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.redis._server import Server
 
+import slotwise
 from slotwise import MemorySemaphore, SlotwiseError, Tier, Tiers
 from slotwise._core import events
 from slotwise.instrumentation import KINDS, Event, add_hook, remove_hook
@@ -147,6 +148,33 @@ async def test_a_server_that_is_away_and_back_is_told(tmp_path: Path, heard: lis
     assert str(server.port) in away.name
     refused = [event.reason for event in heard if event.kind == "refused"]
     assert refused[0] == "unreachable"
+
+
+@pytest.mark.parametrize("policy", ["open", "local"])
+async def test_what_is_done_instead_of_a_server_is_told_under_the_same_name(
+    policy: str, tmp_path: Path, heard: list[Event]
+) -> None:
+    local = {"local_value": 1} if policy == "local" else {}
+    with Server(tmp_path) as server:
+        options = {"url": server.url, "on_unreachable": policy, **local}
+        limits = [
+            slotwise.semaphore("s", 1, **options),
+            Tiers(Tier("tenant", 1, keyed=True), name="s", **options).at(tenant="acme"),
+        ]
+        for limit in limits:
+            async with limit:
+                pass
+    heard.clear()
+    for limit in limits:
+        for _ in range(2):
+            async with limit:
+                pass
+    count = Counter(event.kind for event in heard if event.kind not in ("unreachable", "back"))
+    assert count["acquired"] == count["released"] == 4
+    assert count["requested"] == 4 + count["refused"]  # of those who asked the server first
+    assert {event.reason for event in heard if event.kind == "refused"} <= {"unreachable"}
+    assert {event.name for event in heard if event.acquisition_id is not None} == {"s"}
+    assert {event.scope for event in heard if event.kind == "acquired"} == {"memory"}
 
 
 def test_the_docs_have_the_table_of_events_that_the_code_has() -> None:

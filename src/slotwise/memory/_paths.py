@@ -99,6 +99,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         "_closed_error",
         "_lane",
         "_overload",
+        "_reported_name",
         "_specs",
         "_tracker",
         "_ttl",
@@ -111,7 +112,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     @property
     def reported_name(self) -> str | None:
-        return self._tracker.name
+        return getattr(self, "_reported_name", self._tracker.name)
 
     def __init__(
         self,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core import fork
+from slotwise._core import events, fork
 from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import DONE, AcquisitionResult
@@ -74,10 +75,20 @@ class FallbackAcquisition(AcquisitionResult):
     def settle(self, **costs: int) -> Awaitable[None]:
         return DONE if self.inner is None else self.inner.settle(**costs)
 
+    def tell_acquired(self, name: str | None, waited: float) -> None:
+        """Tell the hooks of one that no limit tells of: in this process, and of no value."""
+        acquisition_id, now = self._acquisition_id, time.monotonic()
+        events.requested(acquisition_id, name, "memory", now - waited)
+        events.acquired(acquisition_id, now)
+        if acquisition_id not in _held:
+            events.ended(acquisition_id, "released", now)
+
     def end(self) -> bool:
         """Release it; False if it had ended before."""
         if _held.pop(self._acquisition_id, None) is None:
             return False
+        if events.hooks:
+            events.ended(self._acquisition_id, "released", time.monotonic())
         return self._free is None or self._free(self.inner)
 
 
@@ -184,7 +195,10 @@ class Fallback:
         if self.policy == "open":
             waited = client.loop.time() - started
             holds = not limit._holds_nothing
-            return FallbackAcquisition("open", record, waited=waited, holds=holds)
+            opened = FallbackAcquisition("open", record, waited=waited, holds=holds)
+            if events.hooks:
+                opened.tell_acquired(limit.name, waited)
+            return opened
         left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
         local = self.local(record)
         inner = await instead(local, left)

@@ -142,13 +142,15 @@ class RedisPaths(RedisLimit, PathBackend):
             self._local_tiers = local_specs(self._tiers, unreachable.local_value)
 
     def _make_local(self) -> Any:
-        return memory_driver("._paths", "MemoryPaths")(
+        local = memory_driver("._paths", "MemoryPaths")(
             self._local_tiers,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
             max_idle_keys=_MAX_IDLE_KEYS,
             overload=self._overload,
         )
+        local._reported_name = self._name
+        return local
 
     def _attach(self) -> None:
         super()._attach()

@@ -126,13 +126,15 @@ class RedisSemaphore(RedisLimit, Semaphore):
         )
 
     def _make_local(self) -> Any:
-        return memory_driver("", "MemorySemaphore")(
+        local = memory_driver("", "MemorySemaphore")(
             self._unreachable.local_value,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
             max_waiting=self.max_waiting,
             shed=self.shed,
         )
+        local._reported = getattr(self, "_reported", (self._name, None, {}))
+        return local
 
     def __repr__(self) -> str:
         return (

@@ -85,9 +85,9 @@ async def wait_for_grant(
     """
     try:
         await _wait_for_grant(acquisition, timeout, at_once)
-    except ServerAway as error:
+    except ServerAway:  # the limit's policy goes on, by another acquisition
         await acquisition.withdraw(0.0)  # that goes on in the background
-        _log.refused(acquisition, error, waits=timeout != 0)
+        _log.refused(acquisition, BackendError(), waits=timeout != 0)
         raise
     except BaseException as error:
         _log.refused(acquisition, error, waits=timeout != 0)
