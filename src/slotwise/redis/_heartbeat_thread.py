@@ -26,7 +26,7 @@ from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
-from slotwise.redis._diagnosis import logger, may_pass
+from slotwise.redis._diagnosis import ClosedByUs, logger, may_pass
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._net.preparation import open_connection
@@ -83,6 +83,7 @@ class HeartbeatThread:
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
         self._probing = False  # whether a new connection is being opened, to see if that works
+        self._probe_ended = False
         self._probe_sock: socket.socket | None = None
         self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
@@ -443,7 +444,7 @@ class HeartbeatThread:
     def _probe(self) -> None:
         self._primary.ask_now()
         if not self._probing:
-            self._probing = True
+            self._probing, self._probe_ended = True, False
             loop = asyncio.get_running_loop()
             name = "slotwise-probe"
             probe = threading.Thread(target=self._probe_in_thread, args=(loop,), name=name)
@@ -468,10 +469,18 @@ class HeartbeatThread:
                 self._probing = False
 
     def _begin_probe(self, sock: socket.socket) -> None:
-        """Note the socket, in the probing thread, so that `_end_probe` can interrupt it."""
+        """Note the socket, in the probing thread, so that `_end_probe` can interrupt it.
+
+        Raises:
+            ClosedByUs: it did so before there was one.
+        """
         self._probe_sock = sock
+        if self._probe_ended:
+            sock.close()
+            raise ClosedByUs("nobody wants to know any more whether the server answers")
 
     def _end_probe(self) -> None:
+        self._probe_ended = True
         sock = self._probe_sock
         if sock is not None:
             with contextlib.suppress(OSError):  # closed meanwhile

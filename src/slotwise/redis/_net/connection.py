@@ -49,7 +49,9 @@ _GRAIN = 0.02
 # long a reply may still take once it has: a busy server serves the small question of a newcomer
 # before the large write of somebody else. Calls get through again within a second.
 _SILENCE, _DOUBT = 0.3, 0.25
-_SHORT = 0.2  # with _SILENCE: the 0.5 s without a reply after which callers speak of an outage
+# How often to look for replies until then: so much later a silence may be noticed.
+_TICK = 0.1
+_SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
 
 _NO_LIMITS = object()  # unlike those of any call
 
@@ -429,7 +431,7 @@ class Connection:
     def silence(self) -> float:
         """Return for how many seconds replies have been due, and none has arrived.
 
-        It may be up to `_SILENCE` longer on a connection that was in use all the time.
+        It may be up to `_TICK` longer on a connection that was in use all the time.
         """
         has_answered = self._answered != self._answered_before
         if self._watch is None or not self._pending or has_answered:
@@ -437,10 +439,10 @@ class Connection:
         return time.monotonic() - self._silent_since
 
     def _check_again(self) -> None:
-        """Check again when the first reply is overdue, and at least every `_SILENCE` seconds."""
+        """Check again when the first reply is overdue, and soon enough to notice a silence."""
         now = time.monotonic()
         due = min(map(self._overdue_at, self._pending), default=math.inf)
-        wait = min(max(due - now, _GRAIN), _SILENCE)
+        wait = min(max(due - now, _GRAIN), _TICK if self.silent_at == math.inf else _SILENCE)
         self._check_at = now + wait
         self._limits_seen = _NO_LIMITS
         self._watch = self._loop.call_later(wait, self._check)
@@ -468,9 +470,11 @@ class Connection:
         now = time.monotonic()
         overdue = [call for call in self._pending if self._overdue_at(call) <= now]
         if not (overdue or self._doubted):
-            self._check_again()
-            if self._on_silence is not None and now - self._silent_since >= _SILENCE:
+            is_silent = self._on_silence is not None and now - self._silent_since >= _SILENCE
+            if is_silent:
                 self.silent_at = min(self.silent_at, now)
+            self._check_again()
+            if is_silent and self._on_silence is not None:
                 self._on_silence()
         elif not self._suspicious:
             self._suspect(_GRACE)
