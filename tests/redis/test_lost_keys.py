@@ -153,7 +153,9 @@ def test_no_number_is_handed_out_twice_whichever_key_is_lost(
 async def test_who_lost_its_claim_is_told_and_who_waits_keeps_its_place(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    semaphore = RedisSemaphore(name="s", value=2, heartbeat_max_interval=1, config=config)
+    semaphore = RedisSemaphore(
+        2, name="s", heartbeat_max_interval=60, ping_interval=0.5, config=config
+    )
     held = [await semaphore.acquire() for _ in range(2)]
     order: list[int] = []
 
@@ -437,3 +439,20 @@ def test_tiers_stay_within_their_values_whichever_key_is_lost(
     for claim_id, user in (("a", "a"), ("b", "a"), ("c", "b"), ("d", "b")):
         fleet.request(f"sw-x-{claim_id}", f"0:{user},1:")
     assert sorted(fleet.believers.values()) == [1, 2, 3, 4]
+
+
+def test_what_is_no_claim_is_not_taken_for_one_whose_keys_were_lost(client: redis.Redis) -> None:
+    """Garbage in state, the claim of one that is gone, and a fact of a later version are none."""
+    fleet = Fleet(client)
+    fleet.at_once = 1
+    fleet.request("sw-x-1")
+    claim = client.hget(fleet.keys.state, "sw-x-1")
+    client.hset(fleet.keys.state, mapping={"garbage": "x", "sw-x-0": claim, ".later": "1"})
+    for _ in range(20):
+        fleet.now += 0.1
+        fleet.beat({"sw-x-1"})
+    assert fleet.believers == {"sw-x-1"}
+    fields = {*client.hkeys(fleet.keys.state)}
+    assert not fields & {"garbage", "sw-x-0", ".rebuild"}
+    fleet.request("sw-x-2")
+    assert fleet.believers == {"sw-x-1", "sw-x-2"}

@@ -15,7 +15,7 @@
 --                            .hold, how long slots are held (base/hold_times.lua), and
 --                            .life, until when (us) state, max and numbers live at least
 --                            .rebuild: keys that were lost are being made anew, how far that has come, and
---                            which (rebuild)
+--                            which (rebuild); .surplus: how many fields are neither claims nor facts that we know
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
 --                            free ones: "low" or "low-high" -> low
@@ -31,7 +31,7 @@ local pattern, caller = '', nil  -- of foreign notification lists; the loop clie
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until', '.hold', '.rebuild'}
+               '.evicted', '.until', '.hold', '.rebuild', '.surplus'}
 local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local rebuild  -- a function, below
 local REBUILT = 300       -- how many claims a call puts back into keys that were lost
@@ -333,13 +333,19 @@ local function refill(key, entries, latest)
   outlive(key, math.max(latest - now, 1))
 end
 
--- Which of main, waiting and waiting_heartbeat were evicted, which is to say: they are not there, though
--- claims say that they should be. As letters: m, w and h.
-local function evicted_keys()
+-- How many claims there are: what is none of the facts.
+local function count_claims()
   local claims = redis.call('HLEN', state)
   for _, fact in ipairs(redis.call('HMGET', state, unpack(FACTS))) do
     if fact then claims = claims - 1 end
   end
+  return claims
+end
+
+-- Which of main, waiting and waiting_heartbeat were evicted, which is to say: they are not there, though
+-- claims say that they should be. As letters: m, w and h.
+local function evicted_keys()
+  local claims = count_claims() - (tonumber(redis.call('HGET', state, '.surplus')) or 0)
   local held, waits, heard = redis.call('ZCARD', main), redis.call('ZCARD', waiting), redis.call('ZCARD', waiting_heartbeat)
   local lost = ''
   if held == 0 and claims > math.max(waits, heard) then lost = 'm' end
@@ -362,20 +368,25 @@ local function put_foreigners_back(lost)
   refill(key, entries, now + 15)
 end
 
--- Put the claims among some fields of state back into the keys that were lost. Who is dead by now is not.
+-- Put the claims among some fields of state back into the keys that were lost. Who is dead by now is not, and who is
+-- not in main though that was not lost, has no claim any more.
 local function put_back(fields, lost)
   local facts = redis.call('HMGET', state, '.beat', '.closed')
   local beat_at, is_closed = tonumber(facts[1]) or 0, facts[2]  -- if it is closed, nobody waits
-  local is_main_lost = string.find(lost, 'm', 1, true)
-  local members, places, heartbeats, dead, latest_holder, latest_waiter = {}, {}, {}, {}, now, now
+  local is_main_lost, is_queue_lost = string.find(lost, 'm', 1, true), string.find(lost, '[wh]')
+  local held, members, places, heartbeats, dead, latest_holder, latest_waiter = {}, {}, {}, {}, {}, now, now
   for i = 1, #fields, 2 do
-    local id = fields[i]
-    local interval, ticket, granted
-    if string.sub(id, 1, 1) ~= '.' then
+    local id, interval, ticket, granted = fields[i], nil, nil, nil
+    local is_fact = string.sub(id, 1, 1) == '.'
+    if not is_fact then
       interval, ticket, granted = string.match(fields[i + 1], '^(%S+) %S+ (%S+) (%S+) ')
     end
     local is_held = granted ~= '0'
-    if tonumber(interval) and tonumber(ticket) and (not is_held or is_main_lost) then
+    if not is_fact and not (tonumber(interval) and tonumber(ticket)) then
+      dead[#dead + 1] = id  -- garbage
+    elseif not is_fact and is_held and not is_main_lost then
+      held[#held + 1] = id
+    elseif not is_fact and (is_held or is_queue_lost) then
       -- When its silence ends it, if it sent a heartbeat with the last one that came.
       local deadline = math.max(tonumber(granted) or 0, tonumber(ticket), beat_at) + interval
       local score = seconds(deadline)
@@ -394,6 +405,12 @@ local function put_back(fields, lost)
         heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = score, id
         latest_waiter = math.max(latest_waiter, deadline)
       end
+    end
+  end
+  for from = 1, #held, CHUNK do
+    local to = math.min(from + CHUNK - 1, #held)
+    for i, score in ipairs(redis.call('ZMSCORE', main, unpack(held, from, to))) do
+      if not score then dead[#dead + 1] = held[from + i - 1] end
     end
   end
   refill(main, members, latest_holder)
@@ -431,6 +448,9 @@ rebuild = function()
   rebuilding = cursor ~= '0'
   if not rebuilding then
     redis.call('HDEL', state, '.rebuild')
+    -- Whatever is left over is nobody's claim: without this it would be looked for again and again.
+    local surplus = count_claims() - redis.call('ZCARD', main) - redis.call('ZCARD', waiting)
+    if surplus > 0 then redis.call('HSET', state, '.surplus', surplus) else redis.call('HDEL', state, '.surplus') end
     return
   end
   filled = ''
