@@ -12,9 +12,13 @@ import slotwise.web
 from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
+    Adaptive,
+    Change,
     Claimant,
+    Errors,
     Explanation,
     Lack,
+    Latency,
     Limit,
     LimitFull,
     MemorySemaphore,
@@ -492,3 +496,19 @@ def instrumentation() -> None:
     instrument(keys=["tenant"])
     uninstrument()
     Collector().close()
+
+
+async def adaptive() -> None:
+    limit = MemorySemaphore(
+        Adaptive(20, min=2, max=200, algorithm=Latency(window=2.0, samples=100), drop_on=(OSError,))
+    )
+    async with limit.cm() as acquired:
+        assert_type(acquired.dropped(retry_after=1.5), None)
+        assert_type(acquired.ignored(), None)
+    assert_type(await limit.changes(), list[Change])
+    assert_type(limit.changes_sync()[0].reason, str)
+    await limit.freeze(10)
+    limit.freeze_sync()
+    await limit.thaw()
+    limit.thaw_sync()
+    MemorySemaphore(Adaptive(1, 1, 1, algorithm=Errors()))
