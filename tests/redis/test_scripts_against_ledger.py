@@ -129,6 +129,33 @@ class Pair:
         else:
             assert reply[0] == "busy"
 
+    def replace(self, claim_id: str, slots: int, ttl: float | None) -> None:
+        if slots > 1:
+            claim_id = f"{claim_id}*{slots}"
+        self.ttls[claim_id] = ttl
+        self.silent_at[claim_id] = self.now + INTERVAL
+        self.end_what_is_over()
+        args = (claim_id, self.value, INTERVAL, ttl, "replace", "")
+        reply = self.run(load("semaphore/request"), *args, "host 1 label", "", "")
+        ledger, claim = self.ledger, Replacing(claim_id, slots, ttl)
+        if ledger.closed or slots > ledger.value or ledger.try_request(claim, self.now):
+            if ledger.closed or slots > ledger.value:
+                assert reply[0] in ("closed", "too many")
+                return
+            granted: list[Claim] = [claim]
+        else:
+            for each in ledger.to_replace([*ledger.holders.values()], slots):
+                del ledger.holders[each.key]
+                ledger.timed().discard(each.key)
+                ledger._free(each, self.now)
+            until = self.now + INTERVAL
+            granted = ledger.request_first(claim, self.now, wait_until=until)
+        self.note(granted)
+        assert reply[0] == ("granted" if claim in granted else "queued")
+        if claim in granted:
+            assert reply[1] == claim.slot_number
+            self.tokens.append(reply[2])
+
     def request_many(self, ids: list[str], ttl: float | None) -> None:
         for claim_id in ids:
             self.ttls[claim_id] = ttl
@@ -251,6 +278,14 @@ class Pair:
             assert self.client.pttl(key) > 0, f"{key} would stay for ever"
 
 
+class Replacing(Claim):
+    """One that replaces a holder."""
+
+    __slots__ = ()
+
+    replaces = True
+
+
 def some_overload() -> Overload | None:
     return overload_of(random.choice([None, None, 0, 1, 2, 4]))
 
@@ -271,6 +306,9 @@ def test_our_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -
             issued += 3
             ids = [f"sw-x-{issued + n}" for n in range(-2, 1)]
             pair.request_many(ids, dice.choice([None, None, 20.0]))
+        elif action < 0.15 and seed % 2:
+            issued += 1
+            pair.replace(f"sw-x-{issued}", dice.choice([1, 1, 2]), dice.choice([None, 20.0]))
         elif action < 0.45:
             issued += 1
             slots = dice.choice([1, 1, 1, 2, 3])

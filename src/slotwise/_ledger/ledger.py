@@ -169,7 +169,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
         It comes behind others that were queued like that. Who is granted now is returned.
         """
-        if self._seat(claim, now):
+        if self.seat_first(claim, now):
             return [claim, *self.settle(now)]
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
@@ -182,6 +182,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self.timed().set(claim.key, wait_until)
         self.attention = True
         return self.settle(now)
+
+    def seat_first(self, claim: C, now: float) -> bool:
+        """Grant ``claim`` its slots if so many are free, whoever waits; serve nobody else."""
+        if self.reserve or self.circulating > self.value:
+            self._rebalance_if_needed()  # what has just come back may be the lowest
+        return self._seat(claim, now)
 
     def to_replace(self, holders: Iterable[C], slots: int) -> list[C]:
         """Choose whose slots a claim for ``slots`` takes over: the first of ``holders``.

@@ -83,7 +83,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
     local chosen, at_once = to_replace(slots, value, held, queued)
     if word == 'replace try' and not (at_once and #chosen > 0) then return answer('busy', value, held, queued) end
     for _, each in ipairs(chosen) do kick(each, interval) end
-    if at_once and #chosen > 0 and allot(id, claim, value) then
+    if redis.call('ZCARD', main) + slots <= value and allot(id, claim, value) then
       hold(id, claim, redis.call('HGET', state, '.token'), interval)
       settle(value, interval)
       return answer('granted', claim.number, claim.token, value)
