@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import socketserver
 import subprocess
@@ -19,6 +20,7 @@ import uvicorn
 from tests.redis._server import free_port
 
 LIMIT = 60  # seconds; only for tests that hang
+PATIENCE = 10  # for a server that is told to end
 
 
 def wait_until(condition: Callable[[], object], what: str, within: float = LIMIT) -> None:
@@ -96,6 +98,7 @@ def process(
             stderr=subprocess.STDOUT,
             text=True,
             env=os.environ | environment,
+            start_new_session=True,  # so that all that it starts can be ended with it
         )
     try:
         if port is not None:
@@ -106,11 +109,11 @@ def process(
     finally:
         if started.poll() is None:
             started.terminate()
-            try:
-                started.wait(LIMIT)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait(LIMIT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.wait(PATIENCE)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait(LIMIT)
 
 
 def listens(port: int) -> bool:

@@ -7,7 +7,7 @@ from tests.integrations._task_work import URL, find_limit, work
 
 from slotwise.integrations.taskiq import limited
 
-broker = RedisStreamBroker(URL, idle_timeout=2000)
+broker = RedisStreamBroker(URL, idle_timeout=5000, unacknowledged_lock_timeout=5)
 
 
 @broker.task
