@@ -8,6 +8,7 @@
 -- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include tiers/rules.lua
+-- include base/renewal.lua
 
 -- Those of ARGV[first] .. ARGV[last] that are in none of some sets.
 local function missing(first, last, one, other)

@@ -45,7 +45,6 @@
 -- include base/base.lua
 -- include base/claim.lua
 -- include base/proof.lua
--- include base/renewal.lua
 -- include base/hold_times.lua
 AT_ONCE, PAGE = 60, 400  -- a path costs more than one slot: it has several nodes
 local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
