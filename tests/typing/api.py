@@ -214,6 +214,10 @@ async def slots() -> None:
 
 
 async def tiers() -> None:
+    in_memory = MemorySemaphore(1)
+    assert_type(await in_memory.acquire(priority=1.5), AcquisitionResult)
+    assert_type(await in_memory.try_acquire(priority=-1), AcquisitionResult | None)
+    in_memory.cm(priority=2)
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
     Tiers(Tier("tenant", len, keyed=True))
     tenant = Tier("tenant", 5, keyed=True)

@@ -22,6 +22,12 @@ def check_priority(given: object) -> int:
     return round(max(-_MOST_SECONDS, min(given, _MOST_SECONDS)) * 1_000_000)
 
 
+def refuse_priority(given: object, title: str) -> None:
+    """Raise unless there is no head start, where there can be none."""
+    if check_priority(given):
+        raise TypeError(f"{title} has no priorities: they are for tiers, and semaphores in memory")
+
+
 def check_weight(what: str, given: object) -> float:
     """Return the weight of a key; above 0."""
     if isinstance(given, bool) or not isinstance(given, int | float):

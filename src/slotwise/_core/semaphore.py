@@ -27,6 +27,7 @@ from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.messages import display
 from slotwise._core.overload import Overload, overload_of
+from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout
@@ -209,6 +210,7 @@ class Semaphore(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival; as `Limit.acquire` says.
 
@@ -216,6 +218,10 @@ class Semaphore(Limit):
         many as it needs, and has their slots in the same step. Those in the queue stay
         there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked
         keeps its slots until its command has ended; for that long it waits, in front.
+
+        ``priority`` is a head start in seconds: it comes before those who have waited for
+        less than that, or after those who come within so many seconds if it is negative.
+        Nobody who has waited longer than the difference is passed.
         """
 
     @abstractmethod
@@ -226,6 +232,7 @@ class Semaphore(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
 
@@ -236,13 +243,17 @@ class Semaphore(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; its arguments are those of `acquire`."""
-        if not check_on_full(on_full):
+        head_start = check_priority(priority)
+        if not check_on_full(on_full) and not head_start:
             return super().cm(slots, timeout=timeout, label=label)
         check_timeout(timeout, None)
         self._check_slots(slots)
-        return AcquiringContext(self, slots, timeout, check_label(label), on_full=on_full)
+        return AcquiringContext(
+            self, slots, timeout, check_label(label), on_full=on_full, priority=priority
+        )
 
     # ------------------------------------------------------------ inspecting
 

@@ -23,6 +23,8 @@ class BaseClaim(AcquisitionResult):
     named: ClassVar[bool] = True
     # Whether it is served before all who don't: it replaces a holder.
     replaces: bool = False
+    # In microseconds: it comes before those who have waited for less more than it.
+    head_start: int = 0
 
     key: Hashable  # what the ledger files it under
     ttl: float | None
@@ -35,9 +37,10 @@ class BaseClaim(AcquisitionResult):
 class Claim(BaseClaim):
     """A request for slots of one semaphore."""
 
-    __slots__ = ("ranges", "slots")
+    __slots__ = ("arrived", "ranges", "slots")
 
     slots: int
+    arrived: float  # when it began to wait
     ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
 
     def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:

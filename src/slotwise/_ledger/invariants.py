@@ -40,7 +40,7 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
     if ledger.line:
         assert ledger.in_use >= ledger.value, "I2: there is a line, and a slot is free"
     elif ledger.waiting:
-        head = next(iter(ledger.waiting.values()))
+        head = ledger.first_waiting()
         assert ledger.in_use + head.slots > ledger.value, f"I2: {head.key} fits, and waits"
     if not ledger.closed:
         assert len(ledger.free) <= max(ledger.value - len(held), 0), "I3: more free than fit"

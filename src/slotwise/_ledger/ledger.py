@@ -1,5 +1,7 @@
 """Ledger: grant the slots of a semaphore in strict FIFO order, never over its value.
 
+A claim may have a head start; the order is that of `ranks` then.
+
 Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
 told which claims are granted.
 
@@ -45,6 +47,7 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.claims import Claim, LineGrant
 from slotwise._ledger.deadlines import Deadlines
 from slotwise._ledger.ranges import ranges_of
+from slotwise._ledger.ranks import Ranks
 from slotwise._ledger.slots import NumberedSlots
 from slotwise.errors import SemaphoreClosed
 
@@ -68,6 +71,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         "free",
         "holders",
         "line",
+        "ranks",
         "reserve",
         "top",
         "value",
@@ -101,7 +105,9 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         # see `open_line`. Ended tickets are handed out too: the driver gives
         # their slots back.
         self.line: deque[Any] = _NO_LINE
-        self.waiting: OrderedDict[Hashable, C] = _NOBODY
+        self.waiting: OrderedDict[Hashable, C] = _NOBODY  # in the order of arrival
+        # While somebody waits, and one of them came with a head start: who is next.
+        self.ranks: Ranks | None = None
         self.deadlines: Deadlines | None = None
         self.attention = not QUICK_LANE
 
@@ -143,10 +149,15 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 self.waiting = waiting = OrderedDict()
         elif claim.slots > self.value:
             raise ValueError(_never(claim.slots, self.value))
+        if claim.head_start or self.ranks is not None:
+            self._rank(claim, now)
+        claim.arrived = now
         waiting[claim.key] = claim
         if wait_until is not None:
             self.timed().set(claim.key, wait_until)
         self.attention = True
+        if claim.head_start:
+            return self.settle(now)  # it may be the first now, and fit
         # A quick giver may have come between the look at `free` and the flag.
         return self.settle(now) if self.free else []
 
@@ -156,9 +167,11 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             raise SemaphoreClosed("the ledger is closed")
         if claim.slots > self.value:
             raise ValueError(_never(claim.slots, self.value))
-        if self.line or self.waiting or not self._seat(claim, now):
+        if self.line or (self.waiting and not self._comes_first(claim, now)):
             return False
-        if self.attention:
+        if not self._seat(claim, now):
+            return False
+        if self.attention and not self.waiting:
             self._lower_attention()  # it may have got the last of the reserve
         return True
 
@@ -174,6 +187,9 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
         waiting = self.waiting
+        if self.ranks is not None:
+            self.ranks.add(claim, now)
+        claim.arrived = now
         ahead = [key for key, _ in takewhile(lambda item: item[1].replaces, waiting.items())]
         waiting[claim.key] = claim
         for key in (claim.key, *reversed(ahead)):
@@ -277,7 +293,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """
         self.closed = self.attention = True
         waiters = list(self.waiting.values())
-        self.waiting = _NOBODY
+        self.waiting, self.ranks = _NOBODY, None
         if self.deadlines is not None:
             for claim in waiters:
                 self.deadlines.discard(claim.key)
@@ -330,6 +346,13 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 heappush(self.free, number)
         waiting = self.waiting
         while waiting and not line and (self.free or self.circulating < self.value):
+            if self.ranks is not None:
+                claim = self.ranks.first(waiting)[1]
+                if not self._seat(claim, now):
+                    break
+                del waiting[claim.key]
+                granted.append(claim)
+                continue
             key, claim = waiting.popitem(last=False)
             if not self._seat(claim, now):
                 # The head does not fit, so nobody passes it: a stream of small
@@ -339,6 +362,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 break
             granted.append(claim)
         if not waiting:
+            self.ranks = None
             self._lower_attention()
         return granted
 
@@ -348,6 +372,27 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self.line = deque()
 
     # ----------------------------------------------------------------- steps
+
+    def first_waiting(self) -> C:
+        """Who of the waiting claims is next; there are some."""
+        if self.ranks is not None:
+            claim: C = self.ranks.first(self.waiting)[1]
+            return claim
+        return next(iter(self.waiting.values()))
+
+    def _rank(self, claim: C, now: float) -> None:
+        """Note the rank of a claim that is about to wait."""
+        if self.ranks is None:
+            self.ranks = Ranks(self.waiting)
+        self.ranks.add(claim, now)
+
+    def _comes_first(self, claim: C, now: float) -> bool:
+        """Whether a newcomer comes before all who wait, by its head start."""
+        if claim.head_start <= 0:
+            return False
+        if self.ranks is None:
+            self.ranks = Ranks(self.waiting)
+        return self.ranks.rank_of_newcomer(claim, now) < self.ranks.first(self.waiting)[0]
 
     def _seat(self, claim: C, now: float) -> bool:
         """Turn ``claim`` into a holder if its slots are free."""

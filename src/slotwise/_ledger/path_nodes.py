@@ -35,7 +35,6 @@ class PathClaim(BaseClaim):
     nodes: Sequence[Any]  # one of each tier
     ticket: int  # while it waits
     rank: int  # while it waits: its ticket less its head start
-    head_start: int = 0  # in microseconds
     group: Group  # while it waits
     # What it takes of each tier; None is one slot of each, and most have that.
     needs: tuple[int, ...] | None = None

@@ -282,8 +282,9 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
     Never by the quick lane.
     """
 
-    __slots__ = ("label", "slots")
+    __slots__ = ("head_start", "label", "slots")
 
+    head_start: int
     label: str | None
     slots: int
 

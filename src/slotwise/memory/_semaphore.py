@@ -31,6 +31,7 @@ from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
 from slotwise._core.overload import overload_of
+from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -60,6 +61,7 @@ from slotwise.memory._waiting import Waiting
 
 # Compared by identity, which is quick and tells it from True and 1.0.
 _ONE = 1
+_NO_PRIORITY = 0
 
 
 class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
@@ -178,25 +180,37 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionContext:
         lease: MemoryAcquisition
         if timeout is UNSET:
             timeout = self._max_acquire_time
         else:
             timeout = check_seconds("timeout", timeout, zero=True)
-        if slots is not _ONE or label is not None or on_full != "wait" or not self._is_plain:
+        if (
+            slots is not _ONE
+            or label is not None
+            or on_full != "wait"
+            or priority is not _NO_PRIORITY
+            or not self._is_plain
+        ):
+            head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
             if self._adaptive is not None:
-                lease = self._adaptive_acquisition(slots, label, on_full, self._adaptive)
+                lease = adaptive = self._adaptive_acquisition(slots, label, on_full, self._adaptive)
+                adaptive.head_start = head_start
             elif on_full != "wait" and check_on_full(on_full):
                 lease = replacing = ReplacingMemoryAcquisition()
                 replacing.slots = check_count("slots", slots)
                 replacing.label = check_label(label)
                 replacing.ttl = self._ttl
+                replacing.head_start = 0  # it comes before all others
                 replacing.replaced = ()
-            elif slots is _ONE and label is None:
+            elif slots is _ONE and label is None and not head_start and self._ttl is None:
+                lease = MemoryAcquisition()  # of a priority of 0.0
+            elif slots is _ONE and label is None and not head_start:
                 lease = timed = TimedMemoryAcquisition()
                 timed.ttl = self._ttl
-            elif slots is _ONE and self._ttl is None:
+            elif slots is _ONE and self._ttl is None and not head_start:
                 lease = labelled = LabelledMemoryAcquisition()
                 labelled.label = check_label(label)
             else:
@@ -204,6 +218,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 general.slots = check_count("slots", slots)
                 general.label = check_label(label)
                 general.ttl = self._ttl
+                general.head_start = head_start
         else:
             lease = MemoryAcquisition()
         lease.key = None
@@ -234,9 +249,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         lease: MemoryAcquisition
-        lease = self.cm(slots, timeout=timeout, label=label, on_full=on_full)  # type: ignore[assignment]
+        lease = self.cm(slots, timeout=timeout, label=label, on_full=on_full, priority=priority)  # type: ignore[assignment]
         lease.key = next_key()
         try:
             if not lease.take():
@@ -253,14 +269,17 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        return self.cm(slots, timeout=timeout, label=label, on_full=on_full).__enter__()
+        return self.cm(
+            slots, timeout=timeout, label=label, on_full=on_full, priority=priority
+        ).__enter__()
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        acquired = self.try_acquire_sync(slots, label=label)
+        acquired = self.try_acquire_sync(slots, label=label, priority=priority)
         if acquired is not None and self._tracker.woken.any_of(get_running_loop()):
             lease = cast("MemoryAcquisition", acquired)
             try:
@@ -271,9 +290,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return acquired
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        lease: MemoryAcquisition = self.cm(slots, label=label)  # type: ignore[assignment]
+        lease: MemoryAcquisition = self.cm(slots, label=label, priority=priority)  # type: ignore[assignment]
         lease.key = next_key()
         if lease.take():
             return lease

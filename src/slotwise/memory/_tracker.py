@@ -145,6 +145,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._timed_holds().pass_time(now, self.in_use)
         elif not self.waiting:
             self._timed_holds().begin(now)
+        if claim.head_start:
+            self._leave_line_open_to_nobody()  # nobody knows there since when they wait
         return self.request(claim, now, wait_until=until)
 
     def _replace(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:

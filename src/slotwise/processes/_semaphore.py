@@ -23,6 +23,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
+from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
@@ -179,12 +180,14 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival over all processes.
 
         As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
         remedy.
         """
+        refuse_priority(priority, self._title)
         acquisition = self._new(slots, timeout, label, on_full)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
@@ -197,8 +200,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
+        refuse_priority(priority, self._title)
         acquisition = self._new(slots, timeout, label, on_full)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 

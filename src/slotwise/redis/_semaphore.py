@@ -22,6 +22,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
+from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -209,6 +210,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
 
@@ -222,6 +224,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             ValueError: ``slots`` is more than the semaphore has, or more than 10,000.
             BackendError: the server can't be used, or could not be reached in time.
         """
+        refuse_priority(priority, self._title)
         seconds = check_timeout(timeout, self._max_acquire_time)
         replaces, wanted = check_on_full(on_full), self._check_slots(slots)
 
@@ -290,10 +293,13 @@ class RedisSemaphore(RedisLimit, Semaphore):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
         return self._acquire_blocking(
-            lambda: self.acquire(slots, timeout=timeout, label=label, on_full=on_full)
+            lambda: self.acquire(
+                slots, timeout=timeout, label=label, on_full=on_full, priority=priority
+            )
         )
 
     def try_acquire_sync(

@@ -1,0 +1,50 @@
+"""Ranks: the order of those who wait for a semaphore once somebody has a head start.
+
+A rank is the time of arrival in microseconds, or one more than the last one, less the head start.
+Whoever comes later has a later time, whatever the head starts before it were: a head start moves
+nobody but its claim. So nobody who has waited longer than the difference is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+from slotwise._ledger.rate_nodes import microseconds
+
+# Rank; ticket if it has a head start, which lets those without one pass; and its ticket.
+Rank = tuple[float, int, int]
+
+
+class Ranks:
+    """A heap of claims by their ranks; some have left."""
+
+    __slots__ = ("_heap", "_last_ticket")
+
+    def __init__(self, waiting: Mapping[Hashable, Any]) -> None:
+        """Of those who wait already, in the order of arrival."""
+        self._heap: list[tuple[Rank, Any]] = []
+        self._last_ticket = 0
+        for claim in waiting.values():
+            self.add(claim, claim.arrived)
+
+    def add(self, claim: Any, now: float) -> None:
+        """Let one more wait, the last to arrive."""
+        rank = self.rank_of_newcomer(claim, now)
+        self._last_ticket = rank[2]
+        heappush(self._heap, (rank, claim))
+
+    def rank_of_newcomer(self, claim: Any, now: float) -> Rank:
+        ticket = max(self._last_ticket + 1, microseconds(now))
+        if claim.replaces:  # it comes before all others
+            return -inf, 0, ticket
+        return ticket - claim.head_start, ticket if claim.head_start else 0, ticket
+
+    def first(self, waiting: Mapping[Hashable, Any]) -> tuple[Rank, Any]:
+        """Who of those who wait is first, and its rank."""
+        heap = self._heap
+        while waiting.get(heap[0][1].key) is not heap[0][1]:
+            heappop(heap)
+        return heap[0]

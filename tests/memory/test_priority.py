@@ -1,0 +1,162 @@
+"""Head starts on a MemorySemaphore: who is passed, and who never is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import threading
+
+import pytest
+
+from slotwise import MemorySemaphore
+from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.invariants import check
+
+
+class RankedClaim(Claim):
+    __slots__ = ("head_start",)
+
+    def __init__(self, key, slots=1, head_start=0):
+        super().__init__(key, slots)
+        self.head_start = head_start
+
+
+class Queue:
+    """Requests in order, and who was served when a slot came back."""
+
+    def __init__(self, semaphore, settle):
+        self.semaphore, self.settle = semaphore, settle
+        self.served, self.tasks = [], []
+
+    async def ask(self, name, **options):
+        async def work():
+            acquired = await self.semaphore.acquire(**options)
+            self.served.append(name)
+            await self.semaphore.release(acquired)
+
+        self.tasks.append(asyncio.create_task(work()))
+        await self.settle()
+
+    async def block(self, name):
+        async def work():
+            async with self.semaphore:
+                self.served.append(name)
+
+        self.tasks.append(asyncio.create_task(work()))
+        await self.settle()
+
+    async def all(self, holder):
+        await self.semaphore.release(holder)
+        await asyncio.wait_for(asyncio.gather(*self.tasks), 30)
+        return self.served
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_head_start_passes_those_who_have_waited_for_less():
+    semaphore = MemorySemaphore(1)
+    holder = await semaphore.acquire()
+    queue = Queue(semaphore, settle)
+    await queue.ask("first")
+    await queue.ask("later", priority=-3600)
+    await queue.ask("urgent", priority=3600)
+    await queue.ask("most urgent", priority=7200)
+    await queue.ask("labelled", label="x")
+    assert await queue.all(holder) == ["most urgent", "urgent", "first", "labelled", "later"]
+    assert not await semaphore.locked()
+
+
+async def test_blocks_that_come_after_a_head_start_wait_in_the_same_order():
+    semaphore = MemorySemaphore(1)
+    holder = await semaphore.acquire()
+    queue = Queue(semaphore, settle)
+    await queue.ask("not urgent", priority=-3600)
+    await queue.block("block")
+    await queue.ask("urgent", priority=3600)
+    assert await queue.all(holder) == ["urgent", "block", "not urgent"]
+
+
+async def test_a_try_with_a_head_start_takes_what_a_large_request_waits_for():
+    semaphore = MemorySemaphore(2)
+    holder = await semaphore.acquire()
+    queue = Queue(semaphore, settle)
+    await queue.ask("large", slots=2)
+    assert await semaphore.try_acquire() is None
+    assert await semaphore.try_acquire(priority=-5) is None
+    taken = await semaphore.try_acquire(priority=3600)
+    assert taken is not None
+    await semaphore.release(taken)
+    assert await queue.all(holder) == ["large"]
+
+
+def test_threads_and_context_managers_take_head_starts():
+    semaphore = MemorySemaphore(1)
+    order = []
+
+    def work(name, priority):
+        with semaphore.cm(priority=priority):
+            order.append(name)
+
+    holder = semaphore.acquire_sync(priority=1)
+    threads = [threading.Thread(target=work, args=args) for args in (("a", 0), ("b", 3600))]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        while semaphore.stats_sync().waiting < count:
+            pass
+    semaphore.release_sync(holder)
+    for thread in threads:
+        thread.join(30)
+    assert order == ["b", "a"]
+
+
+@pytest.mark.parametrize("priority", [math.nan, math.inf, -math.inf])
+def test_a_priority_must_be_finite(priority):
+    semaphore = MemorySemaphore(1)
+    with pytest.raises(ValueError, match="finite"):
+        semaphore.cm(priority=priority)
+    for wrong in ("1", None, True):
+        with pytest.raises(TypeError, match="seconds"):
+            semaphore.try_acquire_sync(priority=wrong)
+    assert not semaphore.locked_sync()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_passed_by_one_who_came_later_than_its_head_start_allows(seed):
+    """Against a sorted list; every grant is the first by time of arrival less head start."""
+    dice = random.Random(seed)
+    ledger: Ledger[RankedClaim] = Ledger(dice.choice([1, 2, 3]))
+    now, last, waiting, holding = 100.0, 0, [], []
+
+    def note(granted):
+        for claim in granted:
+            rank = next(entry for entry in waiting if entry[3] is claim)
+            # Those who never waited took no microsecond, so ranks may differ by some.
+            assert rank[0] <= min(waiting)[0] + 1000, "somebody else was before it"
+            waiting.remove(rank)
+            holding.append(claim)
+
+    for step in range(300):
+        now += dice.choice([0.0, 0.0, 0.5, 1.0])
+        action = dice.random()
+        if action < 0.5:
+            seconds = dice.choice([0, 0, 0, 1, 2, 5, -1, -3])
+            claim = RankedClaim(step, dice.choice([1, 1, 2]), seconds * 1_000_000)
+            if claim.slots > ledger.value:
+                continue
+            last = max(last + 1, int(now * 1_000_000 + 0.5))
+            tie = last if claim.head_start else 0
+            waiting.append((last - claim.head_start, tie, step, claim))
+            note(ledger.request(claim, now))
+        elif action < 0.9 and holding:
+            claim = holding.pop(dice.randrange(len(holding)))
+            note(ledger.release(claim.key, now))
+        elif waiting:
+            entry = dice.choice(waiting)
+            waiting.remove(entry)
+            note(ledger.cancel(entry[2], now))
+        check(ledger)
+        assert len(ledger.waiting) == len(waiting)
