@@ -238,7 +238,7 @@ def main() -> int:
     race(
         "uncontended `async with semaphore:`",
         {name: uncontended(make) for name, make in RIVALS.items()},
-        0.75,
+        0.6,
     )
     base = {"asyncio.Semaphore": uncontended(asyncio.Semaphore)}
     race(

@@ -208,7 +208,9 @@ class _Canon:
         if kind is CoroutineType:
             frame = thing.cr_frame
             place = () if frame is None else (frame.f_lasti, self.of(dict(frame.f_locals)))
-            return (thing.__name__, place, self.of(thing.cr_await))
+            # Of one that is running, CPython reads what it awaits from where nothing is.
+            awaits = None if thing.cr_running else thing.cr_await
+            return (thing.__name__, place, self.of(awaits))
         if kind is MethodType:
             return ("method", thing.__name__, self.of(thing.__self__))
         if kind is not Run and kind.__module__.startswith(("slotwise", "tests.")):
@@ -556,10 +558,15 @@ class HandLoop(asyncio.AbstractEventLoop):
         return _Running(self)
 
     def drive(
-        self, coroutine: Coroutine[Any, Any, Any], *, cancel_when_it_waits: bool = False
+        self,
+        method: Callable[..., Coroutine[Any, Any, Any]],
+        *args: Any,
+        cancel_when_it_waits: bool = False,
     ) -> Any:
-        """Run ``coroutine`` to its end, as a task would."""
+        """Run what ``method`` returns to its end, as a task would."""
         throw: BaseException | None = None
+        with self.running():
+            coroutine = method(*args)
         while True:
             with self.running():
                 try:

@@ -252,9 +252,9 @@ def _loop_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
     loop = stage.loop()
 
     def act() -> None:
-        loop.drive(sem.__aenter__())
+        loop.drive(sem.__aenter__)
         stage.enter()
-        stage.at_the_end(lambda: loop.drive(sem.__aexit__(None, None, None)))
+        stage.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
 
     return act
 
@@ -270,9 +270,9 @@ def _loop_takes_lease(stage: Stage, sem: MemorySemaphore) -> Act:
     cm = sem.cm()
 
     def act() -> None:
-        loop.drive(cm.__aenter__())
+        loop.drive(cm.__aenter__)
         stage.enter()
-        stage.at_the_end(lambda: loop.drive(cm.__aexit__(None, None, None)))
+        stage.at_the_end(lambda: loop.drive(cm.__aexit__, None, None, None))
 
     return act
 
@@ -311,12 +311,12 @@ def _thread_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
 
 def _loop_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
     loop = stage.loop()
-    loop.drive(sem.__aenter__())
+    loop.drive(sem.__aenter__)
     stage.enter()
 
     def act() -> None:
         stage.leave()
-        loop.drive(sem.__aexit__(None, None, None))
+        loop.drive(sem.__aexit__, None, None, None)
 
     return act
 
@@ -324,12 +324,12 @@ def _loop_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
 def _loop_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
     loop = stage.loop()
     cm = sem.cm()
-    loop.drive(cm.__aenter__())
+    loop.drive(cm.__aenter__)
     stage.enter()
 
     def act() -> None:
         stage.leave()
-        loop.drive(cm.__aexit__(None, None, None))
+        loop.drive(cm.__aexit__, None, None, None)
 
     return act
 
@@ -363,7 +363,7 @@ def _loop_visits(stage: Stage, sem: MemorySemaphore) -> Act:
             stage.enter()
             stage.leave()
 
-    return lambda: loop.drive(visit())
+    return lambda: loop.drive(visit)
 
 
 # ---------------------------------------------------------- takers and givers
@@ -448,7 +448,7 @@ def test_a_release_by_id_and_the_end_of_the_block_free_it_once_for_the_next(play
         sem = stage.semaphore(value=1)
         loop = stage.loop()
         cm = sem.cm()
-        loop.drive(cm.__aenter__())
+        loop.drive(cm.__aenter__)
         waiters = [stage.waiter(sem), stage.waiter(sem)]
 
         def check() -> None:
@@ -458,7 +458,7 @@ def test_a_release_by_id_and_the_end_of_the_block_free_it_once_for_the_next(play
 
         return stage.story(
             lambda: sem.release_sync(cm.acquisition_id),
-            lambda: loop.drive(cm.__aexit__(None, None, None)),
+            lambda: loop.drive(cm.__aexit__, None, None, None),
             check=check,
         )
 
@@ -471,14 +471,14 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
         sem = stage.semaphore(value=1, ttl=5)
         loop = stage.loop()
         cm = sem.cm()
-        loop.drive(cm.__aenter__())
+        loop.drive(cm.__aenter__)
         waiters = [stage.waiter(sem), stage.waiter(sem)]
 
         def leave() -> None:
             if by == "id":
                 sem.release_sync(cm)
             else:
-                loop.drive(cm.__aexit__(None, None, None))
+                loop.drive(cm.__aexit__, None, None, None)
 
         def check() -> None:
             assert [waiter._slot_number for waiter in waiters] == [1, 0]
@@ -503,7 +503,7 @@ def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
             stage.assert_all_free(sem, 2)
 
         return stage.story(
-            lambda: loop.drive(cm.__aenter__()), lambda: stage.clock.advance(5), check=check
+            lambda: loop.drive(cm.__aenter__), lambda: stage.clock.advance(5), check=check
         )
 
     play(scene, interruptions=3)
@@ -677,11 +677,11 @@ def test_a_ticket_of_the_line_that_is_cancelled_meanwhile_keeps_no_slot(play, gi
 
         def come_and_go() -> None:
             try:
-                loop.drive(sem.__aenter__(), cancel_when_it_waits=True)
+                loop.drive(sem.__aenter__, cancel_when_it_waits=True)
             except asyncio.CancelledError:
                 return
             stage.enter()
-            stage.at_the_end(lambda: loop.drive(sem.__aexit__(None, None, None)))
+            stage.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
 
         def check() -> None:
             stage.end()
@@ -715,7 +715,7 @@ def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
             assert other.done(), "it waits, and the slot is free"
             with loop.running(), pytest.raises(StopIteration):
                 second.send(None)
-            loop.drive(sem.__aexit__(None, None, None))
+            loop.drive(sem.__aexit__, None, None, None)
             stage.assert_all_free(sem)
 
         return stage.story(cancel, give, check=check)
@@ -728,7 +728,7 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
         sem = stage.semaphore(value=2)
         give = _thread_gives_lease(stage, sem)
         loop = stage.loop()
-        loop.drive(sem.__aenter__())
+        loop.drive(sem.__aenter__)
         visit = sem.__aenter__()
         with loop.running():
             ticket = visit.send(None)
@@ -738,10 +738,10 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
             with loop.running(), pytest.raises(StopIteration):
                 visit.send(None)
             assert sem._tracker.in_use == 1
-            loop.drive(sem.__aexit__(None, None, None))
+            loop.drive(sem.__aexit__, None, None, None)
             stage.assert_all_free(sem, 2)
 
-        return stage.story(lambda: loop.drive(sem.__aexit__(None, None, None)), give, check=check)
+        return stage.story(lambda: loop.drive(sem.__aexit__, None, None, None), give, check=check)
 
     play(scene, interruptions=3)
 

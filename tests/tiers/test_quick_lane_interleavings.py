@@ -203,8 +203,8 @@ def _loop_takes_block(stage: Stage, path: Path) -> Act:
     loop, block = stage.loop(), stage.paths.cm(path)
 
     def act() -> None:
-        loop.drive(block.__aenter__())
-        stage.holds(path, lambda: loop.drive(block.__aexit__(None, None, None)))
+        loop.drive(block.__aenter__)
+        stage.holds(path, lambda: loop.drive(block.__aexit__, None, None, None))
 
     return act
 
@@ -213,7 +213,7 @@ def _loop_acquires(stage: Stage, path: Path) -> Act:
     loop = stage.loop()
 
     def act() -> None:
-        held = loop.drive(stage.paths.acquire(path, timeout=None))
+        held = loop.drive(lambda: stage.paths.acquire(path, timeout=None))
         stage.holds(path, lambda: stage.paths.release_sync(held.acquisition_id))
 
     return act
@@ -247,12 +247,12 @@ def _thread_gives_block(stage: Stage, path: Path) -> Act:
 
 def _loop_gives_block(stage: Stage, path: Path) -> Act:
     loop, block = stage.loop(), stage.paths.cm(path)
-    loop.drive(block.__aenter__())
+    loop.drive(block.__aenter__)
     stage.enter(path)
 
     def act() -> None:
         stage.leave(path)
-        loop.drive(block.__aexit__(None, None, None))
+        loop.drive(block.__aexit__, None, None, None)
 
     return act
 
@@ -288,7 +288,7 @@ def _loop_visits(stage: Stage, path: Path) -> Act:
             stage.enter(path)
             stage.leave(path)
 
-    return lambda: loop.drive(visit())
+    return lambda: loop.drive(visit)
 
 
 # ---------------------------------------------------------- takers and givers
@@ -478,10 +478,10 @@ def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
 
         def come_and_go() -> None:
             try:
-                loop.drive(block.__aenter__(), cancel_when_it_waits=True)
+                loop.drive(block.__aenter__, cancel_when_it_waits=True)
             except asyncio.CancelledError:
                 return
-            stage.holds(BOB, lambda: loop.drive(block.__aexit__(None, None, None)))
+            stage.holds(BOB, lambda: loop.drive(block.__aexit__, None, None, None))
 
         return stage.story(come_and_go, give)
 

@@ -8,7 +8,7 @@ quick lane, is here for ``async with semaphore:`` and in `_acquisition` for ever
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from heapq import heappop, heappush
 from logging import DEBUG
 from types import TracebackType
@@ -36,6 +36,7 @@ from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
+from slotwise._wait.at_once import DONE
 from slotwise._wait.clock import glance
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, section
@@ -405,19 +406,24 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     # ------------------------------------------------- `async with semaphore:`
 
-    async def __aenter__(self) -> None:
+    def __aenter__(self) -> Coroutine[Any, Any, None]:
         tracker = self._lane
         number = 0
         try:  # `_quick_lane.take`, written out
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 number = heappop(tracker.free)
                 self._numbers.append(number)
-                return
+                return DONE
         except LookupError:
             pass
         except BaseException:
             self._leave_interrupted(number)
             raise
+        return self._enter()
+
+    async def _enter(self) -> None:
+        """Enter a block that the quick lane didn't let in."""
+        tracker = self._lane
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
             loop = get_running_loop()
             if tracker.free or tracker.circulating < tracker.value:
@@ -454,12 +460,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                     return
         await self._enter_slowly()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         if not self._blocks:
             try:
                 number = self._numbers.pop()
@@ -479,8 +485,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                     finally:
                         if tracker.line or tracker.attention:
                             tracker.look_after_waiters()
-                return
+                return DONE
         self._exit()
+        return DONE
 
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
