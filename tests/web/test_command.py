@@ -40,3 +40,4 @@ def test_beyond_loopback_it_needs_a_token(shell: Shell) -> None:
         assert ran.returncode == 2
         assert "--token" in ran.stderr
     assert shell.here("web", "--token", "").returncode == 2
+    assert shell.here("web", "--url", "memory://").returncode == 1

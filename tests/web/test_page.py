@@ -15,6 +15,7 @@ from tests.cli._shell import Shell, line_of, until
 from slotwise import semaphore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+sync_api.expect.set_options(timeout=120_000)
 
 CHROMIUM = os.environ.get("SLOTWISE_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -23,9 +24,9 @@ pytestmark = [
     pytest.mark.skipif(
         CHROMIUM is None, reason="no Chromium: 'apt-get install chromium', or set SLOTWISE_CHROMIUM"
     ),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
 ]
-HANG = 30_000  # milliseconds
+HANG = 120_000  # milliseconds: a browser on a busy machine takes its time
 HOSTILE = "<img src=x onerror=alert(1)>\u202egnp.exe"
 
 

@@ -47,6 +47,10 @@ class App:
         self._feed = Feed(url)
         self._ending = False
 
+    def open(self) -> None:
+        """Import and check what the url needs; else the first request does that."""
+        _ = self._feed.backend
+
     def end_streams(self) -> None:
         """Let open pages go, because the server ends."""
         self._ending = True

@@ -55,6 +55,7 @@ def web(given: argparse.Namespace) -> int:
     if _is_loopback(given.host):
         hosts = {*_LOOPBACK, host_of(given.host)}
     app = App(given.url, token=given.token, allow_steer=given.allow_steer, hosts=hosts)
+    app.open()  # a url that makes no sense is told now, and the first page needn't wait
     family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
