@@ -61,7 +61,7 @@ async def test_the_estimate_grows_with_the_queue_and_with_how_long_slots_are_hel
         held, waiting = first.result(), [*left]
     shorter = await estimate(limit, speak)
     assert shorter is not None
-    assert shorter < longest
+    assert shorter < time.monotonic() - started  # one slot has to come back
     await speak.release(limit, held)
     assert await estimate(limit, speak) == 0.0
 

@@ -45,6 +45,7 @@ def make(server: Server, policy: str, value: int = 1, **options: Any) -> RedisSe
     if policy == "local":
         options.setdefault("local_value", value)
     config = RedisConfig(server.url, attempts=50)
+    options.setdefault("heartbeat_max_interval", 300)  # nobody is lost on a busy machine
     return RedisSemaphore(value, name="x", on_unreachable=policy, config=config, **options)
 
 
@@ -78,15 +79,19 @@ async def test_open_grants_everything_until_the_server_is_back(
         assert (stats.scope, stats.acquired_slots) == ("open", 5)
         assert await semaphore.locked() is False
         assert await semaphore.estimate() == 0.0
-        messages = [each.getMessage() for each in caplog.records]
-        assert ["releases continue in the background" in each for each in messages] == [True]
+        assert _count(caplog, "releases continue in the background") == 1
+        assert _count(caplog, "is back after") == 0
         assert [await semaphore.release(each) for each in others] == [True] * 5
         assert await semaphore.release(others[0]) is False
         bring_back(server, how)
         await until(lambda: _is_back(semaphore))
         await semaphore.release(held)
         await until(lambda: _asks(semaphore, "redis"))
-    assert "is back after" in caplog.records[1].getMessage()
+    assert _count(caplog, "is back after") >= 1
+
+
+def _count(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in each.getMessage() for each in caplog.records)
 
 
 async def _waits(limit: Any) -> bool:
