@@ -93,6 +93,18 @@ async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for
     assert await served.all(holder) == ["large"]
 
 
+async def test_a_path_as_a_limit_takes_head_starts(atomic):
+    tiers = Tiers(TENANT, Tier("all", 2), **atomic)
+    path = tiers.at(tenant="b")
+    holder = await tiers.acquire(tenant="a")
+    served = Served(tiers)
+    await served.ask("a", slots=2, label="large")
+    assert await path.try_acquire() is None
+    async with path.cm(priority=3600):
+        assert (await tiers.stats())["all"].active == 2
+    assert await served.all(holder) == ["large"]
+
+
 def test_threads_and_context_managers_take_head_starts():
     tiers = Tiers(TENANT, ALL)
     with tiers.cm(tenant="a", priority=5):

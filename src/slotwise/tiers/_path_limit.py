@@ -61,6 +61,10 @@ class PathLimit(Limit):
             return slots
         return self._tiers._with_costs(slots, self._tiers._costs_in(self._needs))
 
+    def _ranked(self, slots: Any, priority: float) -> Any:
+        """What it takes of each tier, with a head start if there is one."""
+        return self._tiers._with_priority(self._needs_of(slots), priority)
+
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
@@ -69,8 +73,9 @@ class PathLimit(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult:
-        return await self._tiers._acquire(self._path, self._needs_of(slots), timeout, label)
+        return await self._tiers._acquire(self._path, self._ranked(slots, priority), timeout, label)
 
     def acquire_sync(
         self,
@@ -78,18 +83,19 @@ class PathLimit(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult:
-        return self._tiers._acquire_sync(self._path, self._needs_of(slots), timeout, label)
+        return self._tiers._acquire_sync(self._path, self._ranked(slots, priority), timeout, label)
 
     async def try_acquire(
-        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
+        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        return await self._tiers._try_acquire(self._path, self._needs_of(slots), label)
+        return await self._tiers._try_acquire(self._path, self._ranked(slots, priority), label)
 
     def try_acquire_sync(
-        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None
+        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        return self._tiers._try_acquire_sync(self._path, self._needs_of(slots), label)
+        return self._tiers._try_acquire_sync(self._path, self._ranked(slots, priority), label)
 
     def cm(
         self,
@@ -97,8 +103,9 @@ class PathLimit(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
+        priority: float = 0,
     ) -> AcquisitionContext:
-        return self._tiers._cm(self._path, self._needs_of(slots), timeout, label)
+        return self._tiers._cm(self._path, self._ranked(slots, priority), timeout, label)
 
     # ------------------------------------------------------------- releasing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from slotwise._core.arguments import (
     UNSET,
@@ -278,6 +278,26 @@ class Tiers(SameWhenCopied):
         return check_seconds("ping_interval", self._options["ping_interval"])
 
     @property
+    def order(self) -> str:
+        """Who is next: "fifo" or "fair"."""
+        return str(self._options["order"])
+
+    @property
+    def fair_by(self) -> str | None:
+        """The tier whose keys take turns, in fair order."""
+        return cast("str | None", self._options["fair_by"])
+
+    @property
+    def weight(self) -> float | Callable[[str], float]:
+        """How much more than others a key gets, or a function of the key, in fair order."""
+        return cast("float | Callable[[str], float]", self._options["weight"])
+
+    @property
+    def fair_cost(self) -> str | None:
+        """The rate of which counts what keys reserve, in fair order."""
+        return cast("str | None", self._options["fair_cost"])
+
+    @property
     def max_idle_keys(self) -> int:
         """How many idle keys of each tier are kept."""
         return self._max_idle_keys
@@ -494,7 +514,7 @@ class Tiers(SameWhenCopied):
 
     def _with_priority(self, slots: Slots | Resolved, priority: float) -> Slots | Resolved:
         """What is needed of each tier, with a head start if there is one."""
-        head_start = check_priority(priority)
+        head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
         if not head_start:
             return slots
         if not self.atomic:
