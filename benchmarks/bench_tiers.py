@@ -23,6 +23,7 @@ from typing import Any
 
 import redis
 
+from benchmarks._many_keys import many_keys_of_a_rate
 from benchmarks._race import Race, python, report
 from benchmarks.bench_redis import running_server
 from slotwise import (
@@ -443,6 +444,8 @@ def main() -> int:
     results.append((title, not faults))
     results += fair_order()
     results += many_users(100_000 if quick else 1_000_000)
+    for url in (None, "process://"):
+        results += many_keys_of_a_rate(10_000 if quick else 100_000, url)
     results += on_one_machine(5 * repeats)
     results += on_redis(quick)
     return report(results)

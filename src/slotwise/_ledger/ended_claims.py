@@ -8,6 +8,7 @@ from typing import Any
 
 from slotwise._core.rates import Rate
 from slotwise._ledger.path_nodes import PathClaim
+from slotwise._ledger.shrinking import shrink
 
 # For how many seconds at least; or for a whole `per`, if that is longer.
 _AT_LEAST = 60.0
@@ -45,5 +46,9 @@ class EndedClaims(OrderedDict[Hashable, Any]):
         self[claim.key] = EndedClaim(now + self.remembered_for, claim.nodes, claim.needs)
 
     def forget_old(self, now: float) -> None:
+        forgotten = 0
         while self and next(iter(self.values())).until <= now:
             self.popitem(last=False)
+            forgotten += 1
+        if forgotten:
+            shrink(self)

@@ -12,6 +12,7 @@ from typing import Any
 from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.path_nodes import BaseNode, Group
+from slotwise._ledger.shrinking import shrink
 from slotwise._ledger.tier_nodes import TierNodes
 
 _TAKEN: Sequence[range] = (range(1),)
@@ -124,6 +125,12 @@ class RateTier(TierNodes):
 
     def _change_node(self, node: RateNode, value: Rate, now: float) -> None:
         node.change_rate(value, now)
+
+    def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
+        forgotten, more = super().forget(now, before, too_many, looks)
+        if forgotten:  # far more keys may have been in use than are kept when they are full
+            shrink(self.nodes)  # under the lock: with rates there is no quick lane
+        return forgotten, more
 
     def drop_if_idle(self, node: Any) -> None:
         """A bucket is forgotten by `forget`, once it is full."""
