@@ -197,3 +197,11 @@ def would_block_loop(call: str) -> WouldBlockLoop:
         f"{call} would block the event loop that runs in this thread;"
         f" use its async twin, or call it in a thread of its own"
     )
+
+
+def needs_asyncio() -> RuntimeError:
+    """For a coroutine of ours that runs in no event loop of asyncio: under trio, most likely."""
+    return RuntimeError(
+        "waiting for a slot needs a running event loop of asyncio, and this thread has none."
+        " Under trio, call the _sync twin in a thread: trio.to_thread.run_sync(...)"
+    )

@@ -29,7 +29,7 @@ from slotwise._core.arguments import (
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import display
+from slotwise._core.messages import display, needs_asyncio
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redacted_repr
@@ -280,8 +280,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise needs_asyncio() from None
         acquired = self.try_acquire_sync(slots, label=label, priority=priority)
-        if acquired is not None and self._tracker.woken.any_of(get_running_loop()):
+        if acquired is not None and self._tracker.woken.any_of(loop):
             lease = cast("MemoryAcquisition", acquired)
             try:
                 await self._let_woken_pass(lease)
@@ -425,7 +429,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Enter a block that the quick lane didn't let in."""
         tracker = self._lane
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            loop = get_running_loop()
+            try:
+                loop = get_running_loop()
+            except RuntimeError:
+                raise needs_asyncio() from None
             if tracker.free or tracker.circulating < tracker.value:
                 number = tracker.take_another(loop)
                 if number:

@@ -12,6 +12,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
+from slotwise._core.messages import needs_asyncio
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
@@ -50,8 +51,12 @@ class Waiting(Generic[C]):
 
     async def _get(self, claim: C) -> None:
         """Ask the ledger, and wait if the slots are not free."""
-        if self._request(claim, get_running_loop().create_future):
-            if self._tracker.woken.any_of(get_running_loop()):
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise needs_asyncio() from None
+        if self._request(claim, loop.create_future):
+            if self._tracker.woken.any_of(loop):
                 await self._let_woken_pass(claim)
             return
         try:
