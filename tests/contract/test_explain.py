@@ -61,6 +61,14 @@ async def test_holders_waiters_and_strangers_are_told_apart(make_limit: Make, sp
         await limit.release(await each)
 
 
+async def test_a_newcomer_is_told_that_it_is_closed(make: Make, speak: Speak) -> None:
+    semaphore = make(1)
+    await speak.close_everywhere(semaphore, "upgrade")
+    told = await _explain(speak, semaphore)
+    assert (told.state, told.place, told.estimate, told.closed) == ("new", None, None, "upgrade")
+    assert str(told).endswith(" is closed: upgrade; newcomers are refused")
+
+
 async def test_a_path_is_told_which_tier_it_lacks_and_by_which_key() -> None:
     tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 9), name="model-api")
     acme, emca = tiers.at(tenant="acme"), tiers.at(tenant="emca")

@@ -56,6 +56,7 @@ class Explanation:
     lacks: tuple[Lack, ...]
     estimate: float | None
     title: str = field(default="it", kw_only=True)
+    closed: str | None = field(default=None, kw_only=True)  # why it is closed everywhere, or ""
     claimant: Claimant | None = field(default=None, kw_only=True, repr=False)
 
     def __str__(self) -> str:
@@ -66,6 +67,9 @@ class Explanation:
             number = self.claimant.slot_number
             slot = "" if number is None else f"slot {number} of "
             return f"holds {slot}{self.title}{_for(self.claimant)}"
+        if self.closed is not None:
+            why = f": {self.closed}" if self.closed else ""
+            return f"{self.title} is closed{why}; newcomers are refused"
         if self.place is None:
             return f"a newcomer gets its slots of {self.title} at once"
         line = f"{_ordinal(self.place)} in line for {self.title}"
@@ -89,8 +93,10 @@ def explain_semaphore(
     found = _find(title, which, waiters, holders)
     if isinstance(found, Explanation):
         return found
+    if found is None and stats.closed:
+        return Explanation("new", None, (), None, title=title, closed=stats.reason or "")
     free = stats.max_slots - stats.acquired_slots
-    if found is None and not waiters and free > 0 and not stats.closed:
+    if found is None and not waiters and free > 0:
         return Explanation("new", None, (), 0.0, title=title)
     place = len(waiters) + 1 if found is None else waiters.index(found) + 1
     lack = Lack(None, None, stats.acquired_slots, stats.max_slots, oldest(holders))
