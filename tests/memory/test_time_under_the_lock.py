@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from slotwise._ledger import path_fullness
 from slotwise._wait.section import lock
 from slotwise.memory import _inspect, _tracker
 from slotwise.memory._tracker import Tracker
-from slotwise.testing import FakeClock
+from slotwise.testing import FakeClock, settle
 from slotwise.tiers import Tier, Tiers
 
 
@@ -113,6 +114,26 @@ def test_waiters_are_refused_outside_the_lock_when_it_is_closed(made: Made) -> N
     for thread, failures in threads:
         thread.join(60)
         assert [type(failure) for failure in failures] == [SemaphoreClosed]
+    assert refused == [True] * 3
+
+
+def test_blocks_in_the_line_are_refused_outside_the_lock_when_it_is_closed(made: Made) -> None:
+    semaphore = MemorySemaphore(1)
+    refused = made(_tracker, "_line_grant")
+
+    async def block() -> None:
+        async with semaphore:
+            pass
+
+    async def close() -> None:
+        async with semaphore:
+            tasks = [asyncio.create_task(block()) for _ in range(3)]
+            await settle()
+            await semaphore.close()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [SemaphoreClosed] * 3
+
+    asyncio.run(close())
     assert refused == [True] * 3
 
 

@@ -24,8 +24,10 @@ from slotwise._core.overload import Overload, too_late
 from slotwise._core.results import SemaphoreStats
 from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
+from slotwise._ledger.slots import FEW
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
+from slotwise._wait.deliveries import post
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
@@ -437,8 +439,24 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self.post(self._after_change(self.reopen(now), now))
 
     def _refuse_all(self) -> None:
-        self.post_refused(self.close(), self._closed_error_maker())
+        # There may be very many in the line, so their grants are made outside the section.
+        # One that is about to queue finds the section busy, and is looked after: see above.
+        tickets = deque(self.line)
+        if tickets:
+            self.line = deque()
+        ended, error = self.close(), self._closed_error_maker()
+        post(partial(self._refuse_tickets, tickets, error))
+        self.post_refused(ended, error)
         self._after_change([], 0.0)
+
+    def _refuse_tickets(
+        self, tickets: deque[asyncio.Future[int]], error: Callable[[MemoryClaim], Exception]
+    ) -> None:
+        while tickets:
+            some = [_line_grant(ticket, 0) for ticket in islice(tickets, FEW)]
+            self._refuse(deque(some), error)
+            for _ in some:
+                tickets.popleft()
 
     def _closed_error_maker(self) -> Callable[[object], Exception]:
         closure = self.closure
