@@ -125,14 +125,15 @@ def leaked_slots() -> dict[int, Leak]:
     """
     gc.collect()  # what is unreachable is not a leak
     found = {}
-    for tiers in [thing for thing in gc.get_objects() if isinstance(thing, PathTracker)]:
+    # Not isinstance: what other packages make may answer that with an error.
+    for tiers in [thing for thing in gc.get_objects() if issubclass(type(thing), PathTracker)]:
         held, waiting = list(tiers.holders.values()), len(tiers.waiting)
         if held or waiting:
             named = f" ({', '.join(lease.acquisition_id for lease in held)})" if held else ""
             found[id(tiers)] = Leak(
                 len(held), waiting, f"{tiers.title}: {len(held)} held{named}, {waiting} waiting"
             )
-    for tracker in [thing for thing in gc.get_objects() if isinstance(thing, Tracker)]:
+    for tracker in [thing for thing in gc.get_objects() if issubclass(type(thing), Tracker)]:
         stats = tracker.snapshot()
         holders = [
             claim.acquisition_id

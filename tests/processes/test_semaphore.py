@@ -8,13 +8,13 @@ import os
 import pickle
 import signal
 import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests._interrupting import Interrupted, interrupted_when
 
 import slotwise
 from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
@@ -274,28 +274,8 @@ def test_an_interrupted_wait_takes_nothing(make: Make) -> None:
     semaphore = make()
     held = semaphore.acquire_sync()
 
-    class Enough(Exception):
-        pass
-
-    def handler(*_: object) -> None:
-        raise Enough
-
-    main = threading.get_ident()
-
-    def interrupt() -> None:
-        while not semaphore.waiters_sync():
-            time.sleep(0.001)
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-    former = signal.signal(signal.SIGUSR1, handler)
-    thread = threading.Thread(target=interrupt)
-    try:
-        thread.start()
-        with pytest.raises(Enough):
-            semaphore.acquire_sync()
-    finally:
-        signal.signal(signal.SIGUSR1, former)
-        thread.join()
+    with interrupted_when(semaphore.waiters_sync), pytest.raises(Interrupted):
+        semaphore.acquire_sync()
     assert semaphore.stats_sync() == SemaphoreStats(1, 1)
     assert semaphore.release_sync(held) is True
 

@@ -6,12 +6,12 @@ import asyncio
 import gc
 import os
 import signal
-import threading
 import time
 import weakref
 from typing import Any
 
 import pytest
+from tests._interrupting import Interrupted, interrupted_when
 
 from slotwise import SlotManager, Tier, Tiers
 from slotwise.testing import leaked_slots
@@ -35,17 +35,9 @@ def is_free(limits: Tiers) -> bool:
 def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
     limits = staged()
     held = limits.acquire_sync(user="a")
-    caller = threading.get_ident()
-
-    def interrupt() -> None:
-        wait_until(lambda: limits.stats_sync()["all"].waiting == 1)
-        signal.pthread_kill(caller, signal.SIGINT)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
+    waits = interrupted_when(lambda: limits.stats_sync()["all"].waiting == 1)
+    with waits, pytest.raises(Interrupted):
         limits.acquire_sync(user="b")
-    interrupter.join(30)
     limits.release_sync(held)
     wait_until(lambda: is_free(limits))
 
