@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         assert titles.split() == columns
         assert wide.split() == ["api", "all", "2", "0", "0"]
         assert tokens.split()[:5] == ["api", "tokens", "100", "0", "0"]
-        assert tokens.endswith((" 4 h", " 3 h 59"))
+        assert re.search(r" (4 h|3 h \d+)$", tokens)
         shown = any_shell.json("show", "api")["tiers"][1]
         assert 60 <= shown["level"] < 61
         assert 14_000 < shown["full_in"] <= 14_400
@@ -111,7 +112,7 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         assert 14_000 < top[0]["full_in_seconds"] <= 14_400
         titles, *_, tokens = any_shell.here("top", "--every", "0.1s").stdout.splitlines()
         assert titles.endswith("LEFT  FULL IN")
-        assert tokens.endswith((" 4 h", " 3 h 59"))
+        assert re.search(r" (4 h|3 h \d+)$", tokens)
 
 
 def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):
