@@ -44,7 +44,7 @@ async def until(done: Callable[[], Any]) -> None:
 def make(server: Server, policy: str, value: int = 1, **options: Any) -> RedisSemaphore:
     if policy == "local":
         options.setdefault("local_value", value)
-    config = RedisConfig(server.url, attempts=50)
+    config = RedisConfig(server.url, attempts=500, max_backoff=0.1)
     options.setdefault("heartbeat_max_interval", 300)  # nobody is lost on a busy machine
     return RedisSemaphore(value, name="x", on_unreachable=policy, config=config, **options)
 
@@ -178,14 +178,14 @@ async def test_tiers_and_rates_have_local_values(server: Server) -> None:
     tiers = Tiers(
         *(Tier("tenant", 5, keyed=True), Tier("tokens", rate=Rate(9, per=1, burst=9))),
         Tier("all", 9),
-        url=RedisConfig(server.url, attempts=50),
+        url=RedisConfig(server.url, attempts=500, max_backoff=0.1),
         name="t",
         on_unreachable="local",
         local_value={"tenant": 1, "tokens": slow},
     )
     rate = RateLimit(
         *("r", Rate(9, per=1, burst=9)),
-        url=RedisConfig(server.url, attempts=50),
+        url=RedisConfig(server.url, attempts=500, max_backoff=0.1),
         on_unreachable="local",
         local_value=slow,
     )
@@ -213,7 +213,7 @@ async def test_tiers_and_rates_have_local_values(server: Server) -> None:
 
 
 async def test_open_tiers_and_rates_are_not_limited(server: Server) -> None:
-    url = RedisConfig(server.url, attempts=50)
+    url = RedisConfig(server.url, attempts=500, max_backoff=0.1)
     tiers = Tiers(Tier("t", 1, keyed=True), Tier("all", 1), url=url, on_unreachable="open")
     rate = RateLimit("r", Rate(1, per=1000), url=url, on_unreachable="open")
     server.kill()
