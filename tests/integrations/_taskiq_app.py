@@ -7,7 +7,8 @@ from tests.integrations._task_work import URL, find_limit, work
 
 from slotwise.integrations.taskiq import limited
 
-broker = RedisStreamBroker(URL, idle_timeout=5000, unacknowledged_lock_timeout=5)
+# Longer than a task takes, and waits: what is idle for longer is delivered once more.
+broker = RedisStreamBroker(URL, idle_timeout=60_000, unacknowledged_lock_timeout=5)
 
 
 @broker.task

@@ -294,6 +294,36 @@ async def test_on_full_skip_returns_none_and_generators_yield_nothing() -> None:
     assert await coroutine() == 1
 
 
+async def test_on_full_replace_takes_the_slot_of_the_oldest_holder() -> None:
+    limit = MemorySemaphore(1)
+    oldest = await limit.acquire()
+
+    @limited(limit, on_full="replace")
+    async def work() -> bool:
+        return oldest.lost.is_set()
+
+    assert await work()
+    assert held(limit) == 0
+
+
+async def test_a_priority_is_a_head_start_in_the_queue(settle) -> None:
+    limit = MemorySemaphore(1)
+    order: list[str] = []
+
+    async def note(who: str) -> None:
+        order.append(who)
+
+    acquired = await limit.acquire()
+    calls = [
+        asyncio.create_task(limited(limit, priority=priority)(note)(str(priority)))
+        for priority in (0, 60)
+    ]
+    await settle()
+    await limit.release(acquired)
+    await asyncio.gather(*calls)
+    assert order == ["60", "0"]
+
+
 async def test_a_timeout_ends_the_wait_and_a_closed_limit_is_an_error() -> None:
     limit = MemorySemaphore(1)
     work = limited(limit, timeout=0)(asyncio.sleep)
