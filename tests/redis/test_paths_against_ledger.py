@@ -564,7 +564,8 @@ def play(
             pair.resize(tier, dice.choice([0, 1, 1, 2, 3, 4]), key)
         elif action < 0.99:
             pair.now += 20
-            pair.beat([])
+            for _ in range(1 + len(everyone) // 60):  # as many as a call drops
+                pair.beat([])
         else:
             pair.close()
             pair.compare()
