@@ -83,7 +83,7 @@ def lost(semaphore: Semaphore) -> int:
 
 Case = tuple[Callable[[int], Semaphore], Callable[[Semaphore], None]]
 
-# The first of each group is ours; it is to lose no more than the worst of the rivals.
+# Ours come first in each group; they are to lose no more than the first of the rivals.
 GROUPS: dict[str, dict[str, Case]] = {
     "async with": {
         "slotwise": (MemorySemaphore, in_task(async_with)),
@@ -133,9 +133,10 @@ def main() -> int:
         print(f"\n{group}")
         for name in row:
             print(f"  {name:<20} {100 * costs[group, name] / times:5.1f} %")
+        ours = [costs[group, name] for name in row if name.startswith("slotwise")]
         rivals = [costs[group, name] for name in row if not name.startswith("slotwise")]
         # One percentage point more or less is chance.
-        results.append((group, costs[group, "slotwise"] <= max(rivals) + times / 100))
+        results.append((group, max(ours) <= rivals[0] + times / 100))
     return report(results)
 
 
