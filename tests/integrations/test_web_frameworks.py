@@ -75,7 +75,7 @@ def holds_until_the_last_chunk(port: int, prefix: str = "", refused_by: int = 50
         assert held() == 1
         refused = http.get(f"{url}/quick")
         assert refused.status_code == refused_by
-        assert refused.headers["Retry-After"] == "1"
+        assert int(refused.headers["Retry-After"]) >= 1  # more if the first request took long
         assert refused.headers["RateLimit"] == '"web frameworks";r=0'
         go_on.set()
         client.read_until(b"last")
