@@ -18,6 +18,7 @@ from tests.redis._server import BUSY, Server, until
 from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
+from slotwise import LimitFull
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis import _config as config_module
 from slotwise.redis import _heartbeat_thread as heartbeat_thread_module
@@ -406,3 +407,17 @@ async def test_together_they_are_half_as_fast_as_strangers_alone_at_least(server
     shown = f"{alone / 4:.0f}/s alone, {theirs / 4:.0f}/s + {own / 4:.0f}/s together"
     assert theirs + own >= 0.5 * alone, shown
     assert min(theirs, own) > 0, shown
+
+
+async def test_max_waiting_counts_foreign_clients_and_refuses_none_of_them(server: Server) -> None:
+    semaphore = RedisSemaphore(1, name="s", max_waiting=1, config=RedisConfig(server.url))
+    held = await semaphore.acquire()
+    foreigner = Foreigner(server, 1)
+    for claim_id in ("one", "another"):
+        foreigner.run("queue", foreigner.line, claim_id, 600, "", foreigner.now())
+    assert (await semaphore.stats()).waiting == 2
+    with pytest.raises(LimitFull) as refused:
+        await semaphore.acquire(timeout=60)
+    assert refused.value.waiting == 2
+    await semaphore.release(held)
+    assert foreigner.client.zrange(foreigner.main, 0, -1) == ["one"]
