@@ -8,7 +8,7 @@ from tests.integrations._task_work import URL, find_limit, work
 from slotwise.integrations.taskiq import limited
 
 # Longer than a task takes, and waits: what is idle for longer is delivered once more.
-broker = RedisStreamBroker(URL, idle_timeout=60_000, unacknowledged_lock_timeout=5)
+broker = RedisStreamBroker(URL, idle_timeout=30_000, unacknowledged_lock_timeout=5)
 
 
 @broker.task

@@ -23,7 +23,7 @@ _current: ContextVar[tuple[Any, Any] | None] = ContextVar(
 class RequeueMiddleware(Middleware):
     """Lets ``on_full="requeue"`` find the message to put back.
 
-    `limited` adds it to the global broker. A broker that is passed to actors needs it too:
+    ``limited`` adds it to the global broker. A broker that is passed to actors needs it too:
     ``broker.add_middleware(RequeueMiddleware())``.
     """
 
