@@ -20,7 +20,6 @@ import uvicorn
 from tests.redis._server import free_port
 
 LIMIT = 60  # seconds; only for tests that hang
-PATIENCE = 10  # for a server that is told to end
 
 
 def wait_until(condition: Callable[[], object], what: str, within: float = LIMIT) -> None:
@@ -86,9 +85,16 @@ class Switch:
 
 @contextlib.contextmanager
 def process(
-    *command: str, port: int | None = None, cwd: Path, **environment: str
+    *command: str,
+    port: int | None = None,
+    cwd: Path,
+    patience: float = 10,
+    **environment: str,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a server as a process until the block is left; waits until its port answers."""
+    """Run a server as a process until the block is left; waits until its port answers.
+
+    It has ``patience`` seconds to end when it is told to.
+    """
     log = cwd / f"log-{free_port()}"
     with log.open("w") as output:
         started = subprocess.Popen(
@@ -110,7 +116,7 @@ def process(
         if started.poll() is None:
             started.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.wait(PATIENCE)
+                started.wait(patience)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait(LIMIT)

@@ -43,6 +43,7 @@ def test_every_example_is_tested_here() -> None:
     assert [each.name for each in EXAMPLES.glob("*.py") if each.stem not in named] == []
 
 
+@pytest.mark.soak
 def test_fastapi_tenants(tmp_path: Path) -> None:
     port = free_port()
     command = ("-m", "uvicorn", "fastapi_tenants:app", "--port", str(port))
@@ -83,6 +84,7 @@ def test_llm_client(tmp_path: Path) -> None:
     assert 20_000 - 3 * 50 <= left <= 20_000  # settled: 50 each, and not what was reserved
 
 
+@pytest.mark.soak
 def test_gunicorn_prefork(tmp_path: Path) -> None:
     port = free_port()
     command = ("-m", "gunicorn", "--workers", "4", "--no-control-socket", "gunicorn_prefork:app")

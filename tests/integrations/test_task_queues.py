@@ -69,7 +69,7 @@ class Run:
 
     def worker(self, concurrency: int = 4):
         words = command(self.kind, concurrency, self.url)
-        return process(*words, cwd=self.folder, **self.environment)
+        return process(*words, cwd=self.folder, patience=0, **self.environment)
 
     def attempts(self) -> int:
         return int(self.client.get("attempts") or 0)
