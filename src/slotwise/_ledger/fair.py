@@ -29,7 +29,7 @@ class Share:
         self.tag = tag  # of its next request
         self.weight = weight
         self.waiting = 0
-        # At which nodes of wider tiers, where others wait too, how many of its groups are parked.
+        # At which nodes of other tiers, where others may wait too, how many of its groups wait.
         self.nodes: Counter[BaseNode] = Counter()
 
 
@@ -71,9 +71,9 @@ class FairOrder:
 
     def move(self, share: Share, old: BaseNode | None, new: BaseNode | None) -> None:
         """Note that a group of a key is parked elsewhere; None if it is not parked."""
-        if new is not None and new.tier > self.tier:
+        if new is not None and new.tier != self.tier:
             share.nodes[new] += 1
-        if old is not None and old.tier > self.tier:
+        if old is not None and old.tier != self.tier:
             share.nodes[old] -= 1
             if not share.nodes[old]:
                 del share.nodes[old]

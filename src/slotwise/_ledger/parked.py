@@ -59,7 +59,8 @@ class Parked:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Group]:
-        return (entry[2] for entry in self._heap if self._counts(entry))
+        # A head that was there before and is there again has two entries.
+        return iter({entry[2]: None for entry in self._heap if self._counts(entry)})
 
     def _counts(self, entry: tuple[int, int, Group]) -> bool:
         """Whether an entry is not stale: its group is still here, with the same head."""

@@ -4,7 +4,7 @@
 -- Without fair order a turn is the rank of a head: its ticket less its head start, which an id says at its
 -- end: "^microseconds". In fair order the tag of its key comes before that. All numbers are computed by the same
 -- steps as in Python, and kept with 17 digits, so that they are the same.
---   state   "=node" -> "tag weight node*count,..." of a key that somebody waits for, with the nodes of wider tiers
+--   state   "=node" -> "tag weight node*count,..." of a key that somebody waits for, with the nodes of other tiers
 --           where groups of it are parked, and how many; .time, the tag of the latest grant
 --   shares  zset  node -> the tag of a key that nobody waits for, if it is after .time
 --   parked  zset  has two kinds of records, beside each other:
@@ -99,7 +99,7 @@ end
 
 -- A group is parked at a node (1), or not any more (-1).
 function turns.move(path, name, by)
-  if tonumber(string.match(name, '^%d+')) + 1 <= turns.by then return end
+  if tonumber(string.match(name, '^%d+')) + 1 == turns.by then return end
   local key = turns.key_of(path)
   local share = turns.share(key)
   if not share then return end
