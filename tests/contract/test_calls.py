@@ -59,7 +59,8 @@ def test_every_driver_has_the_signatures_of_the_interface(
         if inspect.isfunction(method) and not name.startswith("_"):
             own = inspect.signature(getattr(driver, name)).parameters
             # Semaphores take what all limits do, and perhaps more, the same on every driver.
-            of_limits = [each for each in own if base is Semaphore or each != "on_full"]
+            more = () if base is Semaphore else ("on_full", "priority")
+            of_limits = [each for each in own if each not in more]
             assert of_limits == [*inspect.signature(method).parameters], name
 
 

@@ -129,7 +129,7 @@ async def test_a_waiter_in_the_queue_times_out_all_the_same(make: Make, director
         while not (await semaphore.stats()).waiting:
             await asyncio.sleep(0.001)
         with stuck(directory) as pid:
-            told = f"in 2 s: 1 of 1 held, .* process {pid} kept the lock of its file"
+            told = f"in 2 s: 1 of 1 held.* process {pid} kept the lock of its file"
             with pytest.raises(AcquireTimeout, match=told):
                 await waiting
         while (await semaphore.stats()).waiting:

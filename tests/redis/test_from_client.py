@@ -437,7 +437,8 @@ def test_tls_options_of_a_url_are_redis_pys() -> None:
     for query in ("ssl_cert_reqs=maybe", "ssl_min_version=TLSv1"):
         with pytest.raises(ValueError, match=r"url can't be read: ssl_\w+ is not"):
             kwargs(query)
-    assert RedisConfig("redis://host?ssl_ca_certs=/ca").endpoint.options.kwargs == {}
+    with pytest.raises(ValueError, match="needs a scheme with TLS"):
+        RedisConfig("redis://host?ssl_ca_certs=/ca")
 
 
 async def test_a_certificate_file_that_does_not_exist_is_named(server: Server) -> None:
