@@ -15,10 +15,17 @@ def ours(start: int = 20) -> Ours:
     return Ours(Adaptive(start, MIN, MAX))
 
 
-throughputs: dict[str, float] = {}
+# The others are played by `make soak`, and all of them by `make bench ARGS=adaptive`.
+EVERY_DAY = {"knee at 20", "knee at 4", "jittery knee at 20", "defers above 200/s", "bursts"}
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in EVERY_DAY else pytest.mark.soak)
+        for each in SCENARIOS
+    ],
+)
 def test_the_value_is_as_good_as_the_best_fixed_one(scenario: Scenario) -> None:
     for seen, best, _ in scenario.play(ours(scenario.start)):
         assert seen.throughput >= 0.87 * best.throughput

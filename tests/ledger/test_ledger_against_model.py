@@ -244,7 +244,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert ledger.closed == model.closed
 
 
-LedgerAgainstModel.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+LedgerAgainstModel.TestCase.settings = settings(max_examples=90, stateful_step_count=50)
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")

@@ -427,14 +427,14 @@ class FairWithRatesAgainstModel(RatesAgainstModel):
     tier = 0
 
 
-budget = settings(max_examples=120, stateful_step_count=50)
+budget = settings(max_examples=60, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
-FewLooks.TestCase.settings = settings(budget, max_examples=80)
+FewLooks.TestCase.settings = settings(budget, max_examples=50)
 RatesAgainstModel.TestCase.settings = budget
 
 
 FairAgainstModel.TestCase.settings = budget
-FairWithRatesAgainstModel.TestCase.settings = settings(budget, max_examples=60)
+FairWithRatesAgainstModel.TestCase.settings = settings(budget, max_examples=40)
 
 
 class TestPathsAgainstModel(PathsAgainstModel.TestCase):
