@@ -152,7 +152,7 @@ class Simulation:
             for _ in range(self.load):
                 self.later(self.dice.random() * 0.05, self.ask)
         if callable(self.service.workers):
-            self.later(0.25, self.hire)
+            self.later(0.25, self.look_for_workers)
         while self.events and self.events[0][0] < seconds:
             self.now, _, what, arguments = heapq.heappop(self.events)
             what(*arguments)
@@ -184,7 +184,7 @@ class Simulation:
     def end(self, claim: Claim, began: float, outcome: Outcome, has_worker: bool) -> None:
         if has_worker:
             self.busy -= 1
-            self.hire_from_queue()
+            self.start_queued()
         held = self.now - began
         if held > self.service.timeout and self.service.is_dead is not None:
             outcome = "dropped"
@@ -220,9 +220,9 @@ class Simulation:
             self.later(self.took(), self.end, claim, self.now, "ok", False)
         else:
             self.queue.append((claim, self.now))
-            self.hire_from_queue()
+            self.start_queued()
 
-    def hire_from_queue(self) -> None:
+    def start_queued(self) -> None:
         workers = self.service.workers
         most = workers(self.now) if callable(workers) else workers
         while self.queue and (most is None or self.busy < most):
@@ -230,10 +230,10 @@ class Simulation:
             claim, began = self.queue.popleft()
             self.later(self.took(), self.end, claim, began, "ok", True)
 
-    def hire(self) -> None:
+    def look_for_workers(self) -> None:
         """See whether there are more workers than before."""
-        self.hire_from_queue()
-        self.later(0.25, self.hire)
+        self.start_queued()
+        self.later(0.25, self.look_for_workers)
 
     def took(self) -> float:
         service = self.service

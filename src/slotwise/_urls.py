@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
 
@@ -32,7 +33,10 @@ _SCOPES = (
 
 
 def semaphore(
-    name: str | None, value: int, url: str | RedisConfig | None = None, **options: Any
+    name: str | None,
+    value: int | Adaptive,
+    url: str | RedisConfig | None = None,
+    **options: Any,
 ) -> Semaphore:
     """Return a semaphore of the scope that ``url`` names.
 
@@ -49,7 +53,7 @@ def semaphore(
 
     Args:
         name: what semaphores are shared by; None for a private one.
-        value: how many slots there are.
+        value: how many slots there are; in memory it may be an `Adaptive`, which finds out.
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
             ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
@@ -57,18 +61,20 @@ def semaphore(
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.
-        TypeError: the scope has no such option.
+        TypeError: the scope has no such option, or no adaptive values.
     """
     where = url if url is not None else url_of_environment() or "memory://"
     scheme = scheme_of(where)
-    if not isinstance(where, str):
-        return _on_redis(name, value, where, options)
-    if scheme == "memory":
+    if isinstance(where, str) and scheme == "memory":
         from slotwise.memory import MemorySemaphore
 
         _nothing_behind(where)
         known = _options_of(MemorySemaphore)
         return MemorySemaphore(name=name, value=value, **_checked(options, known, "memory://"))
+    if isinstance(value, Adaptive):
+        raise TypeError(f"adaptive values are for memory:// so far, not for {scheme}://")
+    if not isinstance(where, str):
+        return _on_redis(name, value, where, options)
     if scheme == "process":
         from slotwise.processes import ProcessSemaphore
 

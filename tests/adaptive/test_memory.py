@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, ValueConflict
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.memory._adaptive import AdaptiveTracker
@@ -209,3 +210,10 @@ async def test_it_finds_the_knee_of_a_service_in_virtual_time(clock: FakeClock) 
         limit.release_sync(acquired)
     assert 6 <= limit.value <= 12
     assert all(change.old != change.new for change in limit.changes_sync())
+
+
+@pytest.mark.parametrize("url", ["process://", "redis://127.0.0.1:1"])
+def test_other_scopes_say_that_they_have_no_adaptive_values(url: str) -> None:
+    assert slotwise.semaphore("anywhere", ERRORS, "memory://").value == 10
+    with pytest.raises(TypeError, match="adaptive values are for memory:// so far"):
+        slotwise.semaphore("anywhere", ERRORS, url)
