@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class FakeClock:
         if clock.timekeeper.stopped:
             raise RuntimeError("another FakeClock is active already")
         clock.timekeeper.stop()
-        self._now = time.monotonic()
+        # From a whole second on, so that sums of whole seconds are exact and compare as equal.
+        self._now = float(math.ceil(time.monotonic()))
         clock.now = self.now
         clock.glance.time = self._now
         return self

@@ -67,8 +67,15 @@ class Shell:
 
     def run(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
         """Type a command, and wait for its end."""
+        return self._run(command(*words), **more)
+
+    def run_program(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in Python with these arguments, and wait for its end."""
+        return self._run([sys.executable, "-c", program, *words])
+
+    def _run(self, typed: list[str], **more: str) -> subprocess.CompletedProcess[str]:
         ran = subprocess.run(
-            command(*words),
+            typed,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,

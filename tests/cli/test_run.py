@@ -45,6 +45,28 @@ def test_the_exit_code_is_that_of_the_command(shell: Shell, words, code):
     assert len(ran.stderr.splitlines()) == (1 if code in (126, 127) else 0)
 
 
+# Opens more files than `select` can count, as a process with many connections has.
+MANY_FILES = """
+import os, resource, runpy, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+if most != resource.RLIM_INFINITY and most < 1200:
+    sys.exit(77)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1200, most))
+kept = [os.dup(2) for _ in range(1050)]
+runpy.run_module("slotwise", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "api", "--limit", "1", "--", "true"), ("acquire", "api", "--limit", "1")]
+)
+def test_commands_work_in_a_process_with_more_than_1024_open_files(shell: Shell, words):
+    ran = shell.run_program(MANY_FILES, *words)
+    if ran.returncode == 77:
+        pytest.skip("this machine allows fewer open files")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_no_slot_in_time_is_75_and_the_command_is_not_started(most_shells: Shell):
     most_shells.occupy()
     enough = 0.05 if most_shells.url.startswith("process") else 3  # to connect, on a busy machine

@@ -75,6 +75,14 @@ def test_a_thread_that_cannot_start_is_tried_again(
     assert rung.wait(60)
 
 
+def test_the_clock_starts_at_a_whole_second_so_that_sums_are_exact() -> None:
+    with FakeClock() as clock:
+        start = clock.now()
+        clock.advance(10)
+        assert start.is_integer()
+        assert clock.now() - start == 10
+
+
 def test_two_fake_clocks_at_once_are_refused() -> None:
     with FakeClock(), pytest.raises(RuntimeError, match="another FakeClock"), FakeClock():
         pass

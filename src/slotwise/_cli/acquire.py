@@ -16,6 +16,7 @@ from slotwise._cli import slot_flags
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import print_error
+from slotwise._cli.polling import readable
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
@@ -105,7 +106,7 @@ class _Script:
 
     def has_ended(self) -> bool:
         if self._pidfd >= 0:
-            return bool(select.select([self._pidfd], [], [], 0)[0])
+            return bool(readable(self._pidfd, timeout=0))
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:

@@ -7,7 +7,6 @@ the start on every iteration.
 from __future__ import annotations
 
 import argparse
-import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, seconds
 from slotwise._cli.output import print_error
+from slotwise._cli.polling import readable
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
@@ -188,7 +188,7 @@ def _wait(slot: Slot, signals: SignalQueue) -> AcquisitionResult:
 def _ended_by(slot: Slot, signals: SignalQueue) -> int | None:
     """Wait until the slot is acquired or refused; return the signal that ends that, if one does."""
     while not slot.is_decided:
-        if slot.fileno() in select.select([slot.fileno(), signals.fileno()], [], [])[0]:
+        if slot.fileno() in readable(slot.fileno(), signals.fileno()):
             slot.poll()
         for received in signals.read():
             if received.number == signal.SIGTSTP:

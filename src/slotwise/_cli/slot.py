@@ -7,10 +7,10 @@ descriptor that it can poll. That needs no asyncio, which is slow to import.
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 
+from slotwise._cli.polling import readable
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -103,7 +103,7 @@ class Slot:
     def cancel(self) -> None:
         """Leave the queue; give back what was granted at the same moment."""
         self.semaphore.close_sync()
-        if not self.is_decided and not select.select([self._reading], [], [], _CANCEL_LIMIT)[0]:
+        if not self.is_decided and not readable(self._reading, timeout=_CANCEL_LIMIT):
             return  # a stuck server: it notices that this process has ended
         if self._result is not None:
             self.release()
