@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from tests.cli._shell import HANG, Shell, alive, command, until
+from tests.redis._server import free_port
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -111,3 +112,20 @@ def test_a_kick_and_a_ttl_end_what_holds_the_slot_too(shell: Shell):
     holder = shell.holders()[0].pid or 0
     assert shell.here("kick", ran.stdout.strip(), "--yes").returncode == 0
     until(lambda: not alive(holder), "the end of the process")
+
+
+# A program that has slotwise as a part; the process in the background is its child.
+CALLS_ACQUIRE = """
+import os, sys
+from slotwise._cli.main import main
+main(["acquire", "api", "--limit", "1", "--for-pid", str(os.getpid()), "--url", sys.argv[1]])
+with open("returned", "a") as file:
+    file.write("once\\n")
+os.wait()
+"""
+
+
+def test_the_process_in_the_background_never_returns_to_the_caller(shell: Shell):
+    nobody = f"redis://127.0.0.1:{free_port()}"
+    shell.run_program(CALLS_ACQUIRE, nobody)
+    assert (shell.folder / "returned").read_text() == "once\n"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,3 +102,13 @@ def no_descriptor_is_left_open():
     while count() > before and time.monotonic() < deadline:
         time.sleep(0.001)
     assert count() <= before
+
+
+@pytest.fixture(autouse=True)
+def process_driver_keeps_the_real_os(monkeypatch) -> None:
+    """Tests here replace functions of `os`; a driver's thread of an earlier test calls them too."""
+    real = types.ModuleType("os")
+    real.__dict__.update(os.__dict__)
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("slotwise.processes.") and getattr(module, "os", None) is os:
+            monkeypatch.setattr(module, "os", real)

@@ -76,7 +76,10 @@ def acquire(given: argparse.Namespace) -> int:
     outcome, telling = os.pipe()
     if os.fork() == 0:
         os.close(outcome)
-        return _Holder(given, script, telling).run()
+        try:
+            _Holder(given, script, telling).run()
+        finally:
+            os._exit(0)  # never back to the caller, who may be more than a command line
     os.close(telling)
     with os.fdopen(outcome, encoding="utf-8") as pipe:
         code, _, acquisition_id = pipe.read().partition(" ")
@@ -124,7 +127,7 @@ class _Holder:
         self._script = script
         self._telling = telling
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Return when nothing is held any more."""
         os.setsid()  # no terminal's Ctrl-C or end is meant for it
         self._close_files()
@@ -138,15 +141,14 @@ class _Holder:
             slot = Slot(semaphore, given.slots, time_left, label)
             if not self._wait(slot):
                 slot.cancel()
-                return 0
+                return
             acquired = slot.result()
             slot_flags.warn_if_resized("acquire", given, semaphore)
         except Exception as error:
             self._tell(str(slot_flags.explain("acquire", given, error)))
-            return 0
+            return
         self._tell(f"0 {acquired.acquisition_id}")
         self._hold(slot)
-        return 0
 
     def _wait(self, slot: Slot) -> bool:
         """Wait until it is decided; return False if there is nobody to tell any more."""
