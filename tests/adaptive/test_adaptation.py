@@ -49,6 +49,15 @@ def test_a_service_that_answers_in_constant_time_gets_more() -> None:
     assert value.changes[-1].new == 200
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_calls_of_several_slots_use_as_many(slots: int) -> None:
+    value, limits = adaptation(Adaptive(20, 2, 200), 0), set()
+    for number in range(1, 1000):  # 8 calls at once
+        value.end(number * SECOND // 80, SECOND // 10, "ok", 0, slots)
+        limits.add(value.limit)
+    assert limits == ({20} if slots == 1 else {20, 17}), "it looks below if half of it is used"
+
+
 def test_growth_stays_within_three_times_what_was_in_use() -> None:
     value = adaptation(Adaptive(20, 2, 10_000), 0)
     for _ in range(400):

@@ -17,12 +17,12 @@ from slotwise.redis._scripts import _FOLDER
 PLAY = """
 local rules = read_adaptive(ARGV[1])
 local it, replies = read_adaptation(rules, nil, 0), {}
-for i = 2, #ARGV, 5 do
+for i = 2, #ARGV, 6 do
   it.change = nil
   local at, verb, held = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2])
   if verb == 'freeze' then freeze(it, at, held > 0 and held or nil)
   elseif verb == 'thaw' then thaw(it, at)
-  else note_end(it, at, held, ARGV[i + 3], tonumber(ARGV[i + 4])) end
+  else note_end(it, at, held, ARGV[i + 3], tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])) end
   replies[#replies + 1] = adaptation_record(it) .. '|' .. (it.change or '')
   it = read_adaptation(rules, adaptation_record(it), at)
 end
@@ -58,7 +58,8 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
             knee, fails = dice.choice([3, 10, 50]), dice.choice([0, 0, 0.02, 0.3])
         used = min(value.limit, dice.choice([value.limit] * 20 + [1]))
         held = int(50_000 * max(used / knee, 1) * dice.uniform(0.8, 1.2))
-        now += held // used
+        slots = dice.choice([1, 1, min(2, used)])
+        now += held * slots // used
         if number % 1500 == 1499:
             now -= dice.choice([0, 200_000_000])  # the clock is set back
         verb, outcome, retry_after = "end", "ok", 0
@@ -74,13 +75,13 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
         elif verb == "thaw":
             value.thaw(now)
         else:
-            value.end(now, held, outcome, retry_after)
+            value.end(now, held, outcome, retry_after, slots)
         change = ""
         if value.value != before:
             last = value.changes[-1]
             change, moves = f"{now} {last.old} {last.new} {last.reason}", moves + 1
         looks += value.limit != value.value
-        arguments += (now, verb, held, outcome, retry_after)
+        arguments += (now, verb, held, outcome, retry_after, slots)
         expected.append((value.dump(), change))
     source = (_FOLDER / "base/adaptation.lua").read_text() + PLAY
     replies = [each.split("|") for each in client.eval(source, 0, *map(str, arguments))]

@@ -1,7 +1,7 @@
 """How an adaptive value moves: samples in, a new limit with its reason out.
 
-Pure: no clock, no lock. Every slot that comes back is one sample: when it ended, for how long
-it was held, and whether its work succeeded. The ledger takes the limit from here.
+Pure: no clock, no lock. Every acquisition that ends is one sample: when, for how long its slots
+were held, and whether its work succeeded. The ledger takes the limit from here.
 
 What is sought. With n slots in use and x calls finished per second, a call takes n / x seconds.
 Throughput over latency, x / (n / x) = x² / n, is greatest where one per cent more slots brings
@@ -87,13 +87,16 @@ class Adaptation(ABC):
         self.grows_after_us = now_us  # until then the service has asked to be left alone
         self.changes: deque[Change] = deque(maxlen=CHANGES)
 
-    def end(self, now_us: int, held_us: int, outcome: Outcome, retry_after_us: int = 0) -> bool:
-        """Count a slot that came back; whether the limit is another one now."""
-        self.grows_after_us = max(self.grows_after_us, now_us + retry_after_us)
+    def end(
+        self, now_us: int, held_us: int, outcome: Outcome, retry_after_us: int = 0, slots: int = 1
+    ) -> bool:
+        """Count an acquisition that ended; whether the limit is another one now."""
+        if retry_after_us > 0:
+            self.grows_after_us = max(self.grows_after_us, now_us + retry_after_us)
         if self.frozen:
             return False
         before = self.limit
-        self._count(now_us, held_us, outcome)
+        self._count(now_us, held_us, outcome, slots)
         return self.limit != before
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
@@ -134,7 +137,7 @@ class Adaptation(ABC):
         self._restart(now_us, 0)
 
     @abstractmethod
-    def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None: ...
+    def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None: ...
 
     @abstractmethod
     def _resume(self, now_us: int) -> None:
@@ -186,19 +189,19 @@ class LatencyAdaptation(Adaptation):
         self._begin_us = now_us + settling_us
         self._calls = self._succeeded = self._busy_us = self._failed_us = 0
 
-    def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None:
+    def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None:
         if now_us < self._begin_us:
             if now_us < self._begin_us - LONGEST_SETTLING:
                 self._restart(now_us, 0)  # the clock was set back
             return
-        self._busy_us += held_us
+        self._busy_us += held_us * slots
         if outcome == "ignored":
             return  # it was in use, but tells nothing about the service
         self._calls += 1
         if outcome == "ok":
             self._succeeded += 1
         else:
-            self._failed_us += held_us
+            self._failed_us += held_us * slots
         if now_us >= self._begin_us + self._window_us and self._calls >= self._need:
             self._end_window(now_us)
 
@@ -325,8 +328,8 @@ class ErrorsAdaptation(Adaptation):
     def _restart(self, now_us: int, settling_us: int) -> None:
         self._since_us, self._succeeded, self._used_us = now_us + settling_us, 0, 0
 
-    def _count(self, now_us: int, held_us: int, outcome: Outcome) -> None:
-        self._used_us += held_us
+    def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None:
+        self._used_us += held_us * slots
         if outcome == "dropped":
             if now_us - held_us >= self._cut_us or now_us < self._cut_us:
                 self._cut_us = now_us

@@ -66,7 +66,8 @@ class AdaptiveTracker(Tracker):
         if isinstance(claim, AdaptiveMemoryAcquisition):
             outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
             held_us, retry_after_us = map(_microseconds, (now - claim.since, claim.retry_after))
-            self._follow(self.adaptation.end(_microseconds(now), held_us, outcome, retry_after_us))
+            at_us = _microseconds(now)
+            self._follow(self.adaptation.end(at_us, held_us, outcome, retry_after_us, claim.slots))
 
     def kick(self, lease: MemoryAcquisition) -> bool:
         if isinstance(lease, AdaptiveMemoryAcquisition):

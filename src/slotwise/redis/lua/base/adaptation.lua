@@ -164,15 +164,15 @@ local function end_window(it, at)
   end
 end
 
-local function count_for_latency(it, at, held, outcome)
+local function count_for_latency(it, at, held, outcome, slots)
   if at < it.begin then
     if at < it.begin - LONGEST_SETTLING then restart(it, at, 0) end
     return
   end
-  it.busy = it.busy + held
+  it.busy = it.busy + held * slots
   if outcome == 'ignored' then return end
   it.calls = it.calls + 1
-  if outcome == 'ok' then it.succeeded = it.succeeded + 1 else it.failed = it.failed + held end
+  if outcome == 'ok' then it.succeeded = it.succeeded + 1 else it.failed = it.failed + held * slots end
   if at >= it.begin + it.rules.window and it.calls >= it.rules.need then end_window(it, at) end
 end
 
@@ -185,8 +185,8 @@ local function grow_by_one(it, at)
   end
 end
 
-local function count_for_errors(it, at, held, outcome)
-  it.used = it.used + held
+local function count_for_errors(it, at, held, outcome, slots)
+  it.used = it.used + held * slots
   if outcome == 'dropped' then
     if at - held >= it.cut or at < it.cut then
       it.cut = at
@@ -199,14 +199,14 @@ local function count_for_errors(it, at, held, outcome)
   end
 end
 
--- Count a slot that came back (all times in us); `it.limit` is the limit from now on.
-local function note_end(it, at, held, outcome, retry_after)
-  it.grows_after = math.max(it.grows_after, at + retry_after)
+-- Count an acquisition that ended (all times in us); `it.limit` is the limit from now on.
+local function note_end(it, at, held, outcome, retry_after, slots)
+  if retry_after > 0 then it.grows_after = math.max(it.grows_after, at + retry_after) end
   if it.frozen == 1 then return end
   if it.rules.window then
-    count_for_latency(it, at, held, outcome)
+    count_for_latency(it, at, held, outcome, slots)
   else
-    count_for_errors(it, at, held, outcome)
+    count_for_errors(it, at, held, outcome, slots)
   end
 end
 
