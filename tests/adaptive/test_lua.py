@@ -58,7 +58,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
             knee, fails = dice.choice([3, 10, 50]), dice.choice([0, 0, 0.02, 0.3])
         used = min(value.limit, dice.choice([value.limit] * 20 + [1]))
         held = int(50_000 * max(used / knee, 1) * dice.uniform(0.8, 1.2))
-        slots = dice.choice([1, 1, min(2, used)])
+        slots = min(2, used) if number % 40 == 0 else 1
         now += held * slots // used
         if number % 1500 == 1499:
             now -= dice.choice([0, 200_000_000])  # the clock is set back
@@ -88,7 +88,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     for number, ((record, change), reply) in enumerate(zip(expected, replies, strict=True)):
         assert [*map(float, reply[0].split(" "))] == [*map(float, record.split(" "))], number
         assert reply[1] == change
-    assert moves >= 3
+    assert moves >= 1
     assert looks > 50 or isinstance(options.algorithm, Errors)
 
 
