@@ -33,9 +33,9 @@ def counted(limit: MemorySemaphore) -> list[str]:
     class Spy(type(adaptation)):  # type: ignore[misc]
         __slots__ = ()
 
-        def end(self, now_us: int, held_us: int, outcome: Any, retry_after_us: int = 0) -> bool:
+        def end(self, now_us: int, held_us: int, outcome: Any, *more: int) -> bool:
             seen.append(outcome)
-            return bool(super().end(now_us, held_us, outcome, retry_after_us))
+            return bool(super().end(now_us, held_us, outcome, *more))
 
     adaptation.__class__ = Spy
     return seen
