@@ -3,6 +3,7 @@
 make bench                     all of them
 make bench ARGS="memory"       one of them
 make bench ARGS="--quick"      fewer repeats, for a first impression
+make bench ARGS="against main" this version against another commit, in turns
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from pathlib import Path
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["against"]:
+        command = [sys.executable, "-m", "benchmarks.against", *sys.argv[2:]]
+        return subprocess.run(command, check=False).returncode
     options = [word for word in sys.argv[1:] if word.startswith("-")]
     wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
     here = Path(__file__).parent
