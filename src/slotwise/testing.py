@@ -116,9 +116,6 @@ class Leak:
     def __str__(self) -> str:
         return self.words
 
-    def is_more_than(self, other: Leak) -> bool:
-        return self.held > other.held or self.waiting > other.waiting
-
 
 def leaked_slots() -> dict[int, Leak]:
     """Return what is held or waited for in this process right now, by semaphore.

@@ -14,7 +14,7 @@ from slotwise.purge._files import Files
 from slotwise.purge._gates import Gates, Turns
 from slotwise.purge._identity import identity_of
 from slotwise.purge._tally import Tally
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 
 def wait_until(reached) -> None:
@@ -112,7 +112,7 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     def worker(name: str) -> None:
         names = [path.name for path in (root / name).iterdir()]
         fd = os.open(root / name, os.O_RDONLY)
-        node = Node(run.root, name, fd, identity_of(fd), 1)
+        node = DirectoryNode(run.root, name, fd, identity_of(fd), 1)
         assert not Files(run, Tally(), Gates(run.limits))._purge(node, names)
         os.close(fd)
 

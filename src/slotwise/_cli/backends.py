@@ -270,7 +270,7 @@ class Claimed(Protocol):
     def release_sync(self, acquisition_id: str) -> bool: ...
 
 
-class Holding(NamedTuple):
+class HolderFound(NamedTuple):
     """Who holds what."""
 
     name: str
@@ -278,7 +278,7 @@ class Holding(NamedTuple):
     holder: Claimant
 
 
-def find_holder(backend: Backend, acquisition_id: str) -> Holding:
+def find_holder(backend: Backend, acquisition_id: str) -> HolderFound:
     """Return who holds slots by that id, and of what.
 
     Raises:
@@ -288,7 +288,7 @@ def find_holder(backend: Backend, acquisition_id: str) -> Holding:
     for name, limit in _limits(backend):
         for holder in limit.holders_sync():
             if holder.acquisition_id == acquisition_id:
-                return Holding(name, limit, holder)
+                return HolderFound(name, limit, holder)
             known.append(holder.acquisition_id)
         if any(each.acquisition_id == acquisition_id for each in limit.waiters_sync()):
             raise NotFound(f"{acquisition_id!r} is a waiter of {name!r}; it holds nothing yet")

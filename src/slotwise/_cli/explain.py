@@ -11,7 +11,7 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
 from slotwise._cli.output import command_hint, print_json, printable
 from slotwise._cli.snapshot import Claimants, claimant_as_dict, claimants
-from slotwise._cli.tier_view import Counts, TierView, through, view
+from slotwise._cli.tier_view import TierCounts, TierView, through, view
 from slotwise._core.explain import Explanation, Lack, explain_path, oldest
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import NodeStats, Path
@@ -75,7 +75,7 @@ def _newcomer(limit: Semaphore | FoundTiers) -> Explanation:
     return Explanation("new", place, tuple(full[:_MOST_LACKS]), None, title=repr(limit.name))
 
 
-def _oldest(seen: Claimants, tier: TierView, counts: Counts) -> Claimant | None:
+def _oldest(seen: Claimants, tier: TierView, counts: TierCounts) -> Claimant | None:
     return oldest(through(seen.holders, tier.spec.name, counts.key))
 
 

@@ -13,7 +13,7 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
 from slotwise._cli.snapshot import claimant_as_dict, claimants, survey
-from slotwise._cli.tier_view import Counts, TiersView
+from slotwise._cli.tier_view import TierCounts, TiersView
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
@@ -101,7 +101,7 @@ def _print_list(
     print_table([titles[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
 
-def _cells(counts: Counts) -> tuple[str, str, str, str, str, str]:
+def _cells(counts: TierCounts) -> tuple[str, str, str, str, str, str]:
     """Key, value, held, waiting, what is left of a rate, and how long until it is full."""
     return (
         "" if counts.key is None else counts.key or "''",

@@ -20,7 +20,7 @@ from slotwise._core.semaphore import Semaphore
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TierCounts:
     """How full a tier is, or one key of it; a value of 0 means no limit."""
 
     key: str | None
@@ -45,10 +45,10 @@ class TierView:
     """One tier: all of it, and its keys with the busiest first."""
 
     spec: TierSpec
-    total: Counts
-    keys: tuple[Counts, ...]
+    total: TierCounts
+    keys: tuple[TierCounts, ...]
 
-    def rows(self, most: int | None) -> list[Counts]:
+    def rows(self, most: int | None) -> list[TierCounts]:
         """The tier itself if it has no keys in use, else at most so many keys, and the rest."""
         if not self.keys:
             return [self.total]
@@ -56,7 +56,7 @@ class TierView:
         if not rest:
             return [*shown]
         held, waiting = sum(each.held for each in rest), sum(each.waiting for each in rest)
-        return [*shown, Counts(f"({len(rest)} more)", self.total.value, held, waiting)]
+        return [*shown, TierCounts(f"({len(rest)} more)", self.total.value, held, waiting)]
 
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
         counts = asdict(self.total)
@@ -118,14 +118,14 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
-    total = Counts(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
+    total = TierCounts(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
     keys = [_counts(key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
     return TierView(spec, total, tuple(keys))
 
 
-def _counts(key: str, stats: KeyStats) -> Counts:
-    return Counts(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
+def _counts(key: str, stats: KeyStats) -> TierCounts:
+    return TierCounts(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
 
 
 def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from slotwise._core import fork
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
@@ -42,7 +42,6 @@ Kind: TypeAlias = Literal[
 Reason: TypeAlias = Literal["timeout", "cancelled", "closed", "full", "unreachable"]
 
 ENDINGS: tuple[Kind, ...] = ("released", "expired", "lost", "kicked")
-REASONS: tuple[Reason, ...] = get_args(Reason)
 
 _NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})

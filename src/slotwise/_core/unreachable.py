@@ -18,7 +18,7 @@ from slotwise._core.redaction import kind_of, redacted_repr
 _CHOICES = "'raise', 'open' or 'local'"
 
 
-class Unreachable(NamedTuple):
+class UnreachableOptions(NamedTuple):
     """What a limit was made with: ``on_unreachable``, ``local_value``, ``unreachable_after``."""
 
     policy: str = "raise"
@@ -26,7 +26,7 @@ class Unreachable(NamedTuple):
     after: float = 1.0
 
 
-def check_unreachable(policy: object, local_value: object, after: object) -> Unreachable:
+def check_unreachable(policy: object, local_value: object, after: object) -> UnreachableOptions:
     """Return what a limit does while its server is away, checked but for the tiers' names."""
     if not isinstance(policy, str):
         raise TypeError(f"on_unreachable must be {_CHOICES}, not {kind_of(policy)}")
@@ -39,7 +39,7 @@ def check_unreachable(policy: object, local_value: object, after: object) -> Unr
     seconds = check_seconds("unreachable_after", after)
     if seconds is None:
         raise TypeError("unreachable_after must be a number of seconds, not None")
-    return Unreachable(policy, local_value, seconds)
+    return UnreachableOptions(policy, local_value, seconds)
 
 
 def check_local_slots(given: object) -> int | None:

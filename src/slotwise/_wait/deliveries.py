@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 
-class _Call(Hashable, Protocol):
+class _PostedCall(Hashable, Protocol):
     def __call__(self) -> object: ...
 
 
-_posted: dict[_Call, None] = {}
+_posted: dict[_PostedCall, None] = {}
 _delivering: set[int] = set()  # the threads that do
 
 
@@ -52,7 +52,7 @@ def deliver_posted(_: object = None) -> None:
             _delivering.discard(me)
 
 
-def _make(call: _Call) -> None:
+def _make(call: _PostedCall) -> None:
     # The deletion decides between threads. It is not a call, after which a signal handler
     # could raise, and it comes first, so that what is posted from now on is not forgotten.
     try:

@@ -34,7 +34,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_in = 0  # the process
         self._end: weakref.finalize[[asyncio.AbstractEventLoop], LoopThread] | None = None
-        self._calls: set[_Call] = set()
+        self._calls: set[_CoroutineCall] = set()
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -45,12 +45,12 @@ class LoopThread:
         Raises:
             CancelledError: `stop` was called before it ended.
         """
-        call: _Call | None = None
+        call: _CoroutineCall | None = None
         try:
             with self._lock:
                 if self._stopped:
                     raise asyncio.CancelledError
-                call = _Call(work, self._running())
+                call = _CoroutineCall(work, self._running())
                 self._calls.add(call)
             result: T = call.result()
             return result
@@ -64,12 +64,6 @@ class LoopThread:
             with self._lock:
                 if call is not None:
                     self._calls.discard(call)
-
-    def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run ``work`` there, and don't wait for it."""
-        with self._lock:
-            loop = self._running()
-        asyncio.run_coroutine_threadsafe(work, loop)
 
     def stop(self) -> None:
         """Cancel what runs, and start nothing any more."""
@@ -96,7 +90,7 @@ class LoopThread:
         return self._loop
 
 
-class _Call:
+class _CoroutineCall:
     """A coroutine that runs in a loop while a thread waits for how it *really* ended.
 
     A cancelled future of ``run_coroutine_threadsafe`` hides a result that came at

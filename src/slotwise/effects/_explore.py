@@ -16,7 +16,7 @@ from slotwise._core.redaction import redacted_repr
 from slotwise.effects._custom import Handler
 from slotwise.effects._errors import ScheduleMismatch
 from slotwise.effects._program import as_program
-from slotwise.effects._reports import Report, collect, issue
+from slotwise.effects._reports import WarningReport, collect, issue
 from slotwise.effects._schedules import (
     MAX_TURNS,
     Failure,
@@ -87,7 +87,7 @@ def explore(
         check_count("preemptions", preemptions + 1 if preemptions == 0 else preemptions)
     frontier = Frontier(preemptions)
     schedules = 0
-    reports: dict[Report, None] = {}
+    reports: dict[WarningReport, None] = {}
     prefix: list[int] | None = []
     preempted = 0
     while prefix is not None and schedules < max_schedules:
@@ -121,7 +121,7 @@ def _not_repeatable(why: str) -> ScheduleMismatch:
     )
 
 
-def _texts(reports: Mapping[Report, None]) -> tuple[str, ...]:
+def _texts(reports: Mapping[WarningReport, None]) -> tuple[str, ...]:
     return tuple(report.message for report in reports)
 
 

@@ -25,7 +25,7 @@ from slotwise.effects._effects import (
     WithPermit,
 )
 from slotwise.effects._errors import TaskCancelledError
-from slotwise.effects._permits import Holding
+from slotwise.effects._permits import HeldPermits
 from slotwise.effects._program import Steps
 from slotwise.effects._scheduler import BUILTIN, ENTERED, PARKED, Parked, Scheduler
 from slotwise.effects._semaphore_effects import AcquireHere, ReleaseHolding
@@ -127,7 +127,7 @@ def with_permit(scheduler: Scheduler, task: Task[Any], effect: WithPermit[Any]) 
 
 
 def _bracket(semaphore: Semaphore, n: int, program: object) -> Steps[Any]:
-    holding: Holding = yield
+    holding: HeldPermits = yield
     failure: BaseException | None = None
     try:
         return (yield program)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotwise.effects._tasks import Task
 
 
-class Holding:
+class HeldPermits:
     """The unreleased permits of one acquire, and where it was made.
 
     Where: the generator, and the instruction it had come to. Which line that is
@@ -55,7 +55,7 @@ class Holding:
 
 # Acquires of which something is left, oldest first. A plain dict is slow to take
 # the first of again and again: it passes over all that were taken before.
-Holdings = OrderedDict[Holding, None]
+Holdings = OrderedDict[HeldPermits, None]
 
 
 def place_of(steps: Steps[Any], instruction: int) -> tuple[str, int]:
@@ -73,16 +73,16 @@ def file(
     numbers: list[int],
     steps: Steps[Any],
     instruction: int,
-) -> Holding:
+) -> HeldPermits:
     """Record an acquire."""
-    holding = Holding(task, numbers, steps, instruction, semaphore._scheduler.next_order())
+    holding = HeldPermits(task, numbers, steps, instruction, semaphore._scheduler.next_order())
     holdings_of(task, semaphore).append(holding)
     if semaphore._outstanding is not None:
         semaphore._outstanding[holding] = None
     return holding
 
 
-def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[Holding]:
+def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[HeldPermits]:
     """A task's acquires of a semaphore, oldest first: the list itself, filed with the task."""
     if task._permit is not None:
         put_away(task)
@@ -101,7 +101,7 @@ def put_away(task: Task[Any]) -> None:
     task._permit = None
     if task._held is None:
         task._held = {}
-    holding = Holding(task, [number], steps, instruction, order)
+    holding = HeldPermits(task, [number], steps, instruction, order)
     task._held.setdefault(semaphore, []).append(holding)
 
 
@@ -126,11 +126,11 @@ def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
     return n <= 0
 
 
-def count(holdings: Iterable[Holding]) -> int:
+def count(holdings: Iterable[HeldPermits]) -> int:
     return sum(len(holding.numbers) for holding in holdings)
 
 
-def enough(holdings: Iterable[Holding], n: int) -> bool:
+def enough(holdings: Iterable[HeldPermits], n: int) -> bool:
     """Whether there are ``n`` permits, without counting them all."""
     for holding in holdings:
         if n <= 0:
@@ -160,7 +160,7 @@ def outstanding_of(semaphore: Semaphore) -> Holdings:
     return semaphore._outstanding
 
 
-def forget(semaphore: Semaphore, holding: Holding) -> None:
+def forget(semaphore: Semaphore, holding: HeldPermits) -> None:
     """Remove an acquire whose permits have all been released."""
     if semaphore._outstanding is not None:
         del semaphore._outstanding[holding]
@@ -235,7 +235,7 @@ def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) ->
         del holding.numbers[-n:]
         holding.handed_on += len(moved)
         n -= len(moved)
-        theirs.append(Holding(taker, moved, holding.steps, holding.instruction, holding.order))
+        theirs.append(HeldPermits(taker, moved, holding.steps, holding.instruction, holding.order))
         if not holding.numbers:
             forget(semaphore, holding)
     # What was moved is as old as before: made anew, the list has it in its place.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WarningReport:
     """One warning, with the line it is about."""
 
     category: type[Warning]
@@ -29,13 +29,13 @@ class Report:
     line: int
 
 
-def collect(scheduler: Scheduler) -> list[Report]:
+def collect(scheduler: Scheduler) -> list[WarningReport]:
     """Return the reports of a run whose tasks have all ended."""
     reports = []
     for semaphore in scheduler.left_behind:
         for leak in leaks_of(semaphore):
             message = f"never released: {leak}"
-            reports.append(Report(PermitLeakWarning, message, leak.filename, leak.line))
+            reports.append(WarningReport(PermitLeakWarning, message, leak.filename, leak.line))
     for task in scheduler.failed:
         error = task._error
         if error is None or task._retrievals > 0 or error is scheduler.abort:
@@ -46,11 +46,11 @@ def collect(scheduler: Scheduler) -> list[Report]:
             f"task {task.name!r} failed and nobody waited for it:"
             f" {type(error).__name__}: {error}{f' (at {filename}:{line})' if filename else ''}"
         )
-        reports.append(Report(UnretrievedTaskError, message, filename, line))
+        reports.append(WarningReport(UnretrievedTaskError, message, filename, line))
     return reports
 
 
-def issue(reports: Iterable[Report], error: BaseException | None = None) -> None:
+def issue(reports: Iterable[WarningReport], error: BaseException | None = None) -> None:
     """Send the reports through `warnings`.
 
     Where a filter turns warnings into exceptions, all are issued before the

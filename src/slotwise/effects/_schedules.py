@@ -64,7 +64,7 @@ class Schedule(tuple[int, ...]):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScheduleRow:
     """One step of a schedule, as it is shown."""
 
     step: int
@@ -79,11 +79,11 @@ class Failure:
 
     error: BaseException
     schedule: Schedule
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: tuple[ScheduleRow, ...] = field(repr=False)
     note: str = ""
 
     def __str__(self) -> str:
-        heads = Row("step", "task", "effect", "semaphores")  # type: ignore[arg-type]
+        heads = ScheduleRow("step", "task", "effect", "semaphores")  # type: ignore[arg-type]
         rows = [heads, *self.rows[-_ROWS_SHOWN:]]
         wide_task = max(len(row.task) for row in rows)
         wide_effect = max(len(row.effect) for row in rows)
@@ -244,7 +244,7 @@ def replay(
 def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseException) -> Failure:
     """Run a failing schedule again and record every step."""
     one = ScheduleRun(schedule, schedule.invariant, schedule.handlers, schedule.max_turns)
-    rows: list[Row] = []
+    rows: list[ScheduleRow] = []
     scheduler = one.scheduler
     semaphores = scheduler.made_semaphores = []
 
@@ -258,7 +258,7 @@ def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseExce
         if scheduler.abort is not None:
             return
         add_state()
-        rows.append(Row(len(rows) + 1, task.name, _text(task, effect), ""))
+        rows.append(ScheduleRow(len(rows) + 1, task.name, _text(task, effect), ""))
         if one.invariant is not None:
             one.check(task, effect)
 

@@ -25,7 +25,7 @@ from slotwise.effects._effects import (
 )
 from slotwise.effects._errors import ForeignSemaphoreError
 from slotwise.effects._permits import (
-    Holding,
+    HeldPermits,
     count,
     enough,
     file,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class AcquireHere(AcquireSemaphore):
-    """An acquire on behalf of a line further out; answers its `Holding` if it is a bracket's."""
+    """An acquire for code further out; it answers with the `HeldPermits` if that is a bracket."""
 
     __slots__ = ("bracket", "site")
 
@@ -80,7 +80,7 @@ class ReleaseHolding(ReleaseSemaphore):
 
     __slots__ = ("holding",)
 
-    def __init__(self, semaphore: Semaphore, n: int, holding: Holding) -> None:
+    def __init__(self, semaphore: Semaphore, n: int, holding: HeldPermits) -> None:
         self.semaphore = semaphore
         self.n = n
         self.holding = holding
@@ -105,7 +105,7 @@ def create(scheduler: Scheduler, _task: Task[Any], effect: CreateSemaphore) -> S
 
 def acquire(
     scheduler: Scheduler, task: Task[Any], effect: AcquireSemaphore
-) -> Holding | Parked | None:
+) -> HeldPermits | Parked | None:
     # Every wait passes through here, so calls are avoided.
     semaphore = effect.semaphore
     if type(semaphore) is not Semaphore or semaphore._scheduler is not scheduler:

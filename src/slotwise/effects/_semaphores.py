@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.copying import SameWhenCopied
 from slotwise._ledger import Claim, Ledger
-from slotwise.effects._permits import Holding, Holdings, file, put_away, take_unseen
+from slotwise.effects._permits import HeldPermits, Holdings, file, put_away, take_unseen
 from slotwise.effects._tasks import Task
 from slotwise.errors import AcquireTimeout
 
@@ -136,7 +136,7 @@ class Ticket(Claim):
         semaphore._scheduler.tickets += 1
         self.order = semaphore._scheduler.tickets
 
-    def file(self) -> Holding | None:
+    def file(self) -> HeldPermits | None:
         """Record what was granted, and return the answer to the acquire."""
         self.granted = True
         numbers = list(self.numbers)

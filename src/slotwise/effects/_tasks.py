@@ -15,7 +15,7 @@ from slotwise.effects._errors import TaskCancelledError
 from slotwise.effects._program import Steps, name_of
 
 if TYPE_CHECKING:
-    from slotwise.effects._permits import Holding
+    from slotwise.effects._permits import HeldPermits
     from slotwise.effects._scheduler import Scheduler
     from slotwise.effects._semaphores import Semaphore
 
@@ -150,7 +150,7 @@ class Task(Future[T]):
     # What it holds: the permit it took last, if that was one without a wait or
     # from the line, and all others by semaphore. `_permits` reads and writes them.
     _permit: QuickPermit | None
-    _held: dict[Semaphore, list[Holding]] | None
+    _held: dict[Semaphore, list[HeldPermits]] | None
     _cancellation: TaskCancelledError | None  # the last one it was sent
     _pending: TaskCancelledError | None  # one to be seen at the next switch
 

@@ -27,6 +27,8 @@ try:
 except ImportError as error:
     raise ImportError("opentelemetry is missing: pip install 'slotwise[opentelemetry]'") from error
 
+__all__ = ["instrument", "uninstrument"]
+
 Attributes = Mapping[str, str]
 _Series = tuple[tuple[str, str], ...]  # the attributes, to count by
 

@@ -29,6 +29,8 @@ try:
 except ImportError as error:
     raise ImportError("prometheus_client is missing: pip install 'slotwise[prometheus]'") from error
 
+__all__ = ["Collector"]
+
 _LABELS = ("name", "scope", "tier")
 
 _Histograms: TypeAlias = "dict[Labels, _Histogram]"

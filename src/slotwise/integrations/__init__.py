@@ -4,3 +4,5 @@ Each module here is the adapter of one framework, and the only one that imports 
 ``slotwise.integrations.asgi``, ``.fastapi``, ``.httpx``, ``.celery`` and so on. The decorator for
 any function is `slotwise.limited`. Waiting and granting is up to the limits.
 """
+
+__all__: list[str] = []

@@ -12,7 +12,7 @@ from slotwise._core.arguments import check_seconds
 from slotwise._core.limit import Limit
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
-from slotwise.integrations._refusal import HoldTimes, Refusal, refusal_of, refusal_of_sync
+from slotwise.integrations._refusal import Refusal, RequestTimes, refusal_of, refusal_of_sync
 
 # What a limit says to a request that gets no slot.
 NO_SLOT = (AcquireTimeout, BackendError, LimitFull, SemaphoreClosed)
@@ -28,7 +28,7 @@ class Held:
     __slots__ = ("_acquired", "_granted_at", "_limit", "_times")
 
     def __init__(
-        self, limit: Limit, acquired: AcquisitionResult | None, times: HoldTimes | None = None
+        self, limit: Limit, acquired: AcquisitionResult | None, times: RequestTimes | None = None
     ) -> None:
         self._limit = limit
         self._acquired = acquired
@@ -64,7 +64,7 @@ class Entrance:
 
     def __init__(self, wait: float | None) -> None:
         self._wait = check_seconds("wait", wait, zero=True)
-        self._times = HoldTimes()
+        self._times = RequestTimes()
 
     async def enter(self, limit: Limit) -> Held | Refusal:
         error: Exception | None = None

@@ -98,7 +98,7 @@ class Refusal:
         }
 
 
-class HoldTimes:
+class RequestTimes:
     """How long an adapter's own requests hold their slots, on average, the latest counting most.
 
     Limits time holds only while somebody waits; where nobody may wait, this is what is known.
@@ -120,7 +120,7 @@ class HoldTimes:
         return self._mean * (waiting + 1) / max(value, 1)
 
 
-async def refusal_of(limit: Limit, error: Exception | None, times: HoldTimes) -> Refusal:
+async def refusal_of(limit: Limit, error: Exception | None, times: RequestTimes) -> Refusal:
     """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any."""
     if isinstance(error, BackendError | SemaphoreClosed):
         return _unavailable(error)
@@ -137,7 +137,7 @@ async def refusal_of(limit: Limit, error: Exception | None, times: HoldTimes) ->
     return _refusal([_policy_of(limit)], estimate, times, waiting)
 
 
-def refusal_of_sync(limit: Limit, error: Exception | None, times: HoldTimes) -> Refusal:
+def refusal_of_sync(limit: Limit, error: Exception | None, times: RequestTimes) -> Refusal:
     """Like `refusal_of`."""
     if isinstance(error, BackendError | SemaphoreClosed):
         return _unavailable(error)
@@ -171,7 +171,7 @@ def _estimate_in(error: Exception | None) -> float | None:
 
 
 def _refusal(
-    policies: Iterable[Policy], estimate: float | None, times: HoldTimes, waiting: int
+    policies: Iterable[Policy], estimate: float | None, times: RequestTimes, waiting: int
 ) -> Refusal:
     policies = tuple(policies)
     if estimate is None:

@@ -19,7 +19,7 @@ from slotwise.integrations._asgi_inbox import Inbox
 from slotwise.integrations._exempt import EXEMPT, exempt_paths
 from slotwise.integrations._held import NO_SLOT
 from slotwise.integrations._interruption import Interruption
-from slotwise.integrations._refusal import HoldTimes, Refusal, draining, refusal_of
+from slotwise.integrations._refusal import Refusal, RequestTimes, draining, refusal_of
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
@@ -75,7 +75,7 @@ class LimitMiddleware:
         self._exempt = exempt_paths(exempt)
         self._observe = check_flag("observe", observe)
         self._cancels_early = on_disconnect == "cancel"
-        self._times = HoldTimes()
+        self._times = RequestTimes()
         self._waiting: set[Interruption] = set()
         self._releasing: set[asyncio.Future[None]] = set()
         self._sigterm = SigtermListener(self.drain) if check_flag("drain", drain) else None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from slotwise._core.events import Event
     from slotwise.testing import FakeClock
 
+__all__ = ["SlotLeakWarning", "fake_clock"]
+
 _MARK = "slots(name, value, slots=1): hold slots of this machine while the test runs"
 _PACKAGE = str(Path(__file__).parents[1])
 # What was wrong with the marks of a test, until its set-up can report it.

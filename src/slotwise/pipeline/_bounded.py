@@ -71,8 +71,8 @@ class BoundedMap(Generic[R]):
         """Counts so far; final after the run has ended, however it ended."""
         return self._flow.report
 
-    def __aiter__(self) -> _Loop[R]:
-        return _Loop(self)
+    def __aiter__(self) -> _AsyncIteration[R]:
+        return _AsyncIteration(self)
 
     async def __anext__(self) -> R:
         if self._ending.left is not None:
@@ -166,7 +166,7 @@ class BoundedMap(Generic[R]):
             workers.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
 
 
-class _Loop(AsyncIterator[R]):
+class _AsyncIteration(AsyncIterator[R]):
     """One ``async for``; collected when the loop is left early."""
 
     __slots__ = ("_map",)

@@ -35,7 +35,7 @@ from slotwise.pipeline._work_item import WorkItem
 _PROGRESS_EVERY = 0.1
 
 
-class Step(Enum):
+class NextStep(Enum):
     """What a worker that is looking for work should do."""
 
     PULL = "take an item from the source"
@@ -92,31 +92,31 @@ class Flow:
 
     # ---------------------------------------------------------- what comes next
 
-    def next_step(self) -> Step:
+    def next_step(self) -> NextStep:
         """PULL, AHEAD, WAIT or OVER."""
         if self.over:
-            return Step.OVER
+            return NextStep.OVER
         if self._guard is not None:
             held = self._held_by_memory()
             if held is not None:
                 return held
         if self._ahead is not None:
             if not self.exhausted and len(self._ahead) < self.limit:
-                return Step.PULL
+                return NextStep.PULL
             if not len(self._ahead):
                 self.over = True
-                return Step.OVER
-            return Step.AHEAD if self._has_room() else Step.WAIT
+                return NextStep.OVER
+            return NextStep.AHEAD if self._has_room() else NextStep.WAIT
         if self.exhausted:
             # Items that wait in lanes are started by their lanes.
             if self.lanes is None:
                 self.over = True
-            return Step.OVER
+            return NextStep.OVER
         if self.lanes is not None and self._in_lanes >= self.limit:
-            return Step.WAIT
-        return Step.PULL if self._has_room() else Step.WAIT
+            return NextStep.WAIT
+        return NextStep.PULL if self._has_room() else NextStep.WAIT
 
-    def _held_by_memory(self, *, asking: bool = True) -> Step | None:
+    def _held_by_memory(self, *, asking: bool = True) -> NextStep | None:
         """WAIT, OVER, or None if an item may go on; ``asking``: others that are about to count."""
         assert self._guard is not None
         pressure = self._guard.check()
@@ -124,10 +124,10 @@ class Flow:
             return None
         if pressure is Pressure.STOP:
             self.finish(MemoryLimitExceeded(f"stopped: {self._guard.describe()}"))
-            return Step.OVER
+            return NextStep.OVER
         if self.report.in_flight or (asking and self._asking):
             self.report._hold_back()
-            return Step.WAIT
+            return NextStep.WAIT
         return None
 
     def _has_room(self) -> bool:
@@ -200,10 +200,10 @@ class Flow:
 
     # ------------------------------------------------------------- may it start
 
-    def may_start(self, work: WorkItem) -> Step | float:
+    def may_start(self, work: WorkItem) -> NextStep | float:
         """START, WAIT, OVER, or how many seconds to wait; with a semaphore: to ask it."""
         if self.stopped:
-            return Step.OVER
+            return NextStep.OVER
         if self._guard is not None:
             held = self._held_by_memory()
             if held is not None:
@@ -211,7 +211,7 @@ class Flow:
         if self._semaphore is None:
             if self._counts_weight and self.in_use + work.weight > self.limit:
                 # An item that doesn't fit is not passed: light items would starve a heavy one.
-                return Step.WAIT
+                return NextStep.WAIT
             return self._pause_until(self._next_start)
         # As many ask as there are workers: one that is queued early has its slot, on a
         # server that is far away, a round trip earlier than one that asks when it is free.
@@ -238,26 +238,26 @@ class Flow:
             self.drop(work)
             self.finish(error)
 
-    def may_begin(self) -> Step | float:
+    def may_begin(self) -> NextStep | float:
         """START, WAIT, OVER or seconds, for an item that has its slots.
 
         Slots come as others give them back, not at the pace and for the memory of
         this run: that is looked at again.
         """
         if self.stopped:
-            return Step.OVER
+            return NextStep.OVER
         if self._guard is not None:
             held = self._held_by_memory(asking=False)
             if held is not None:
                 return held
         return self._pause_until(self._next_start)
 
-    def _pause_until(self, when: float) -> Step | float:
+    def _pause_until(self, when: float) -> NextStep | float:
         if self.settings.max_per_second is not None:
             now = time.monotonic()
             if now < when:
                 return when - now
-        return Step.START
+        return NextStep.START
 
     def begin(self, work: WorkItem) -> None:
         report = self.report

@@ -55,8 +55,8 @@ class BoundedMapSync(Generic[R]):
         """Counts so far; final after the run has ended, however it ended."""
         return self._flow.report
 
-    def __iter__(self) -> _Loop[R]:
-        return _Loop(self)
+    def __iter__(self) -> _Iteration[R]:
+        return _Iteration(self)
 
     def __next__(self) -> R:
         refuse_to_block_a_loop("bounded_map_sync")
@@ -108,7 +108,7 @@ class BoundedMapSync(Generic[R]):
             self._workers.stop()
 
 
-class _Loop(Iterator[R]):
+class _Iteration(Iterator[R]):
     """One ``for``; collected when the loop is left early."""
 
     __slots__ = ("_map",)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from slotwise._core.limit import AcquisitionContext
 from slotwise.pipeline._context import in_context, is_same
-from slotwise.pipeline._flow import Flow, Step
+from slotwise.pipeline._flow import Flow, NextStep
 from slotwise.pipeline._listeners import Listeners
 from slotwise.pipeline._work_item import WorkItem
 
@@ -204,7 +204,7 @@ class TaskWorkers:
         flow, pull = self.flow, self._pull_now
         while True:
             step = flow.next_step()
-            if step is Step.PULL:
+            if step is NextStep.PULL:
                 try:
                     item = pull() if pull is not None else await self._pull()
                 except self._no_more:
@@ -231,9 +231,9 @@ class TaskWorkers:
                     return flow.best()
                 else:
                     await self._changed()
-            elif step is Step.AHEAD:
+            elif step is NextStep.AHEAD:
                 return flow.best()
-            elif step is Step.WAIT:
+            elif step is NextStep.WAIT:
                 await self._changed()
             else:
                 if flow.stopped:  # by the memory guard
@@ -268,18 +268,18 @@ class TaskWorkers:
         """Wait until ``work`` may start, or ask for its slots; False if it never will."""
         return await self._wait_until(work, lambda: self.flow.may_start(work))
 
-    async def _wait_until(self, work: WorkItem, verdict: Callable[[], Step | float]) -> bool:
+    async def _wait_until(self, work: WorkItem, verdict: Callable[[], NextStep | float]) -> bool:
         """Wait until the verdict on ``work`` is START; it is given up if that never comes."""
         while True:
             step = verdict()
-            if step is Step.START:
+            if step is NextStep.START:
                 return True
-            if step is Step.OVER:
+            if step is NextStep.OVER:
                 self.flow.drop(work)
                 self._item_ended()
                 return False
             try:
-                if step is Step.WAIT:
+                if step is NextStep.WAIT:
                     await self._changed()
                 else:
                     await asyncio.sleep(float(step))  # type: ignore[arg-type]

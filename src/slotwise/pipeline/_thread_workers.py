@@ -26,7 +26,7 @@ from typing import Any
 from slotwise._core import fork
 from slotwise._wait.loop_thread import LoopThread
 from slotwise.pipeline._context import in_context
-from slotwise.pipeline._flow import Flow, Step
+from slotwise.pipeline._flow import Flow, NextStep
 from slotwise.pipeline._listeners import Listeners
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._work_item import WorkItem
@@ -205,11 +205,11 @@ class ThreadWorkers:
         flow = self.flow
         while True:
             step = flow.next_step()
-            if step is Step.AHEAD:
+            if step is NextStep.AHEAD:
                 return flow.best()
-            if step is Step.WAIT:
+            if step is NextStep.WAIT:
                 self._changed.wait()
-            elif step is Step.OVER:
+            elif step is NextStep.OVER:
                 return None
             else:
                 try:
@@ -243,13 +243,13 @@ class ThreadWorkers:
         """Wait until ``work`` may start, or ask for its slots; False if it never will."""
         return self._wait_until(work, lambda: self.flow.may_start(work))
 
-    def _wait_until(self, work: WorkItem, verdict: Callable[[], Step | float]) -> bool:
+    def _wait_until(self, work: WorkItem, verdict: Callable[[], NextStep | float]) -> bool:
         """Wait until the verdict on ``work`` is START; it is given up if that never comes."""
         while True:
             step = verdict()
-            if step is Step.START:
+            if step is NextStep.START:
                 return True
-            if step is Step.OVER:
+            if step is NextStep.OVER:
                 self.flow.drop(work)
                 return False
             self._changed.wait(step if isinstance(step, float) else None)

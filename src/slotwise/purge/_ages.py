@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 # For how long an age is believed that was read ahead, and what the owner can delete in
 # the time that is read ahead: the rest of it is for a delay on the way.
@@ -80,7 +80,7 @@ class Ages:
     #   A2  readers take no name while what is read ahead would not go in time
     #   A3  the owner doesn't leave while somebody reads: readers use its descriptor
 
-    def __init__(self, node: Node, names: list[str], rates: Rates) -> None:
+    def __init__(self, node: DirectoryNode, names: list[str], rates: Rates) -> None:
         self.node = node
         self.kept = False  # some name stays
         self.offered = False  # the workers know that it wants readers

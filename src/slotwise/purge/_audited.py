@@ -11,11 +11,11 @@ from slotwise.purge._failures import kind_of
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
-    from slotwise.purge._tree import Node
+    from slotwise.purge._tree import DirectoryNode
 
 
 @contextmanager
-def audited(run: Run, op: str, node: Node, name: str, size: int) -> Iterator[None]:
+def audited(run: Run, op: str, node: DirectoryNode, name: str, size: int) -> Iterator[None]:
     """Around the removal of ``name`` from ``node``.
 
     Raises:

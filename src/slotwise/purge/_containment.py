@@ -11,7 +11,7 @@ import os
 
 from slotwise.purge._descriptors import Descriptors
 from slotwise.purge._identity import identity_of
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 # A root that is renamed between the two questions is asked for again, a few times.
 _TRIES = 3
@@ -23,12 +23,12 @@ _OPEN_ABOVE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 class Containment:
     """The root, wherever it has been moved to."""
 
-    def __init__(self, root: Node, descriptors: Descriptors) -> None:
+    def __init__(self, root: DirectoryNode, descriptors: Descriptors) -> None:
         self._root = root
         self._descriptors = descriptors
         self._root_link = f"/proc/self/fd/{root.fd}"
 
-    def contains(self, node: Node) -> bool:
+    def contains(self, node: DirectoryNode) -> bool:
         """Whether ``node``, which is open, lies below the root."""
         for _ in range(_TRIES):
             try:
@@ -43,7 +43,7 @@ class Containment:
                 return True
         return False
 
-    def _is_above(self, node: Node) -> bool:
+    def _is_above(self, node: DirectoryNode) -> bool:
         """Climb from ``node`` by its depth, and return whether that is the root."""
         fd, left = node.fd, node.depth
         try:

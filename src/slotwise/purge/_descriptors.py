@@ -18,7 +18,7 @@ from typing import Any
 
 from slotwise.purge._identity import identity_of
 from slotwise.purge._plan import OPEN_DIRECTORY
-from slotwise.purge._tree import CLOSED, Node
+from slotwise.purge._tree import CLOSED, DirectoryNode
 
 # When all descriptors are in use, others give theirs back within a few operations; who
 # has waited for two seconds waits for somebody outside of the purge.
@@ -33,7 +33,7 @@ class Descriptors:
         self.most = max(4, most)
         self.open = 0
         self._lock = threading.Lock()
-        self._unused: OrderedDict[Node, None] = OrderedDict()  # least recently used first
+        self._unused: OrderedDict[DirectoryNode, None] = OrderedDict()  # least recently used first
 
     def adopted(self) -> None:
         """Count a node that was created with a descriptor and one pin."""
@@ -42,7 +42,7 @@ class Descriptors:
             closing = self._too_many()
         _close(closing)
 
-    def pin(self, node: Node, child: Node | None = None) -> int:
+    def pin(self, node: DirectoryNode, child: DirectoryNode | None = None) -> int:
         """Return the node's descriptor, which stays open until `unpin`.
 
         Raises:
@@ -66,7 +66,7 @@ class Descriptors:
         _close(closing)
         return fd
 
-    def _pin_open(self, node: Node) -> bool:
+    def _pin_open(self, node: DirectoryNode) -> bool:
         """Pin the node if its descriptor is open."""
         with self._lock:
             if node.fd == CLOSED:
@@ -76,7 +76,7 @@ class Descriptors:
             node.pins += 1
             return True
 
-    def unpin(self, node: Node) -> None:
+    def unpin(self, node: DirectoryNode) -> None:
         with self._lock:
             node.pins -= 1
             if not node.pins and node.fd != CLOSED:
@@ -86,7 +86,7 @@ class Descriptors:
                 closing = []
         _close(closing)
 
-    def close(self, node: Node) -> None:
+    def close(self, node: DirectoryNode) -> None:
         """Close the descriptor of a finished node."""
         with self._lock:
             self._unused.pop(node, None)
@@ -133,7 +133,7 @@ class Descriptors:
             closing.append(self._forget(next(iter(self._unused))))
         return closing
 
-    def _forget(self, node: Node) -> int:
+    def _forget(self, node: DirectoryNode) -> int:
         del self._unused[node]
         fd, node.fd = node.fd, CLOSED
         self.open -= 1
@@ -141,7 +141,7 @@ class Descriptors:
 
     # ------------------------------------------------------------ found again
 
-    def _find_again(self, node: Node, child: Node | None) -> int:
+    def _find_again(self, node: DirectoryNode, child: DirectoryNode | None) -> int:
         if child is not None and self._pin_open(child):
             try:
                 # O_NOFOLLOW says nothing about "..", which is never a symlink.
@@ -153,7 +153,7 @@ class Descriptors:
             os.close(fd)
         return self._from_above(node)
 
-    def _from_above(self, node: Node) -> int:
+    def _from_above(self, node: DirectoryNode) -> int:
         chain = [node]
         while True:
             ancestor = chain[-1].parent

@@ -15,7 +15,7 @@ from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
 from slotwise.purge._gates import Gates
 from slotwise.purge._tally import Tally
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
@@ -44,10 +44,10 @@ class Directories:
         # have to be looked at first: an empty subvolume has its own, and could be removed.
         self._tells_mounts = not options.one_file_system or run.root.identity.mount is not None
 
-    def finished(self, node: Node, *, kept: bool, listings: int = 0) -> None:
+    def finished(self, node: DirectoryNode, *, kept: bool, listings: int = 0) -> None:
         """Note that the listing of ``node``, or a directory in it, is finished."""
         run = self._run
-        at: Node | None = node
+        at: DirectoryNode | None = node
         while at is not None and run.counts.finish(at, kept=kept):
             kept = not self._is_gone(at, listings)
             listings = 0
@@ -55,7 +55,7 @@ class Directories:
                 run.descriptors.close(at)
             at = at.parent
 
-    def remove_empty(self, node: Node, names: list[str]) -> list[str]:
+    def remove_empty(self, node: DirectoryNode, names: list[str]) -> list[str]:
         """Remove the empty ones of the directories in ``node``; return the others.
 
         For a worker that is alone: a removal that succeeds takes one operation or two instead
@@ -105,7 +105,7 @@ class Directories:
                 run.look_at_caps()
         return others
 
-    def _is_gone(self, node: Node, listings: int) -> bool:
+    def _is_gone(self, node: DirectoryNode, listings: int) -> bool:
         """Remove a finished directory if it is empty now; return whether it is gone."""
         run, parent = self._run, node.parent
         if (
@@ -138,7 +138,7 @@ class Directories:
             run.look_at_caps()
         return done
 
-    def _check_rmdir(self, node: Node, parent: Node) -> bool:
+    def _check_rmdir(self, node: DirectoryNode, parent: DirectoryNode) -> bool:
         fd = self._run.descriptors.pin(parent, node)
         try:
             self._gates.scan_in()
@@ -151,7 +151,7 @@ class Directories:
             self._run.descriptors.unpin(parent)
         return True
 
-    def _rmdir(self, node: Node, parent: Node) -> bool:
+    def _rmdir(self, node: DirectoryNode, parent: DirectoryNode) -> bool:
         run = self._run
         if run.pace is not None:
             run.pace.wait()

@@ -23,7 +23,7 @@ from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
 from slotwise.purge._gates import Gates
 from slotwise.purge._tally import Tally
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 if TYPE_CHECKING:
     from slotwise._core.results import AcquisitionResult
@@ -58,7 +58,7 @@ class Files:
         self._kept = False  # some file of the batch in work stays
         self._rates = Rates()
 
-    def purge(self, node: Node, names: list[str]) -> bool:
+    def purge(self, node: DirectoryNode, names: list[str]) -> bool:
         """Delete the old ones; return whether any of them stays."""
         if node.depth + 1 < self._min_depth:
             self._tally.files_scanned += len(names)
@@ -72,7 +72,7 @@ class Files:
                 self._purge(node, names[done:])
         return self._kept or self._run.stopping
 
-    def _purge(self, node: Node, names: list[str]) -> None:
+    def _purge(self, node: DirectoryNode, names: list[str]) -> None:
         run, tally, gates, fd = self._run, self._tally, self._gates, node.fd
         turns = run.limits.turns
         turns.take()
@@ -98,7 +98,7 @@ class Files:
         finally:
             turns.give()
 
-    def _old_ones(self, node: Node, names: list[str]) -> Iterator[Old]:
+    def _old_ones(self, node: DirectoryNode, names: list[str]) -> Iterator[Old]:
         """Give the old files one by one. Idle workers, if there are any, read ahead."""
         run = self._run
         for start in range(0, len(names), _TURN):
@@ -117,7 +117,7 @@ class Files:
                 if old is not None:
                     yield old
 
-    def _look_at(self, node: Node, name: str, ahead: float = 0.0) -> Old | None:
+    def _look_at(self, node: DirectoryNode, name: str, ahead: float = 0.0) -> Old | None:
         """Read one age: the file if it is old, else note that it stays.
 
         What is read ahead is believed for so many seconds.
@@ -157,7 +157,7 @@ class Files:
             taken = ages.put(old, kept=kept, more=more)
         return taken
 
-    def _purge_without_gates(self, node: Node, names: list[str]) -> int:
+    def _purge_without_gates(self, node: DirectoryNode, names: list[str]) -> int:
         """The same for a worker that is alone, which is when every microsecond counts.
 
         It goes through the gates once for all: one worker does one thing at a time, and
@@ -204,7 +204,7 @@ class Files:
 
     # --------------------------------- with a cap, a pace, an audit, a shared limit, or dry
 
-    def _purge_carefully(self, node: Node, names: list[str]) -> None:
+    def _purge_carefully(self, node: DirectoryNode, names: list[str]) -> None:
         run = self._run
         try:
             check = DryRunCheck(node.fd, self._gates) if self._dry_run else None
@@ -237,7 +237,7 @@ class Files:
                 run.shared_limit.release(self._slot)
                 self._slot = None
 
-    def _remove(self, node: Node, old: Old, check: DryRunCheck | None) -> bool:
+    def _remove(self, node: DirectoryNode, old: Old, check: DryRunCheck | None) -> bool:
         run = self._run
         name, found, fresh_until = old
         self._tally.files_to_purge += 1
@@ -261,7 +261,7 @@ class Files:
         return True
 
     def _remove_audited(
-        self, node: Node, name: str, found: os.stat_result, fresh_until: float
+        self, node: DirectoryNode, name: str, found: os.stat_result, fresh_until: float
     ) -> os.stat_result:
         gates, fd = self._gates, node.fd
         gates.delete_in()
@@ -305,7 +305,7 @@ class Files:
             raise Touched
         return found, fresh_until
 
-    def _failed(self, node: Node, name: str, error: OSError) -> None:
+    def _failed(self, node: DirectoryNode, name: str, error: OSError) -> None:
         """Note that a file stays, unless it is gone, and count the error if it is one."""
         if error.errno == errno.ENOENT:
             return

@@ -25,7 +25,7 @@ from slotwise.purge._gates import Limits
 from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan, printable
 from slotwise.purge._report import PurgeReport
-from slotwise.purge._tree import Counts, Node
+from slotwise.purge._tree import Counts, DirectoryNode
 from slotwise.purge._workers import Workers
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Run:
         self.audit: Audit | None = None
         self.shared_limit: SharedLimit | None = None
         self.descriptors = Descriptors(directories)
-        self.root = Node(None, "", plan.root_fd, plan.identity, 0)
+        self.root = DirectoryNode(None, "", plan.root_fd, plan.identity, 0)
         # One pin for the run and one for the visit: the root's descriptor stays open.
         self.root.pins = 2
         self.counts = Counts()
@@ -196,10 +196,10 @@ class Run:
             self.stop("shared_limit")
         return slot
 
-    def error(self, op: str, node: Node, name: str | None, error: OSError) -> None:
+    def error(self, op: str, node: DirectoryNode, name: str | None, error: OSError) -> None:
         self._failures.add(op, lambda: self.full_path(node, name), error)
 
-    def full_path(self, node: Node, name: str | None) -> str:
+    def full_path(self, node: DirectoryNode, name: str | None) -> str:
         below = node.path()
         parts = [part for part in (below, name) if part]
         return os.path.join(self.plan.root, *parts)  # noqa: PTH118  # names need not be UTF-8

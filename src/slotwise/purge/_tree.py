@@ -9,7 +9,7 @@ from slotwise.purge._identity import Identity
 CLOSED = -1
 
 
-class Node:
+class DirectoryNode:
     """A directory that was opened, and what is left to do below it."""
 
     # pending  the directories below that are not finished, and 1 for its own listing
@@ -18,7 +18,7 @@ class Node:
     __slots__ = ("batches", "depth", "fd", "identity", "kept", "name", "parent", "pending", "pins")
 
     def __init__(
-        self, parent: Node | None, name: str, fd: int, identity: Identity, depth: int
+        self, parent: DirectoryNode | None, name: str, fd: int, identity: Identity, depth: int
     ) -> None:
         self.parent = parent
         self.name = name
@@ -33,7 +33,7 @@ class Node:
     def path(self) -> str:
         """The path below the root; "" for the root."""
         names = []
-        node: Node | None = self
+        node: DirectoryNode | None = self
         while node is not None and node.parent is not None:
             names.append(node.name)
             node = node.parent
@@ -50,15 +50,15 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def expect(self, node: Node, more: int) -> None:
+    def expect(self, node: DirectoryNode, more: int) -> None:
         with self._lock:
             node.pending += more
 
-    def keep(self, node: Node) -> None:
+    def keep(self, node: DirectoryNode) -> None:
         with self._lock:  # `finish` reads it and writes it back
             node.kept = True
 
-    def finish(self, node: Node, *, kept: bool) -> bool:
+    def finish(self, node: DirectoryNode, *, kept: bool) -> bool:
         """Note that one thing in ``node`` is finished; return whether it was the last."""
         with self._lock:
             node.pending -= 1

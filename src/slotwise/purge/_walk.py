@@ -25,7 +25,7 @@ from slotwise.purge._gates import Gates
 from slotwise.purge._identity import identity_of, same_mount
 from slotwise.purge._plan import OPEN_DIRECTORY
 from slotwise.purge._tally import Tally
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BATCH = 1000
 _SWAPPED = (errno.ELOOP, errno.ENOTDIR)
 
-Entry = tuple[Node, str, int]  # parent, name, how often it was listed before
+Entry = tuple[DirectoryNode, str, int]  # parent, name, how often it was listed before
 
 
 class Visit:
@@ -43,7 +43,7 @@ class Visit:
 
     __slots__ = ("below", "listing", "listings", "node", "todo")
 
-    def __init__(self, node: Node, listing: Any, listings: int) -> None:
+    def __init__(self, node: DirectoryNode, listing: Any, listings: int) -> None:
         self.node = node
         self.listing = listing
         self.listings = listings
@@ -105,7 +105,7 @@ class Walker:
 
     # ------------------------------------------------------------ into, out of
 
-    def _enter(self, parent: Node, name: str, listings: int) -> Visit | None:
+    def _enter(self, parent: DirectoryNode, name: str, listings: int) -> Visit | None:
         """Open a directory and start to list it; None if it can't or must not be entered."""
         run = self._run
         if run.stopping:
@@ -129,7 +129,7 @@ class Walker:
             os.close(fd)
             self._directories.finished(parent, kept=True)
             return None
-        node = Node(parent, name, fd, identity, parent.depth + 1)
+        node = DirectoryNode(parent, name, fd, identity, parent.depth + 1)
         self._descriptors.adopted()
         if not self._containment.contains(node):
             self._descriptors.close(node)
@@ -147,7 +147,7 @@ class Walker:
         finally:
             self._gates.scan_out()
 
-    def _not_entered(self, error: OSError, parent: Node, name: str) -> None:
+    def _not_entered(self, error: OSError, parent: DirectoryNode, name: str) -> None:
         if error.errno == errno.ENOENT:
             self._directories.finished(parent, kept=False)
             return
@@ -157,7 +157,7 @@ class Walker:
             self._run.error("open", parent, name, error)
         self._directories.finished(parent, kept=True)
 
-    def _list(self, node: Node, listings: int) -> Visit | None:
+    def _list(self, node: DirectoryNode, listings: int) -> Visit | None:
         if not listings:
             self.tally.dirs_scanned += 1
         try:

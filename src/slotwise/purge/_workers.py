@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from slotwise.purge._ages import Ages
 from slotwise.purge._tally import Tally
-from slotwise.purge._tree import Node
+from slotwise.purge._tree import DirectoryNode
 from slotwise.purge._walk import Entry, Walker
 
 if TYPE_CHECKING:
@@ -134,12 +134,12 @@ class Workers:
         """Whether visits should push again what the stack had no room for."""
         return len(self._stack) < self._most_stacked // 2
 
-    def push(self, node: Node, names: list[str]) -> list[str]:
+    def push(self, node: DirectoryNode, names: list[str]) -> list[str]:
         """Push directories for other workers; return those that there is no room for."""
         self._run.counts.expect(node, len(names))
         return self.push_expected(node, names)
 
-    def push_expected(self, node: Node, names: list[str]) -> list[str]:
+    def push_expected(self, node: DirectoryNode, names: list[str]) -> list[str]:
         """Push directories that `push` has returned before."""
         descriptors = self._run.descriptors
         with self._lock:
@@ -153,7 +153,7 @@ class Workers:
         self.start_wanted()
         return names[room:]
 
-    def push_again(self, parent: Node, name: str, listings: int) -> None:
+    def push_again(self, parent: DirectoryNode, name: str, listings: int) -> None:
         """Push a directory that has to be listed again."""
         self._run.counts.expect(parent, 1)
         with self._lock:

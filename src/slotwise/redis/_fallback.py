@@ -17,7 +17,7 @@ from slotwise._core import events, fork
 from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import DONE, AcquisitionResult
-from slotwise._core.unreachable import Unreachable as UnreachableOptions
+from slotwise._core.unreachable import UnreachableOptions
 from slotwise.redis._away import AwayWatch, ask_until_back, is_away
 from slotwise.redis._away import ServerAway as ServerAway
 from slotwise.redis._diagnosis import Unreachable

@@ -47,7 +47,7 @@ from slotwise.redis._shared_client import NameRecord, SharedClient, shared_clien
 if TYPE_CHECKING:
     from slotwise._core.overload import Overload
     from slotwise._core.paths import Needs, Path
-    from slotwise._core.unreachable import Unreachable
+    from slotwise._core.unreachable import UnreachableOptions
     from slotwise.redis._dialect import Dialect, Released
     from slotwise.redis._loop_client import LoopClient
 
@@ -82,7 +82,7 @@ class RedisLimit:
     _shared: SharedClient
     _template: tuple[bytes, ...] | None
     _ttl: float | None
-    _unreachable: Unreachable
+    _unreachable: UnreachableOptions
     _value: int
 
     def _set_up(
@@ -93,7 +93,7 @@ class RedisLimit:
         heartbeat_max_interval: float,
         ping_interval: float | None,
         cancel_task_on_loss: bool,
-        unreachable: Unreachable,
+        unreachable: UnreachableOptions,
         make_local: Callable[[], Any],
     ) -> None:
         """Check and keep what only limits on Redis are made with, and share the server."""

@@ -35,8 +35,7 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
-from slotwise._core.unreachable import Unreachable as UnreachableOptions
-from slotwise._core.unreachable import local_specs
+from slotwise._core.unreachable import UnreachableOptions, local_specs
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
@@ -53,9 +52,9 @@ from slotwise.redis._path_shape import read_shape, write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
-# How long a resize is remembered at least when nobody holds or waits, in seconds.
 _MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
 
+# How long a resize is remembered at least when nobody holds or waits, in seconds.
 _REMEMBERED = 12 * 3600
 
 _RESIZE = load("tiers/resize")

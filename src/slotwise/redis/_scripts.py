@@ -15,7 +15,6 @@ from pathlib import Path
 _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 
-DOCUMENTED = ("queue", "wake_up_nexts", "acquire", "release", "ping", "card")
 # Those that the client calls, by folder and name.
 OURS = (
     "semaphore/request",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.overload import Overload
 from slotwise._core.paths import PathBackend, TierSpec
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.unreachable import Unreachable
+from slotwise._core.unreachable import UnreachableOptions
 from slotwise._urls import directory_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
@@ -36,7 +36,7 @@ def choose_backend(
     cancel_task_on_loss: bool,
     max_idle_keys: int,
     overload: Overload | None,
-    unreachable: Unreachable,
+    unreachable: UnreachableOptions,
     closed_error: Callable[..., SemaphoreClosed],
 ) -> PathBackend:
     if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
