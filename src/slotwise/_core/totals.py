@@ -90,7 +90,7 @@ _kept = False
 
 
 def keep_totals() -> None:
-    """Count what this process gets of its limits from now on: `SemaphoreStats.totals` has it.
+    """Count what this process gets of its limits from now on: ``SemaphoreStats.totals`` has it.
 
     Of limits without a name nothing is kept. Calling it again changes nothing.
     """

@@ -37,7 +37,7 @@ _Histograms: TypeAlias = "dict[Labels, _Histogram]"
 
 
 class Collector:
-    """Counts from now on what this process gets of its limits; `close` ends that.
+    """Counts from now on what this process gets of its limits; ``close()`` ends that.
 
     The labels are ``name``, ``scope`` and ``tier``, never a key.
     """

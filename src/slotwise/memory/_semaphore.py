@@ -80,7 +80,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `estimate`); None, the default, refuses nobody for that.
+            expected (see `Limit.estimate`); None, the default, refuses nobody for that.
     """
 
     __slots__ = (

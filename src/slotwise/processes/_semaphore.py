@@ -60,7 +60,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         max_waiting: how many may wait, in all processes; beyond it, newcomers that would have to
             wait get a LimitFull. None lets any number wait.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `estimate`); None, the default, refuses nobody for that.
+            expected (see `Limit.estimate`); None, the default, refuses nobody for that.
         directory: the directory for the files; by default that of SLOTWISE_DIR, or else one
             for this user in the system's temporary directory.
     """

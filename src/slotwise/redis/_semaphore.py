@@ -80,7 +80,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
             to wait get a LimitFull. None lets any number wait.
         shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `estimate`); None, the default, refuses nobody for that.
+            expected (see `Limit.estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while the server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a limit of this process.
         local_value: how many slots that has, for each process.
