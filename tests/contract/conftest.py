@@ -85,6 +85,9 @@ class Speak:
         assert isinstance(kicked, bool)
         return kicked
 
+    async def pause(self, limit: Limit, seconds: float) -> None:
+        await self._say(limit, "pause", seconds)
+
     async def resize(self, semaphore: Semaphore, value: int) -> None:
         await self._say(semaphore, "resize", value)
 

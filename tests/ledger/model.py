@@ -28,6 +28,7 @@ class Model:
     def __init__(self, value: int) -> None:
         self.value = value
         self.closed = False
+        self.paused_until = 0.0
         self.holding: list[Entry] = []
         self.waiting: list[Entry] = []  # in the order of arrival
 
@@ -44,6 +45,7 @@ class Model:
 
     def next_deadline(self) -> float:
         deadlines = [entry.deadline for entry in self.holding + self.waiting]
+        deadlines.append(self.paused_until or None)
         return min((when for when in deadlines if when is not None), default=float("inf"))
 
     def find(self, entries: list[Entry], key: Hashable) -> Entry | None:
@@ -59,7 +61,7 @@ class Model:
 
     def try_request(self, entry: Entry, now: float) -> bool:
         self._refuse(entry)
-        if self.waiting or self.in_use + entry.slots > self.value:
+        if self.waiting or self.in_use + entry.slots > self.value or now < self.paused_until:
             return False
         self.waiting.append(entry)
         assert self._grant(now) == [entry.key]
@@ -102,11 +104,16 @@ class Model:
         self.waiting = []
         return refused
 
-    def reopen(self) -> None:
+    def reopen(self, now: float) -> list[Hashable]:
         self.closed = False
+        self.paused_until = 0.0
+        return self._grant(now)
+
+    def pause(self, until: float) -> None:
+        self.paused_until = max(self.paused_until, until)
 
     def retire(self) -> bool:
-        if self.closed or self.holding or self.waiting:
+        if self.closed or self.holding or self.waiting or self.paused_until:
             return False
         self.closed = True
         return True
@@ -121,7 +128,10 @@ class Model:
 
     def _grant(self, now: float) -> list[Hashable]:
         """While the first in the queue fits, it gets the lowest numbers there are."""
-        granted = []
+        granted: list[Hashable] = []
+        if now < self.paused_until:
+            return granted
+        self.paused_until = 0.0
         while self.waiting and self.in_use + self.waiting[0].slots <= self.value:
             entry = self.waiting.pop(0)
             entry.numbers = self.lowest_free(entry.slots)

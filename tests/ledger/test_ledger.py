@@ -342,7 +342,7 @@ def observed_transitions(seed: int) -> set[tuple[str, str, str]]:
         except (ValueError, SemaphoreClosed):
             lives.after("request", [claim])
         now += choose.choice([0.0, 1.0])
-        verb = choose.choice(["release", "cancel", "expire", "resize", "nothing"])
+        verb = choose.choice(["release", "cancel", "expire", "resize", "pause", "nothing"])
         if verb in ("release", "cancel"):
             getattr(ledger, verb)(choose.randrange(key + 1), now)
             lives.after(verb)
@@ -351,6 +351,9 @@ def observed_transitions(seed: int) -> set[tuple[str, str, str]]:
             lives.after("expire")
         elif verb == "resize" and not ledger.closed:
             lives.after("resize", ledger.resize(choose.randint(1, 4), now)[0])
+        elif verb == "pause" and key % 10 == 0:
+            ledger.pause(now + 1)
+            lives.after("pause")
         if key == 50:
             lives.after("close", ledger.close())
         check(ledger)

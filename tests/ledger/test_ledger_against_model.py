@@ -149,11 +149,17 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert all(claim.slot_number == 0 for claim in refused if isinstance(claim, LineGrant))
         self.tickets.clear()
 
-    @precondition(lambda self: self.ledger.closed and not self.retired)
-    @rule()
-    def reopen(self) -> None:
-        assert self.ledger.reopen(self.now) == []
-        self.model.reopen()
+    @precondition(lambda self: not self.retired)
+    @rule(really=st.sampled_from([False, False, True]))
+    def reopen(self, really: bool) -> None:
+        if really or self.ledger.closed:
+            self.assert_same(self.ledger.reopen(self.now), self.model.reopen(self.now))
+
+    @precondition(lambda self: not self.retired)
+    @rule(later=seconds)
+    def pause(self, later: float) -> None:
+        self.ledger.pause(self.now + later)
+        self.model.pause(self.now + later)
 
     @precondition(lambda self: len(self.keys) > 3)
     @rule()
@@ -242,6 +248,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert {key: claim.numbers for key, claim in ledger.holders.items()} == named
         assert ledger.next_deadline() == model.next_deadline()
         assert ledger.closed == model.closed
+        assert ledger.paused_until == model.paused_until
 
 
 LedgerAgainstModel.TestCase.settings = settings(max_examples=90, stateful_step_count=50)

@@ -665,6 +665,48 @@ def test_what_is_given_after_the_close_is_granted_to_nobody(play):
     play(scene)
 
 
+def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=1)
+        held = sem.acquire_sync()
+
+        def pause_then_give() -> None:
+            sem.pause_sync(60)
+            sem.release_sync(held)
+
+        def check() -> None:
+            assert stage.inside == 0, "it got a slot that was free after the pause only"
+            assert sem._tracker.in_use == 0
+            stage.clock.advance(61)
+            stage.assert_all_free(sem)
+
+        return stage.story(_thread_tries(stage, sem), pause_then_give, check=check)
+
+    play(scene, interruptions=3)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker):
+    def scene(stage: Stage) -> Story:
+        sem = stage.semaphore(value=2)
+        held = sem.acquire_sync()
+        take = taker(stage, sem)
+
+        def pause() -> None:
+            sem.pause_sync(60)
+            sem.release_sync(held)
+            stage.clock.advance(60)
+
+        def check() -> None:
+            assert taker is _thread_tries or stage.inside == 1
+            stage.end()
+            stage.assert_all_free(sem, value=2)
+
+        return stage.story(take, pause, check=check)
+
+    play(scene, interruptions=2)
+
+
 # ---------------------------------------------------------------- the line
 
 

@@ -75,6 +75,15 @@ def check_timeout(given: float | Unset | None, default: float | None) -> float |
     return default if given is UNSET else check_seconds("timeout", given, zero=True)
 
 
+def check_pause(given: object) -> float:
+    """Return for how many seconds nothing is granted."""
+    if given is None:
+        raise TypeError("seconds must be a number, not None")
+    seconds = check_seconds("seconds", given, zero=True)
+    assert seconds is not None
+    return seconds
+
+
 def check_name(given: object) -> str | None:
     """Return a non-empty str, or None for a private semaphore."""
     if given is None:

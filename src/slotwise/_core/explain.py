@@ -24,7 +24,7 @@ class Lack:
     """What is missing: a tier, or one key of it; of a semaphore neither has a name.
 
     ``held`` of ``value`` slots are held; of a rate, so much of its burst is used. ``oldest`` is who
-    has held it for longest, if that is known.
+    has held it for longest, if that is known. ``paused_for`` is in how many seconds a pause ends.
     """
 
     tier: str | None
@@ -32,6 +32,7 @@ class Lack:
     held: int
     value: int
     oldest: Claimant | None = None
+    paused_for: float = 0.0
 
     def __str__(self) -> str:
         tier = "" if self.tier is None else f"tier {self.tier}"
@@ -39,6 +40,8 @@ class Lack:
         full = f"{self.held} of {self.value} held"
         if self.oldest is not None:
             full += f", oldest by {whom(self.oldest)}"
+        if self.paused_for > 0:
+            full = f"paused for another {_seconds(self.paused_for)}, {full}"
         return f"{which} ({full})" if which else full
 
 
@@ -96,11 +99,15 @@ def explain_semaphore(
     if found is None and stats.closed:
         return Explanation("new", None, (), None, title=title, closed=stats.reason or "")
     free = stats.max_slots - stats.acquired_slots
-    if found is None and not waiters and free > 0:
+    if found is None and not waiters and free > 0 and not stats.paused_for:
         return Explanation("new", None, (), 0.0, title=title)
     place = len(waiters) + 1 if found is None else waiters.index(found) + 1
-    lack = Lack(None, None, stats.acquired_slots, stats.max_slots, oldest(holders))
-    return _in_line(title, found, place, (lack,), _share(estimate, place, len(waiters)))
+    lack = Lack(
+        *(None, None, stats.acquired_slots, stats.max_slots, oldest(holders)),
+        paused_for=stats.paused_for,
+    )
+    estimate = _share(estimate, place, len(waiters), lack.paused_for)
+    return _in_line(title, found, place, (lack,), estimate)
 
 
 def explain_path(
@@ -201,9 +208,15 @@ def _in_line(
     return Explanation(state, place, lacks, estimate, title=title, claimant=found)
 
 
-def _share(estimate: float | None, place: int, waiting: int) -> float | None:
-    """What a waiter has left of the estimate of a newcomer, who comes behind all of them."""
-    return None if estimate is None else estimate * place / max(waiting + 1, place)
+def _share(
+    estimate: float | None, place: int, waiting: int, paused_for: float = 0.0
+) -> float | None:
+    """What a waiter has left of the estimate of a newcomer, who comes behind all of them.
+
+    Nobody is served before a pause ends.
+    """
+    share = None if estimate is None else estimate * place / max(waiting + 1, place)
+    return max(share or 0.0, paused_for) if paused_for else share
 
 
 def oldest(holders: Sequence[Claimant]) -> Claimant | None:

@@ -172,6 +172,24 @@ class Limit(SameWhenCopied, ABC):
     def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
         """Like `explain`."""
 
+    # ----------------------------------------------------------- controlling
+
+    async def pause(self, seconds: float) -> None:
+        """Grant nothing for so many seconds, to nobody who shares the limit.
+
+        Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
+        they have. Of several pauses the one that ends last counts, so 0 changes nothing.
+        ``reopen()`` of a semaphore or of tiers ends a pause early.
+
+        Raises:
+            SemaphoreClosed: it is closed.
+        """
+        raise NotImplementedError
+
+    def pause_sync(self, seconds: float) -> None:
+        """Like `pause`."""
+        raise NotImplementedError
+
     # ------------------------------------------------------ context managers
 
     def cm(

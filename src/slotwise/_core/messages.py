@@ -73,9 +73,17 @@ def limit_full(
     return LimitFull(text, waiting=waiting, estimate=estimate)
 
 
-def occupancy(*, value: int, held: int, waiting: int, oldest: str = "") -> str:
+def occupancy(
+    *, value: int, held: int, waiting: int, oldest: str = "", paused_for: float = 0.0
+) -> str:
     """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
-    return f"{held} of {value or 'any number'} held{oldest}, {waiting} others waiting"
+    full = f"{held} of {value or 'any number'} held{oldest}, {waiting} others waiting"
+    return f"{paused(paused_for)}, {full}" if paused_for > 0 else full
+
+
+def paused(seconds: float) -> str:
+    """Say that nothing is granted for so long."""
+    return f"paused for another {seconds:.3g} s"
 
 
 # How many holders a message names.

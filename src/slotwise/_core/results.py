@@ -204,7 +204,8 @@ class SemaphoreStats:
 
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
     have left; nothing is granted meanwhile. ``closed`` says whether it is closed
-    everywhere, ``reason`` why. For a path through tiers without limits ``max_slots`` is 0.
+    everywhere, ``reason`` why. ``paused_for`` is in how many seconds a pause ends, 0.0 if there is
+    none. For a path through tiers without limits ``max_slots`` is 0.
     ``totals`` has what this process got of it, if it keeps totals. ``scope`` is who shares it, as
     that of an `AcquisitionResult`.
     """
@@ -215,6 +216,7 @@ class SemaphoreStats:
     closed: bool = False
     reason: str | None = None
     acquired_percent: float = field(init=False)
+    paused_for: float = field(default=0.0, compare=False, kw_only=True)
     totals: Totals | None = field(default=None, compare=False, kw_only=True)
     scope: str = field(default="memory", compare=False, repr=False, kw_only=True)
 

@@ -23,7 +23,7 @@ class Deadlines:
     without the lock that guards everything else here: see `Ledger`.
     """
 
-    __slots__ = ("_aged", "_heap", "young")
+    __slots__ = ("_aged", "_heap", "paused_until", "young")
 
     # Between any two calls:
     #   D1  a key is in young or in _aged, never in both
@@ -35,6 +35,9 @@ class Deadlines:
         self.young: dict[Hashable, float] = {}
         self._aged: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Hashable]] = []
+        # Until when the ledger grants nothing, 0.0 if it isn't paused. It is kept here
+        # because few ledgers have deadlines, and fewer are ever paused.
+        self.paused_until = 0.0
 
     def __len__(self) -> int:
         return len(self.young) + len(self._aged)

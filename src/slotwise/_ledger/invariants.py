@@ -16,14 +16,17 @@ from slotwise._ledger.ledger import Ledger
 # (state, verb) -> the states a claim can be in afterwards
 LIFE_CYCLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("new", "request"): ("holding", "waiting", "refused"),
+    ("waiting", "request"): ("waiting", "holding"),  # of another, that finds a pause over
     ("waiting", "release"): ("waiting", "holding"),
     ("waiting", "cancel"): ("waiting", "holding", "ended"),
     ("waiting", "expire"): ("waiting", "holding", "ended"),
     ("waiting", "resize"): ("waiting", "holding", "refused"),
+    ("waiting", "pause"): ("waiting",),
     ("waiting", "close"): ("refused",),
     ("holding", "release"): ("ended",),
     ("holding", "expire"): ("holding", "ended"),
     ("holding", "resize"): ("holding",),
+    ("holding", "pause"): ("holding",),
     ("holding", "close"): ("holding",),
 }
 
@@ -37,7 +40,9 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
     held = [number for claim in ledger.holders.values() for number in claim.numbers]
     held += unnamed_numbers
     assert ledger.in_use == len(held), f"I1: {ledger.in_use} in use, but {held} are held"
-    if ledger.line:
+    if ledger.paused_until:
+        assert not ledger.free, "I8: it is paused, and slots are free"
+    elif ledger.line:
         assert ledger.in_use >= ledger.value, "I2: there is a line, and a slot is free"
     elif ledger.waiting:
         head = ledger.first_waiting()
@@ -54,6 +59,7 @@ def check(ledger: Ledger[Any], unnamed_numbers: Collection[int] = ()) -> None:
         or bool(ledger.waiting)
         or bool(ledger.reserve)
         or ledger.circulating > ledger.value
+        or bool(ledger.paused_until)
         or not QUICK_LANE
     )
     assert ledger.attention == careful, f"I5: attention is {ledger.attention}"

@@ -45,7 +45,7 @@ from typing import Any, TypeVar
 
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.claims import Claim, LineGrant
-from slotwise._ledger.deadlines import Deadlines
+from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.ranks import Ranks
 from slotwise._ledger.slots import NumberedSlots
@@ -80,13 +80,15 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
     # Between any two calls:
     #   I1  circulating - len(free) slots are held, in_use
-    #   I2  if anyone waits, in the line or behind it, the first of them does not fit
+    #   I2  if anyone waits, in the line or behind it, the first of them does not fit, or the
+    #       ledger is paused
     #   I3  in_use exceeds value only after a shrink, and nothing is granted then
     #   I4  free, reserve and the held numbers are disjoint parts of 1..top
-    #   I5  attention is up if there are waiting claims, if closed, while a shrink
+    #   I5  attention is up if there are waiting claims, if closed or paused, while a shrink
     #       is not done, and while there are numbers in reserve
     #   I6  nobody waits on a closed ledger
     #   I7  only holders and waiters have deadlines
+    #   I8  while it is paused no number is free: all that nobody holds are in reserve
     # `invariants.check` is these, as code.
 
     def __init__(self, value: int, holders: dict[Hashable, C] | None = None) -> None:
@@ -158,8 +160,8 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.attention = True
         if claim.head_start:
             return self.settle(now)  # it may be the first now, and fit
-        # A quick giver may have come between the look at `free` and the flag.
-        return self.settle(now) if self.free else []
+        # A quick giver may have come between the look at `free` and the flag, or a pause be over.
+        return self.settle(now) if self.free or self.paused_until else []
 
     def try_request(self, claim: C, now: float = 0.0) -> bool:
         """Grant ``claim`` its slots if that passes nobody; else change nothing."""
@@ -169,6 +171,11 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             raise ValueError(_never(claim.slots, self.value))
         if self.line or (self.waiting and not self._comes_first(claim, now)):
             return False
+        if self.paused_until:
+            if now < self.paused_until:
+                return False
+            if not self.waiting:  # else `settle` ends it, and serves them
+                self._end_pause()
         if not self._seat(claim, now):
             return False
         if self.attention and not self.waiting:
@@ -201,6 +208,8 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
     def seat_first(self, claim: C, now: float) -> bool:
         """Grant ``claim`` its slots if so many are free, whoever waits; serve nobody else."""
+        if self.paused_until > now:
+            return False
         if self.reserve or self.circulating > self.value:
             self._rebalance_if_needed()  # what has just come back may be the lowest
         return self._seat(claim, now)
@@ -208,8 +217,11 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def to_replace(self, holders: Iterable[C], slots: int) -> list[C]:
         """Choose whose slots a claim for ``slots`` takes over: the first of ``holders``.
 
-        Nobody, if all of them together are not enough. What is free is for those who wait.
+        Nobody, if all of them together are not enough, or while nothing is granted. What is free
+        is for those who wait.
         """
+        if self.paused_until:
+            return []
         missing = slots + self.in_use - self.value
         if self.line or self.waiting:
             missing = max(missing, slots)
@@ -245,6 +257,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self._put_back(claim._slot_number)
         else:
             self._put_back_ranges(claim.ranges)
+
+    def _put_back(self, number: int) -> None:
+        if self.paused_until:  # a quick taker that looked before the pause must not find it
+            self._put_aside(range(number, number + 1))
+        else:
+            super()._put_back(number)
 
     def _put_aside(self, numbers: range) -> None:
         self.attention = True
@@ -286,6 +304,29 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._rebalance()
         return refused, self.settle(now)
 
+    @property
+    def paused_until(self) -> float:
+        """Until when nothing is granted; 0.0 if it isn't paused."""
+        return 0.0 if self.deadlines is None else self.deadlines.paused_until
+
+    def pause(self, until: float) -> None:
+        """Grant nothing until then; of several pauses the one that ends last counts.
+
+        Holders stay, waiters and newcomers wait in line. `expire` ends it, at `next_deadline`.
+        """
+        self.attention = True
+        deadlines = self.timed()
+        deadlines.paused_until = max(deadlines.paused_until, until)
+        self._put_free_aside()
+
+    def _end_pause(self) -> None:
+        assert self.deadlines is not None
+        self.deadlines.paused_until = 0.0
+        self._rebalance()
+
+    def next_deadline(self) -> float:
+        return min(super().next_deadline(), self.paused_until or NEVER)
+
     def close(self) -> list[C]:
         """Refuse newcomers from now on: the waiters, who all fail, are returned.
 
@@ -300,8 +341,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return self.settle() + waiters
 
     def reopen(self, now: float = 0.0) -> list[C]:
-        """Undo `close`: newcomers are granted slots again. Return the claims that are granted."""
+        """Undo `close` and `pause`: slots are granted again. Return who is granted now."""
         self.closed = False
+        if self.deadlines is not None:
+            self.deadlines.paused_until = 0.0
         self._rebalance()
         return self.settle(now)
 
@@ -311,7 +354,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         Afterwards the quick lane can't take anything either, so the caller may
         forget the ledger without anybody being left in it.
         """
-        if self.line or self.waiting or self.closed:
+        if self.line or self.waiting or self.closed or self.paused_until:
             return False
         self.attention = True
         if not self._take_everything():
@@ -323,14 +366,20 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def settle(self, now: float = 0.0) -> list[C]:
         """Hand what is free to those who wait, strictly in order, and return who got it.
 
-        Every verb ends with it. On a closed ledger it refuses who is in the line.
+        Every verb ends with it. On a closed ledger it refuses who is in the line; on a paused
+        one it grants nothing, until the first call after that.
         """
         line = self.line
         granted: list[Any] = []
+        if 0.0 < self.paused_until <= now:
+            self._end_pause()
         if self.closed:
             self._put_free_aside()
             while line:
                 granted.append(LineGrant(line.popleft(), 0))
+            return granted
+        if self.paused_until:
+            self._put_free_aside()
             return granted
         if self.reserve or self.circulating > self.value:
             self._rebalance_if_needed()
@@ -438,7 +487,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
     def _lower_attention(self) -> None:
         """Let the quick lane run again, if nothing needs a careful look; no claim waits."""
-        if not self.reserve and self.circulating <= self.value:
+        if not self.reserve and self.circulating <= self.value and not self.paused_until:
             self.attention = not QUICK_LANE
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import rules_conflict, too_many_slots, value_conflict
 from slotwise._core.results import SemaphoreStats
+from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, lock
 from slotwise.errors import ValueConflict
@@ -111,6 +112,7 @@ def is_locked(semaphore: MemorySemaphore) -> bool:
             or bool(tracker.line)
             or bool(tracker.waiting)
             or tracker.in_use >= tracker.value
+            or tracker.paused_for() > 0
         )
 
 
@@ -149,6 +151,14 @@ def resize(semaphore: MemorySemaphore, value: int) -> None:
     tracker.change_value(value, semaphore._value)
     if tracker is not semaphore._tracker:
         semaphore._attach(tracker)
+
+
+def pause(semaphore: MemorySemaphore, seconds: float) -> None:
+    """Let nothing be granted for so long to any instance, *in the section*."""
+    tracker = known(semaphore) or current(semaphore)
+    if tracker.closed:
+        raise tracker.closed_error(tracker.closure)
+    tracker.begin_pause(seconds, clock.now())
 
 
 def switch(

@@ -23,6 +23,7 @@ from slotwise._core.arguments import (
     check_label,
     check_name,
     check_on_full,
+    check_pause,
     check_reason,
     check_seconds,
 )
@@ -680,6 +681,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         exclusive(_attachment.resize, self, value)
         deliver_posted()
         self._tell_resized(value)
+
+    async def pause(self, seconds: float) -> None:
+        self.pause_sync(seconds)
+
+    def pause_sync(self, seconds: float) -> None:
+        exclusive(_attachment.pause, self, check_pause(seconds))
 
     async def changes(self) -> list[Change]:
         return self.changes_sync()

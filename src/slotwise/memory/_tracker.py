@@ -132,7 +132,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         estimate, timeout = self.estimate(claim.slots), None if is_full else claim.timeout
         if not is_full and not too_late(estimate, timeout):
             return None
-        full = messages.occupancy(value=self.value, held=self.in_use, waiting=waiting)
+        full = messages.occupancy(
+            value=self.value, held=self.in_use, waiting=waiting, paused_for=self.paused_for()
+        )
         return messages.limit_full(
             display(self.name), full, waiting=waiting, estimate=estimate, timeout=timeout
         )
@@ -184,7 +186,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return self._pop_free() or exclusive(self._take_fresh)
 
     def _take_fresh(self) -> int:
-        if self.line or self.waiting or self.closed:
+        if self.line or self.waiting or self.closed or self.paused_until:
             return 0
         return self._take_one() or 0
 
@@ -330,12 +332,14 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             raise messages.too_many_slots(display(self.name), slots, self.value)
         self._leave_line_open_to_nobody()  # nothing is timed there
         line = max(len(self.line) - max(self.ended_tickets, 0), 0)
+        paused_for = self.paused_for()
         if not line and not self.waiting and self.in_use + slots <= self.value:
-            return 0.0
+            return paused_for
         claims = (claim.slots for claim in self.waiting.values())
         ahead = line + total(claims, len(self.waiting))
         mean = None if self.holds is None else self.holds.mean
-        return slots_in(self.in_use + ahead + slots - self.value, self.value, mean)
+        seconds = slots_in(self.in_use + ahead + slots - self.value, self.value, mean)
+        return max(seconds or 0.0, paused_for) if paused_for else seconds
 
     # -------------------------------------------------------------- the line
 
@@ -402,11 +406,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """The statistics."""
         with lock:
             line, waiting, closure = list(self.line), len(self.waiting), self.closure
-            in_use, value = self.in_use, self.value
+            in_use, value, paused_for = self.in_use, self.value, self.paused_for()
         waiting += sum(not future.done() for future in line)
         if closure is None:
-            return SemaphoreStats(in_use, value, waiting)
-        return SemaphoreStats(in_use, value, waiting, True, closure.reason)
+            return SemaphoreStats(in_use, value, waiting, paused_for=paused_for)
+        return SemaphoreStats(in_use, value, waiting, True, closure.reason, paused_for=paused_for)
 
     def change_value(self, value: int, declared: int) -> None:
         """Change the value, *in the section*.
@@ -420,6 +424,16 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.post_refused(refused, self._refusal)
         self.post(self._after_change(granted, now))
 
+    def begin_pause(self, seconds: float, now: float) -> None:
+        """Grant nothing for so long, *in the section*."""
+        if seconds > 0:
+            self.pause(now + seconds)
+            self._ring_by(self.paused_until)
+
+    def paused_for(self) -> float:
+        """In how many seconds a pause ends; 0.0 if there is none."""
+        return max(self.paused_until - clock.now(), 0.0) if self.paused_until else 0.0
+
     def end(self) -> None:
         """Close for good, *in the section*."""
         self.closure = None
@@ -432,8 +446,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._refuse_all()
 
     def resume(self) -> None:
-        """Undo `suspend`, *in the section*, if nobody closed it for good."""
-        if self.closure is not None:
+        """Undo `suspend` and a pause, *in the section*, if nobody closed it for good."""
+        if self.closure is not None or (self.paused_until and not self.closed):
             self.closure = None
             now = clock.now()
             self.post(self._after_change(self.reopen(now), now))
@@ -524,6 +538,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             held=self.in_use,
             waiting=self._about_waiting(),
             oldest=self._oldest_holders(),
+            paused_for=self.paused_for(),
         )
         return messages.no_slot(display(self.name), claim.timeout or 0, full)
 
