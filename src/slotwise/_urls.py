@@ -53,7 +53,7 @@ def semaphore(
 
     Args:
         name: what semaphores are shared by; None for a private one.
-        value: how many slots there are; in memory it may be an `Adaptive`, which finds out.
+        value: how many slots there are; or an `Adaptive`, which finds out.
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
             ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
@@ -71,16 +71,16 @@ def semaphore(
         _nothing_behind(where)
         known = _options_of(MemorySemaphore)
         return MemorySemaphore(name=name, value=value, **_checked(options, known, "memory://"))
-    if isinstance(value, Adaptive):
-        raise TypeError(f"adaptive values are for memory:// so far, not for {scheme}://")
-    if not isinstance(where, str):
-        return _on_redis(name, value, where, options)
-    if scheme == "process":
+    if isinstance(where, str) and scheme == "process":
         from slotwise.processes import ProcessSemaphore
 
         known = _options_of(ProcessSemaphore) - {"directory"}
         checked = _checked(options, known, "process://")
         return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
+    if isinstance(value, Adaptive):
+        raise TypeError(f"adaptive values are for memory:// and process:// so far, not {scheme}://")
+    if not isinstance(where, str):
+        return _on_redis(name, value, where, options)
     from slotwise.redis import RedisConfig, RedisSemaphore
 
     of_semaphore = _options_of(RedisSemaphore) - {"config"}

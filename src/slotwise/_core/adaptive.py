@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slotwise._core.arguments import MOST_SLOTS, check_count, check_seconds
+from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_seconds
 from slotwise._core.redaction import kind_of
 
 Outcome = Literal["ok", "dropped", "ignored"]
@@ -64,7 +64,8 @@ class Adaptive:
     """A value that starts at ``start`` and moves between ``min`` and ``max``.
 
     ``drop_on`` are the exceptions that count as "the service is overloaded" if they leave the
-    block. Until the time that ``dropped(retry_after=)`` states, the value doesn't grow.
+    block. Until the time that ``dropped(retry_after=)`` states, the value doesn't grow; with
+    ``pause_on_retry_after`` nothing is granted until then either.
 
     Raises:
         ValueError: not 1 <= min <= start <= max.
@@ -78,6 +79,10 @@ class Adaptive:
     drop_on: tuple[type[BaseException], ...] = field(
         kw_only=True, default=(TimeoutError, ConnectionError)
     )
+    pause_on_retry_after: bool = field(kw_only=True, default=False)
+    # The rules as they are stored: min max start, and of `Latency` window_us samples. All users
+    # of a name must agree on them; which errors are drops is each caller's own business.
+    written: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("start", "min", "max"):
@@ -94,11 +99,29 @@ class Adaptive:
             isinstance(each, type) and issubclass(each, BaseException) for each in given
         ):
             raise TypeError("drop_on must be a tuple of exception classes")
+        check_flag("pause_on_retry_after", self.pause_on_retry_after)
+        words = [self.min, self.max, self.start]
+        if isinstance(self.algorithm, Latency):
+            words += [round(self.algorithm.window * 1_000_000), self.algorithm.samples]
+        object.__setattr__(self, "written", " ".join(map(str, words)))
 
     @property
     def rules(self) -> str:
-        """What all users of a name must agree on; how it ended is each caller's own business."""
+        """What all users of a name must agree on, in words."""
         return f"{self.min} to {self.max} from {self.start}, {self.algorithm}"
+
+    @classmethod
+    def read(cls, written: str) -> Adaptive:
+        """The rules that ``written`` was; nobody knows which errors their callers take for drops.
+
+        Raises:
+            ValueError: they are not rules.
+        """
+        least, most, start, *more = map(int, written.split(" "))
+        if not more:
+            return cls(start, least, most, algorithm=Errors())
+        window_us, samples = more
+        return cls(start, least, most, algorithm=Latency(window_us / 1_000_000, samples))
 
     def __str__(self) -> str:
         return f"adaptive, {self.min} to {self.max}"

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
+from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
 from slotwise._core.copying import SameWhenCopied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
@@ -113,15 +114,20 @@ class Limit(SameWhenCopied, ABC):
     # ------------------------------------------------------------- releasing
 
     @abstractmethod
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Release an acquisition, by its id or its result; False if it had ended.
 
         Calling it again does no harm: an ended acquisition stays ended, and
-        nobody else's slot is freed.
+        nobody else's slot is freed. ``outcome`` is how the work ended, which adaptive values
+        go by: "ok", "dropped" or "ignored"; None is what the acquisition was told, or else "ok".
         """
 
     @abstractmethod
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Like `release`; it doesn't wait for others, so it may be called anywhere.
 
         A driver with a server needs one round trip to it.
@@ -218,7 +224,9 @@ class Limit(SameWhenCopied, ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._release_on_exit(self._leave_block())
+        acquired = self._leave_block()
+        acquired._leave_with(exc_type)
+        await self._release_on_exit(acquired)
 
     def __enter__(self) -> None:
         self._enter_block(self.acquire_sync())
@@ -229,7 +237,9 @@ class Limit(SameWhenCopied, ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._release_on_exit_sync(self._leave_block())
+        acquired = self._leave_block()
+        acquired._leave_with(exc_type)
+        self._release_on_exit_sync(acquired)
 
     def _release_on_exit(
         self,
@@ -336,7 +346,7 @@ class AcquiringContext(AcquisitionContext):
         return acquired
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        await self._limit._release_on_exit(self._leave())
+        await self._limit._release_on_exit(self._leave(exc_info))
 
     def __enter__(self) -> AcquisitionResult:
         refuse_to_block_a_loop("'with'")
@@ -348,17 +358,21 @@ class AcquiringContext(AcquisitionContext):
         return acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._limit._release_on_exit_sync(self._leave())
+        self._limit._release_on_exit_sync(self._leave(exc_info))
 
     def _enter(self) -> None:
         if self._entered:
             raise messages.context_reused(self._limit._title)
         self._entered = True
 
-    def _leave(self) -> AcquisitionResult:
-        if self._acquired is None:
+    def _leave(self, exc_info: tuple[Any, ...]) -> AcquisitionResult:
+        """Return the acquisition of a block that is left with this exception, or normally."""
+        acquired = self._acquired
+        if acquired is None:
             raise messages.context_not_entered(self._limit._title)
-        return self._acquired
+        if exc_info and exc_info[0] is not None:
+            acquired._leave_with(exc_info[0])
+        return acquired
 
 
 def caller() -> object:

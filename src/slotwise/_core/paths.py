@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
@@ -319,11 +320,11 @@ class PathBackend(ABC):
         return self.acquire_sync(path, timeout=0, label=label, needs=needs)
 
     @abstractmethod
-    async def release(self, acquisition_id: str) -> bool:
+    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         """Release all tiers at once; False if the acquisition had ended before."""
 
     @abstractmethod
-    def release_sync(self, acquisition_id: str) -> bool: ...
+    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool: ...
 
     @abstractmethod
     async def release_on_exit(self, acquisition_id: str) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Self
 
 from slotwise._core import fork
+from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_text
 from slotwise._core.lost import Lost
 from slotwise._core.redaction import kind_of
@@ -138,6 +139,14 @@ class AcquisitionResult:
 
     def ignored(self) -> None:
         """State that the work says nothing about the service; only adaptive limits care."""
+
+    def _state_outcome(self, outcome: Outcome | None) -> None:
+        """How the work ended, if whoever releases it says so; of a fixed value it is checked."""
+        if outcome is not None:
+            check_outcome(outcome)
+
+    def _leave_with(self, exc_type: type[BaseException] | None) -> None:
+        """The block is left, with this exception or normally."""
 
     def _keys(self) -> Mapping[str, str]:
         """The keys of a path through tiers, by the tiers' names, for logs."""

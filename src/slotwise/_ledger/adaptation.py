@@ -65,6 +65,9 @@ ERRORS_CUT = 0.7
 
 STEADY, BELOW, ABOVE = 0, 1, 2
 
+# Numbers that are counted exactly.
+_LARGEST = 2.0**53
+
 
 class Adaptation(ABC):
     """The moving value of one limit.
@@ -75,7 +78,7 @@ class Adaptation(ABC):
       A3  while it is frozen, nothing but freeze and thaw changes limit
     """
 
-    __slots__ = ("changes", "frozen", "grows_after_us", "limit", "options", "value")
+    __slots__ = ("changes", "epoch_us", "frozen", "grows_after_us", "limit", "options", "value")
 
     # What is kept of it between two calls, in this order: on a server, and in a snapshot.
     FIELDS: ClassVar[tuple[str, ...]] = ("value", "limit", "frozen", "grows_after_us")
@@ -86,6 +89,7 @@ class Adaptation(ABC):
         self.frozen = False
         self.grows_after_us = now_us  # until then the service has asked to be left alone
         self.changes: deque[Change] = deque(maxlen=CHANGES)
+        self.epoch_us = 0  # what its clock has to be ahead of to be the time of `changes`
 
     def end(
         self, now_us: int, held_us: int, outcome: Outcome, retry_after_us: int = 0, slots: int = 1
@@ -114,6 +118,13 @@ class Adaptation(ABC):
             self.frozen = False
             self._resume(now_us)
 
+    def change_clock(self, now_us: int) -> bool:
+        """Go on by a clock that has begun anew; whether the limit is another one now."""
+        before, self.limit = self.limit, self.value
+        self.grows_after_us = now_us
+        self._resume(now_us)
+        return self.limit != before
+
     def dump(self) -> str:
         """All there is to know about it but for the changes, as text."""
         return " ".join(f"{getattr(self, name):.17g}" for name in self.FIELDS)
@@ -126,13 +137,20 @@ class Adaptation(ABC):
         """
         for name, word in zip(self.FIELDS, text.split(" "), strict=True):
             kind = type(getattr(self, name))
-            setattr(self, name, kind(float(word)) if kind is not int else int(word))
+            number = float(word)
+            if not 0 <= number <= _LARGEST:
+                raise ValueError(f"not an adaptive value: {text[:100]!r}")
+            setattr(self, name, kind(number) if kind is not int else int(word))
+        least, most = self.options.min, self.options.max
+        if not (least <= self.value <= most and least <= self.limit <= most):
+            raise ValueError(f"not a value within {least} and {most}: {text[:100]!r}")
 
     def _move(self, now_us: int, value: float, reason: str) -> None:
         """Take another value, which becomes the limit."""
         new = min(max(int(value + 0.5), self.options.min), self.options.max)
         if new != self.value:
-            self.changes.append(Change(now_us / 1_000_000, self.value, new, reason))
+            at = (now_us + self.epoch_us) / 1_000_000
+            self.changes.append(Change(at, self.value, new, reason))
         self.value = self.limit = new
         self._restart(now_us, 0)
 
@@ -324,6 +342,10 @@ class ErrorsAdaptation(Adaptation):
 
     def _resume(self, now_us: int) -> None:
         self._restart(now_us, 0)
+
+    def change_clock(self, now_us: int) -> bool:
+        self._cut_us = now_us
+        return super().change_clock(now_us)
 
     def _restart(self, now_us: int, settling_us: int) -> None:
         self._since_us, self._succeeded, self._used_us = now_us + settling_us, 0, 0

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, MutableMapping
 from typing import Generic, TypeVar
 
+from slotwise._core.adaptive import Outcome
 from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 
@@ -95,6 +96,13 @@ class BaseLedger(ABC, Generic[C]):
     @abstractmethod
     def _free(self, claim: C, now: float) -> None:
         """Take back the slots of a claim that was taken out of ``holders``; grants nothing."""
+
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:  # noqa: ARG002
+        """For how long it was held, how it ended, and how long the service wants to be left alone.
+
+        Adaptive values go by that; times are in microseconds.
+        """
+        return 0, "ignored", 0
 
     @abstractmethod
     def _leave(self, claim: C, now: float) -> None:

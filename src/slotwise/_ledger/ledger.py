@@ -41,7 +41,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.claims import Claim, LineGrant
@@ -49,7 +49,11 @@ from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.ranks import Ranks
 from slotwise._ledger.slots import NumberedSlots
+from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
+
+if TYPE_CHECKING:
+    from slotwise._ledger.adaptation import Adaptation
 
 C = TypeVar("C", bound=Claim)
 
@@ -90,6 +94,9 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     #   I7  only holders and waiters have deadlines
     #   I8  while it is paused no number is free: all that nobody holds are in reserve
     # `invariants.check` is these, as code.
+
+    # How its value moves, if it does so by itself; those that may have one have the slot.
+    adaptation: Adaptation | None = None
 
     def __init__(self, value: int, holders: dict[Hashable, C] | None = None) -> None:
         """A ledger of ``value`` slots, all free.
@@ -252,11 +259,22 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._put_back(number)
         return self.settle(now)
 
-    def _free(self, claim: C, now: float) -> None:  # noqa: ARG002 - paths need the time
+    def _free(self, claim: C, now: float) -> None:
         if claim.slots == 1:
             self._put_back(claim._slot_number)
         else:
             self._put_back_ranges(claim.ranges)
+        if self.adaptation is not None:
+            held_us, outcome, retry_after_us = self._ending_of(claim, now)
+            now_us = microseconds(now)
+            if self.adaptation.end(now_us, held_us, outcome, retry_after_us, claim.slots):
+                self._follow()
+
+    def _follow(self) -> None:
+        """Take the limit that the adaptation has now; whoever called settles."""
+        assert self.adaptation is not None
+        self.value = self.adaptation.limit
+        self._rebalance()
 
     def _put_back(self, number: int) -> None:
         if self.paused_until:  # a quick taker that looked before the pause must not find it

@@ -14,7 +14,8 @@ from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Group, Node, Path, PathClaim
-from slotwise._ledger.rate_nodes import RateNode, microseconds
+from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.times import microseconds
 
 PATIENCE = 100
 LOOKS = 128

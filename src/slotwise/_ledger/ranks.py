@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from slotwise._ledger.rate_nodes import microseconds
+from slotwise._ledger.times import microseconds
 
 # Rank; ticket if it has a head start, which lets those without one pass; and its ticket.
 Rank = tuple[float, int, int]

@@ -14,13 +14,9 @@ from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.path_nodes import BaseNode, Group
 from slotwise._ledger.shrinking import shrink
 from slotwise._ledger.tier_nodes import TierNodes
+from slotwise._ledger.times import microseconds
 
 _TAKEN: Sequence[range] = (range(1),)
-
-
-def microseconds(now: float) -> int:
-    """A time in whole microseconds; that of an alarm is hit exactly."""
-    return int(now * 1_000_000 + 0.5)  # no time is negative
 
 
 class RateNode(BaseNode):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from slotwise._ledger.path_nodes import Path, PathClaim
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.rate_nodes import microseconds
+from slotwise._ledger.times import microseconds
 
 C = TypeVar("C", bound=PathClaim)
 

@@ -80,6 +80,7 @@ class Holding:
         if self._context is not None:
             await self._context.__aexit__(*exc_info)
         elif self.limit is not None and self._acquired is not None:
+            self._acquired._leave_with(exc_info[0])
             await self.limit._release_on_exit(self._acquired)
 
     def __enter__(self) -> AcquisitionResult | None:
@@ -99,6 +100,7 @@ class Holding:
         if self._context is not None:
             self._context.__exit__(*exc_info)
         elif self.limit is not None and self._acquired is not None:
+            self._acquired._leave_with(exc_info[0])
             self.limit._release_on_exit_sync(self._acquired)
 
     @property

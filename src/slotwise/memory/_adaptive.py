@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change, Outcome
-from slotwise._core.arguments import check_seconds
-from slotwise._ledger.adaptation import adaptation
+from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
+from slotwise._ledger.adaptation import Adaptation, adaptation
+from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition, MemoryClaim
 from slotwise.memory._tracker import Tracker
@@ -22,14 +23,12 @@ if TYPE_CHECKING:
     from slotwise.memory._registry import Registry
 
 
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000)
-
-
 class AdaptiveTracker(Tracker):
     """The shared state of an adaptive semaphore."""
 
     __slots__ = ("adaptation", "is_expiring", "untold")
+
+    adaptation: Adaptation
 
     def __init__(
         self,
@@ -39,14 +38,14 @@ class AdaptiveTracker(Tracker):
         holders: dict[Hashable, MemoryClaim] | None = None,
     ) -> None:
         super().__init__(options.start, name, registry, holders)
-        self.adaptation = adaptation(options, _microseconds(clock.now()))
+        self.adaptation = adaptation(options, microseconds(clock.now()))
         self.is_expiring = False
         self.untold: deque[Change] = deque()  # changes that the hooks don't know yet
         self._time_all_holds()
 
     def accepts(self, value: Any) -> bool:
         if isinstance(value, Adaptive):
-            return value.rules == self.adaptation.options.rules
+            return value.written == self.adaptation.options.written
         return value is None
 
     @property
@@ -61,25 +60,21 @@ class AdaptiveTracker(Tracker):
         finally:
             self.is_expiring = False
 
-    def _free(self, claim: MemoryClaim, now: float) -> None:
-        super()._free(claim, now)
-        if isinstance(claim, AdaptiveMemoryAcquisition):
-            outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
-            held_us, retry_after_us = map(_microseconds, (now - claim.since, claim.retry_after))
-            at_us = _microseconds(now)
-            self._follow(self.adaptation.end(at_us, held_us, outcome, retry_after_us, claim.slots))
+    def _ending_of(self, claim: MemoryClaim, now: float) -> tuple[int, Outcome, int]:
+        if not isinstance(claim, AdaptiveMemoryAcquisition):
+            return 0, "ignored", 0
+        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
+        held_us = microseconds(max(now - claim.since, 0.0))
+        return held_us, outcome, microseconds(claim.retry_after)
 
     def kick(self, lease: MemoryAcquisition) -> bool:
         if isinstance(lease, AdaptiveMemoryAcquisition):
             lease.outcome = "ignored"
         return super().kick(lease)
 
-    def _follow(self, is_other: bool) -> None:
-        """Take the limit that the adaptation has now; whoever called settles."""
-        if is_other:
-            self.value = self.adaptation.limit
-            self._rebalance()
-            self._keep_untold()
+    def _follow(self) -> None:
+        super()._follow()
+        self._keep_untold()
 
     def _keep_untold(self) -> None:
         changes = self.adaptation.changes
@@ -95,12 +90,13 @@ class AdaptiveTracker(Tracker):
         if self.closed:
             raise self.closed_error(self.closure)
         now = clock.now()
-        self._follow(self.adaptation.freeze(_microseconds(now), value))
+        if self.adaptation.freeze(microseconds(now), value):
+            super()._follow()  # whoever froze it tells the hooks
         self.post(self._after_change(self.settle(now), now))
 
     def thaw(self) -> None:
         """Move again, *in the section*."""
-        self.adaptation.thaw(_microseconds(clock.now()))
+        self.adaptation.thaw(microseconds(clock.now()))
 
     def changes(self) -> list[Change]:
         """How the value has moved, oldest first, in epoch seconds; *in the section*."""
@@ -111,20 +107,10 @@ class AdaptiveTracker(Tracker):
         ]
 
 
-class AdaptiveMemoryAcquisition(GeneralMemoryAcquisition):
+class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):
     """Slots of an adaptive semaphore, and how the work under them ended."""
 
-    __slots__ = ("outcome", "retry_after")
-
-    outcome: Outcome
-    retry_after: float
-
-    def dropped(self, *, retry_after: float | None = None) -> None:
-        self.retry_after = check_seconds("retry_after", retry_after, zero=True) or 0.0
-        self.outcome = "dropped"
-
-    def ignored(self) -> None:
-        self.outcome = "ignored"
+    __slots__ = OUTCOME_SLOTS
 
     def give(self) -> bool:
         ended = super().give()
@@ -141,10 +127,7 @@ class AdaptiveMemoryAcquisition(GeneralMemoryAcquisition):
         self.__exit__(exc_type, exc, traceback)
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        if exc_type is not None and self.outcome == "ok":
-            options = self.semaphore._adaptive
-            is_drop = options is not None and issubclass(exc_type, options.drop_on)
-            self.outcome = "dropped" if is_drop else "ignored"
+        self._leave_with(exc_type)
         super().__exit__(exc_type, exc, traceback)
 
 

@@ -10,6 +10,7 @@ from typing import cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import events, messages
+from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
@@ -224,8 +225,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition_id: str) -> bool:
-        return self.release_sync(acquisition_id)
+    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
+        return self.release_sync(acquisition_id, outcome=outcome)
 
     async def release_on_exit(self, acquisition_id: str) -> None:
         self.release_sync(acquisition_id)
@@ -233,7 +234,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def release_on_exit_sync(self, acquisition_id: str) -> None:
         self.release_sync(acquisition_id)
 
-    def release_sync(self, acquisition_id: str) -> bool:
+    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self._tracker.title)
@@ -242,6 +243,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if lease is None:
             self._tracker.keep_task(key)
             return False
+        lease._state_outcome(outcome)
         return lease.give()
 
     # ------------------------------------------------------ looking, steering

@@ -14,7 +14,7 @@ from logging import DEBUG
 from types import TracebackType
 from typing import Any, cast
 
-from slotwise._core.adaptive import Adaptive, Change
+from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -31,6 +31,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display, needs_asyncio
+from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redacted_repr
@@ -232,16 +233,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self, slots: int, label: str | None, on_full: str, options: Adaptive
     ) -> AdaptiveMemoryAcquisition:
         if on_full != "wait" and check_on_full(on_full):
-            raise TypeError(f"{self._title} is adaptive: nobody can be replaced there")
+            raise not_replaceable(self._title)
         lease: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
         lease.slots = check_count("slots", slots)
         if slots > options.min:
-            raise ValueError(
-                f"{self._title} may fall to {options.min} slots: {slots} at once might never be"
-                " granted"
-            )
+            raise too_many_for_adaptive(self._title, slots, options)
         lease.label = check_label(label)
-        lease.ttl, lease.outcome, lease.retry_after = self._ttl, "ok", 0.0
+        lease.ttl = self._ttl
+        lease._expect_outcome(options)
         return lease
 
     async def acquire(
@@ -368,23 +367,31 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         try:
-            return self.release_sync(acquisition_id)
+            return self.release_sync(acquisition_id, outcome=outcome)
         except BaseException:
             self._release_interrupted(acquisition_id)
             raise
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         try:
             if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
                 # The same as below, without looking for it by its id.
                 lease: MemoryAcquisition = acquisition_id
+                if outcome is not None:
+                    lease._state_outcome(outcome)
                 return lease.give()
         except BaseException:
             self._release_interrupted(acquisition_id)
             raise
         acquisition_id = acquisition_id_of(acquisition_id)
+        if outcome is not None:
+            check_outcome(outcome)
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self._name)
@@ -393,6 +400,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if holder is None:
             tracker.keep_task(key)
             return False
+        holder._state_outcome(outcome)
         return holder.give()
 
     def _release_interrupted(self, acquisition_id: str | AcquisitionResult) -> None:
@@ -494,7 +502,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                         if tracker.line or tracker.attention:
                             tracker.look_after_waiters()
                 return DONE
-        self._exit()
+        self._exit(exc_type)
         return DONE
 
     def __enter__(self) -> None:
@@ -545,7 +553,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                         if tracker.line or tracker.attention:
                             tracker.look_after_waiters()
                 return
-        self._exit()
+        self._exit(exc_type)
 
     def _leave_interrupted(self, number: int) -> None:
         """Leave a block when a signal handler raised while it was entered or left.
@@ -569,7 +577,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Whether a block must be known by an id: to expire, or to be logged."""
         return not self._is_plain or perhaps_wanted(DEBUG, True)
 
-    def _exit(self) -> None:
+    def _exit(self, exc_type: type[BaseException] | None) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
         lease = self._own_block() if self._blocks else None
         if lease is None:
@@ -578,6 +586,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             except IndexError:
                 lease = self._leave_block()
         if lease is not None:
+            lease._leave_with(exc_type)
             cast("MemoryAcquisition", lease).give()
             return
         self._tracker.last_used = glance.time

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core.closing import Generation
+from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, prepare_to_wake
@@ -98,3 +99,9 @@ class ProcessAcquisition(AcquisitionResult):
         """Tell the waiter, in whatever thread, that the wait is over; twice does no harm."""
         if self.waker is not None:
             prepare_to_wake(self.waker, self.file, self)()
+
+
+class AdaptiveProcessAcquisition(Outcomes, ProcessAcquisition):
+    """Slots of an adaptive semaphore, and how the work under them ended."""
+
+    __slots__ = OUTCOME_SLOTS

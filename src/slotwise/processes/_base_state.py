@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
+from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Closure
 from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.claims import BaseClaim
@@ -126,6 +127,11 @@ class BaseState(BaseLedger[C]):
     # itself: nothing that is granted depends on it.
     holds: HoldTimes
     times_all: bool
+    # While an adaptive value may be moved by a hold that ends: how that ended, for how long it
+    # was held if its process knows, and the service's retry_after, in microseconds; and by the
+    # wall clock, when.
+    ending: tuple[Outcome, int | None, int] | None
+    wall_us: int
 
     def _set_up(self, name: str, boot: str) -> None:
         self.name = name
@@ -135,6 +141,11 @@ class BaseState(BaseLedger[C]):
         self.owners = {}
         self.holds = HoldTimes()
         self.times_all = False
+        self.ending = None
+        self.wall_us = 0
+
+    # Whether some value moves by itself.
+    adapts: Any = False
 
     # Of tiers alone: whether some have rates, and whether all have, so that nothing is held.
     has_rates: Any = False
@@ -256,6 +267,7 @@ class BaseState(BaseLedger[C]):
             ValueError, SemaphoreClosed: the ledger refused, and nothing has changed.
         """
         verb, now, wall_us, *args = record
+        self.wall_us = wall_us
         return self.VERBS[verb](self, now, wall_us, *args)
 
     def _request(
@@ -276,8 +288,28 @@ class BaseState(BaseLedger[C]):
         self._count(claim)
         return self._granted(granted, now, wall_us)
 
-    def _release(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
-        return self._end_hold(now, wall_us, acquisition_id, "released")
+    def _release(
+        self,
+        now: float,
+        wall_us: int,
+        acquisition_id: str,
+        outcome: Outcome = "ok",
+        held_us: int | None = None,
+        retry_after_us: int = 0,
+    ) -> list[Event]:
+        self.ending = outcome, held_us, retry_after_us
+        try:
+            return self._end_hold(now, wall_us, acquisition_id, "released")
+        finally:
+            self.ending = None
+
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:  # noqa: ARG002
+        outcome, held_us, retry_after_us = self.ending or ("ignored", None, 0)
+        if claim.is_kicked:
+            outcome = "ignored"  # its grace ended, and not its ttl
+        if held_us is None:
+            held_us = max(self.wall_us - claim.granted_us, 0)
+        return held_us, outcome, retry_after_us
 
     def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
         """End a hold; if it has a grace, its holder is told, and has that long to release it."""
@@ -312,7 +344,11 @@ class BaseState(BaseLedger[C]):
     def _expire(self, now: float, wall_us: int) -> list[Event]:
         """End the holds and waits whose deadline has passed."""
         waited = bool(self.waiting)
-        holders, waiters, granted = self.expire(now)
+        self.ending = "dropped", None, 0
+        try:
+            holders, waiters, granted = self.expire(now)
+        finally:
+            self.ending = None
         for claim in holders:
             self._note_hold(claim, wall_us, waited=waited)
         for claim in (*holders, *waiters):

@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from slotwise._core.adaptive import OUTCOMES
+from slotwise.processes._adaptations import read_adaptation
+
 # An owner is the number of its liveness byte, which has to be a valid file offset.
 _OWNER = re.compile(r"p[0-9a-f]{1,15}")
 _ID = re.compile(rf"{_OWNER.pattern}-.+", re.DOTALL)
@@ -28,6 +31,9 @@ def check_record(record: Any) -> None:
 def check_snapshot(snapshot: Any) -> None:
     """Raise ValueError if this is not a snapshot."""
     values = [snapshot["value"], *snapshot["former"]]
+    adaptation = read_adaptation(snapshot.get("adaptation"))
+    if adaptation is not None:
+        values.append(adaptation.options.max)
     held: list[int] = []
     ids: list[str] = []
     valid = (
@@ -130,11 +136,33 @@ def short(given: Iterable[object]) -> str:
     return text if len(text) < 100 else f"{text[:100]}..."
 
 
+def is_release(
+    acquisition_id: Any, outcome: Any = "ok", held_us: Any = None, retry_after_us: Any = 0
+) -> bool:
+    return (
+        isinstance(acquisition_id, str)
+        and outcome in OUTCOMES
+        and (held_us is None or is_natural(held_us))
+        and is_natural(retry_after_us)
+    )
+
+
+def _freeze(value: Any) -> bool:
+    return value is None or is_count(value)
+
+
+def _declare(written: Any) -> bool:
+    return isinstance(written, str)
+
+
 # Other verbs take ids, known or not, or raise when they are applied.
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "request": _request,
     "replace": _request,
     "drop dead": is_drop_dead,
+    "release": is_release,
     "resize": _resize,
+    "freeze": _freeze,
+    "declare": _declare,
     "close everywhere": is_reason,
 }

@@ -13,6 +13,10 @@ class Busy(Exception):
         self.pid = pid  # of the process that has the lock; None if unknown
 
 
+class NotAdaptive(Exception):
+    """Internal: a fixed value was to be frozen, or asked for its changes."""
+
+
 class Retired(Exception):
     """The SemaphoreFile was closed when nobody here used it; ask the LocalProcess for another."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slotwise._core import events
+from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Generation
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
@@ -87,22 +88,30 @@ class ProcessLimit:
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         acquisition_id = acquisition_id_of(acquisition_id)
+        if outcome is not None:
+            check_outcome(outcome)
         if self._holds_nothing or processes.is_inherited(acquisition_id):
             return False  # the parent process holds it, or nobody
         holder = self._before_release(acquisition_id)
-        released = await self._attachment.call_async(operations.release, acquisition_id)
+        released = await self._attachment.call_async(operations.release, acquisition_id, outcome)
         self._after_release(acquisition_id, holder, released=released)
         return released
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
         acquisition_id = acquisition_id_of(acquisition_id)
+        if outcome is not None:
+            check_outcome(outcome)
         if self._holds_nothing or processes.is_inherited(acquisition_id):
             return False
         holder = self._before_release(acquisition_id)
-        released = self._attachment.call(operations.release, acquisition_id)
+        released = self._attachment.call(operations.release, acquisition_id, outcome)
         self._after_release(acquisition_id, holder, released=released)
         return released
 

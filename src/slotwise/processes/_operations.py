@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Generation
 from slotwise._core.messages import closed_error, limit_full
+from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
+from slotwise._ledger.times import microseconds
 from slotwise.errors import BackendError
 from slotwise.processes import _log
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._base_state import AnyState
-from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
+from slotwise.processes._errors import Busy, Interrupted, Missing, NotAdaptive, Retired
 from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
 from slotwise.processes._state import State
@@ -153,11 +156,14 @@ def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUn
 
 
 def release(
-    file: SemaphoreFile, acquisition_id: str, lock_timeout: float | None = LOCK_TIMEOUT
+    file: SemaphoreFile,
+    acquisition_id: str,
+    outcome: Outcome | None = None,
+    lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> bool:
     """End a hold; return False if it had ended before."""
     try:
-        return file.change(_release, None, lock_timeout, file, acquisition_id)
+        return file.change(_release, None, lock_timeout, file, acquisition_id, outcome)
     except Interrupted:  # this thread is in the middle of a change, which does it at its end
         return file.withdraw_later(acquisition_id)
     except Missing:
@@ -174,14 +180,18 @@ def release(
         raise
 
 
-def _release(after: AfterUnlock, file: SemaphoreFile, acquisition_id: str) -> bool:
-    if acquisition_id not in file.current_state().holders:
+def _release(
+    after: AfterUnlock, file: SemaphoreFile, acquisition_id: str, outcome: Outcome | None
+) -> bool:
+    state = file.current_state()
+    if acquisition_id not in state.holders:
         return False
     by_id = file.claims.by_id
     acquisition = by_id.get(acquisition_id)
     try:
         by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
-        file.write(after, "release", acquisition_id)
+        ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
+        file.write(after, "release", acquisition_id, *ending)
     except BaseException:
         if acquisition is not None:
             by_id[acquisition_id] = acquisition
@@ -189,6 +199,19 @@ def _release(after: AfterUnlock, file: SemaphoreFile, acquisition_id: str) -> bo
     if acquisition is not None:
         acquisition.end()
     return True
+
+
+def _ending(
+    acquisition: ProcessAcquisition | None, outcome: Outcome | None, now: float
+) -> tuple[Outcome, int | None, int]:
+    """How a hold ended, for how long it was held, and the service's retry_after.
+
+    Its process knows when it learnt of the grant, which is when its work began.
+    """
+    if not isinstance(acquisition, Outcomes):
+        return outcome or "ok", None, 0
+    held_us = microseconds(max(now - acquisition.granted_at, 0.0))
+    return outcome or acquisition.outcome, held_us, microseconds(acquisition.retry_after)
 
 
 def kick(
@@ -309,6 +332,55 @@ def resize(
         file.write(after, "resize", *change)
 
     file.change(work, declared, lock_timeout)
+
+
+def freeze(
+    file: SemaphoreFile,
+    change: Sequence[Any],
+    declared: Any,
+    generation: Generation,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> int:
+    """Keep an adaptive value; ``change`` are the arguments of the record. Return it.
+
+    Raises:
+        NotAdaptive: the value is fixed.
+    """
+    return _steer(file, "freeze", change, declared, generation, lock_timeout)
+
+
+def thaw(
+    file: SemaphoreFile,
+    change: Sequence[Any],
+    declared: Any,
+    generation: Generation,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> int:
+    """Let an adaptive value move again; as `freeze`."""
+    return _steer(file, "thaw", change, declared, generation, lock_timeout)
+
+
+def _steer(
+    file: SemaphoreFile,
+    verb: str,
+    change: Sequence[Any],
+    declared: Any,
+    generation: Generation,
+    lock_timeout: float | None,
+) -> int:
+    def work(after: AfterUnlock) -> int:
+        state = file.current_state()
+        if generation.closed or state.closed:
+            raise closed_error(file.subject, None if generation.closed else state.closure)
+        _declare(file, state, declared, after)
+        if not state.accepts(declared):
+            raise state.conflict(declared)
+        if not state.adapts:
+            raise NotAdaptive
+        file.write(after, verb, *change)
+        return state.max_slots
+
+    return file.change(work, declared, lock_timeout)
 
 
 def close_everywhere(

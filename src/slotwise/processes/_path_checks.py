@@ -14,6 +14,7 @@ from slotwise.processes._checks import (
     is_drop_dead,
     is_natural,
     is_reason,
+    is_release,
     is_time,
     is_time_or_none,
     short,
@@ -186,6 +187,7 @@ _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "drop dead": is_drop_dead,
     "declare": _are_specs,
     "refill": _refill,
+    "release": is_release,
     "resize": _resize,
     "close everywhere": is_reason,
 }

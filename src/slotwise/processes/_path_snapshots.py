@@ -17,7 +17,8 @@ from slotwise._ledger.paths_restore import (
     restore_waiters,
     turns_of,
 )
-from slotwise._ledger.rate_nodes import RateTier, microseconds
+from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.times import microseconds
 from slotwise.processes._path_claims import ProcessPathClaim
 from slotwise.processes._path_values import read_value, write_specs, write_value
 

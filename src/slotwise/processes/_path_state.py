@@ -41,8 +41,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     """What the file of tiers has. What is wanted is a PathRequest, what is declared the tiers."""
 
     __slots__ = (
-        *("_accepted", "at", "boot", "closure", "fence", "former_values", "has_rates", "holds"),
-        *("holds_nothing", "name", "owners", "specs", "times_all"),
+        *("_accepted", "at", "boot", "closure", "ending", "fence", "former_values", "has_rates"),
+        *("holds", "holds_nothing", "name", "owners", "specs", "times_all", "wall_us"),
     )
 
     RULES = 3
@@ -350,6 +350,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def apply(self, record: Record) -> list[Event]:
         verb, now, wall_us, *args = record
+        self.wall_us = wall_us
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
             while self.unfinished:  # nobody else can go on with it

@@ -122,7 +122,7 @@ class ProcessPathContext(AcquiringContext):
         return acquired
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        await self._limit.release(self._leave())
+        await self._limit.release(self._leave(exc_info))
 
     def __enter__(self) -> AcquisitionResult:
         refuse_to_block_a_loop("'with'")
@@ -134,7 +134,7 @@ class ProcessPathContext(AcquiringContext):
         return acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._limit.release_sync(self._leave())
+        self._limit.release_sync(self._leave(exc_info))
 
 
 class ProcessPaths(ProcessLimit, PathBackend):

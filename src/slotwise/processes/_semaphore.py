@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
+from slotwise._core import events
+from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.arguments import (
     MOST_SLOTS,
     UNSET,
@@ -23,13 +25,15 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
+from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
 from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
-from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._acquisition import AdaptiveProcessAcquisition, ProcessAcquisition
+from slotwise.processes._errors import NotAdaptive
 from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._limit import ProcessLimit
@@ -52,7 +56,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     listed, and leaves nothing behind.
 
     Args:
-        value: how many slots there are, up to 2**53.
+        value: how many slots there are, up to 2**53; or an `Adaptive`, which finds out.
         name: the name that instances share.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever holds it.
@@ -69,11 +73,11 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     _scope = "process"
 
-    _declared: int | None  # the value it was made with; None accepts any
+    _declared: int | Adaptive | None  # the value it was made with; None accepts any
 
     def __init__(
         self,
-        value: int,
+        value: int | Adaptive,
         *,
         name: str | None = None,
         max_acquire_time: float | None = None,
@@ -84,7 +88,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
-        self._declared = check_count("value", value, most=MOST_SLOTS)
+        if isinstance(value, Adaptive):
+            self._declared = value
+        else:
+            self._declared = check_count("value", value, most=MOST_SLOTS)
         self._kick_grace = 0.0
         self._attach(locate(directory), self._name, PRIVATE_SUFFIX if name is None else SUFFIX)
 
@@ -159,11 +166,15 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         state = self._state
         if state is not None and state.accepts(self._declared):
             return state.value
-        return self._declared or 1
+        declared = self._declared
+        return declared.start if isinstance(declared, Adaptive) else declared or 1
 
     @property
     def resized(self) -> bool:
-        """Whether ``resize()`` has changed the value since it was created, as last seen here."""
+        """Whether ``resize()`` has changed the value since it was created, as last seen here.
+
+        Of an adaptive one, whether it is frozen.
+        """
         state = self._state
         return state is not None and state.is_resized
 
@@ -235,7 +246,16 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         seconds = check_timeout(timeout, self._max_acquire_time)
         if label is not None:
             check_label(label)
-        acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
+        acquisition: ProcessAcquisition
+        declared = self._declared
+        if isinstance(declared, int):
+            acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
+        else:
+            made = AdaptiveProcessAcquisition
+            acquisition = adaptive = self._new_acquisition(slots, seconds, label, made)
+            adaptive._expect_outcome(UNKNOWN_OPTIONS if declared is None else declared)
+            if declared is not None and on_full != "wait" and check_on_full(on_full):
+                raise not_replaceable(self._title)
         acquisition.grace = self._kick_grace
         acquisition.overload = self._overload
         acquisition.replaces = check_on_full(on_full)
@@ -319,18 +339,80 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # ----------------------------------------------------------- controlling
 
     async def resize(self, value: int) -> None:
-        check_count("value", value, most=MOST_SLOTS)
-        await self._attachment.call_async(
-            operations.resize, (value, self._declared), self._declared, self._generation
-        )
+        await self._attachment.call_async(operations.resize, *self._to_resize(value))
         self._tell_resized(value)
 
     def resize_sync(self, value: int) -> None:
-        check_count("value", value, most=MOST_SLOTS)
-        self._attachment.call(
-            operations.resize, (value, self._declared), self._declared, self._generation
-        )
+        self._attachment.call(operations.resize, *self._to_resize(value))
         self._tell_resized(value)
+
+    def _to_resize(self, value: int) -> tuple[Any, ...]:
+        check_count("value", value, most=MOST_SLOTS)
+        declared = self._declared
+        fixed = None if isinstance(declared, Adaptive) else declared
+        return (value, fixed), declared, self._generation
+
+    # -------------------------------------------------------------- adapting
+
+    async def changes(self) -> list[Change]:
+        try:
+            return await self._inspect_async(self._read_changes)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+
+    def changes_sync(self) -> list[Change]:
+        try:
+            return self._inspect(self._read_changes)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+
+    def _read_changes(self, state: State) -> list[Change]:
+        if state.adaptation is not None:
+            return [*state.adaptation.changes]
+        if isinstance(self._declared, Adaptive):
+            return []  # nobody has used it yet
+        raise NotAdaptive
+
+    async def freeze(self, value: int | None = None) -> None:
+        change = self._to_freeze(value)
+        try:
+            frozen = await self._attachment.call_async(operations.freeze, *change)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+        self._tell_resized(frozen)
+
+    def freeze_sync(self, value: int | None = None) -> None:
+        change = self._to_freeze(value)
+        try:
+            frozen = self._attachment.call(operations.freeze, *change)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+        self._tell_resized(frozen)
+
+    def _to_freeze(self, value: int | None) -> tuple[Any, ...]:
+        if value is not None:
+            check_count("value", value, most=MOST_SLOTS)
+        return (value,), self._declared, self._generation
+
+    async def thaw(self) -> None:
+        try:
+            await self._attachment.call_async(operations.thaw, (), self._declared, self._generation)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+
+    def thaw_sync(self) -> None:
+        try:
+            self._attachment.call(operations.thaw, (), self._declared, self._generation)
+        except NotAdaptive:
+            raise self._fixed_value() from None
+
+    def _after_release(
+        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
+    ) -> None:
+        super()._after_release(acquisition_id, holder, released=released)
+        if released and events.hooks:
+            for change in self._attachment.file().untold_changes():
+                self._tell_resized(change.new, change.reason)
 
     def _forget_sync(self) -> bool:
         """Delete it if nobody uses it, with all that it remembers; return whether it was."""

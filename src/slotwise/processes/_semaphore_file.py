@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import fork
+from slotwise._core.adaptive import Change
 from slotwise._ledger import NEVER
 from slotwise._wait import clock
 from slotwise._wait.section import lock
@@ -83,6 +84,7 @@ class SemaphoreFile:
         # time until then. To do one twice does no harm.
         self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
+        self._told: Change | None = None  # the last move of an adaptive value that hooks know
 
     @property
     def path(self) -> Path:
@@ -92,6 +94,20 @@ class SemaphoreFile:
     def state(self) -> AnyState | None:
         """The state as this process last read it."""
         return self._journal.state
+
+    def untold_changes(self) -> list[Change]:
+        """Return how an adaptive value has moved since this was last called, as far as read."""
+        with self._mutex:
+            state: Any = self._journal.state
+            if state is None or state.adaptation is None:
+                return []
+            changes = state.adaptation.changes
+            if not changes or changes[-1] == self._told:
+                return []
+            since, self._told = self._told, changes[-1]
+            known = [*changes]
+            # What was there before anybody asked is not told.
+            return [known[-1]] if since not in known else known[known.index(since) + 1 :]
 
     @property
     def woken(self) -> Woken:

@@ -6,22 +6,31 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.closing import Closure
 from slotwise._core.messages import (
     NAMED_HOLDERS,
     display,
     occupancy,
     oldest_holders,
+    rules_conflict,
     too_many_slots,
     value_conflict,
 )
+from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
+from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
+from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, Event, ProcessClaim
 from slotwise.processes._checks import check_record, check_snapshot
+
+# What somebody was told of the value; None accepts any.
+Declared: TypeAlias = "int | Adaptive | None"
 
 
 class SemaphoreClaim(ProcessClaim, Claim):
@@ -48,19 +57,36 @@ class ReplacingClaim(SemaphoreClaim):
 class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
 
-    __slots__ = ("boot", "closure", "fence", "holds", "name", "owners", "times_all")
+    __slots__ = (
+        *("adaptation", "boot", "closure", "ending", "fence", "holds", "name", "owners"),
+        *("times_all", "wall_us"),
+    )
 
-    RULES = 5
+    adaptation: Adaptation | None
+
+    RULES = 6
     CLAIM = SemaphoreClaim
     IS = "is"
 
     def __init__(self, name: str, value: int, boot: str) -> None:
         Ledger.__init__(self, value)
         self._set_up(name, boot)
+        self.adaptation = None
 
     @classmethod
-    def new(cls, name: str, declared: int, boot: str) -> Self:
-        return cls(name, declared, boot)
+    def new(cls, name: str, declared: int | Adaptive, boot: str) -> Self:
+        # The first request declares how the value moves.
+        return cls(name, declared.start if isinstance(declared, Adaptive) else declared, boot)
+
+    @property
+    def adapts(self) -> bool:
+        return self.adaptation is not None
+
+    @property
+    def is_resized(self) -> bool:
+        if self.adaptation is not None:
+            return self.adaptation.frozen
+        return Ledger.is_resized.fget(self)  # type: ignore[attr-defined,no-any-return]
 
     title_of = staticmethod(display)
 
@@ -73,26 +99,40 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     # ------------------------------------------------------------- requests
 
-    def accepts(self, declared: int | None) -> bool:
-        return Ledger.accepts(self, declared)
+    def accepts(self, declared: Declared) -> bool:
+        if isinstance(declared, Adaptive):
+            known = self.adaptation
+            return known is not None and known.options.written == declared.written
+        return declared is None if self.adapts else Ledger.accepts(self, declared)
 
-    def declaration(self, declared: int | None, now: float) -> None:  # noqa: ARG002
-        return None  # every request has its value with it
+    def declaration(self, declared: Declared, now: float) -> str | None:
+        if not isinstance(declared, Adaptive) or self.accepts(declared):
+            return None  # a request has its value with it
+        if not self.is_idle(now):
+            raise self.conflict(declared)
+        return declared.written
 
-    def value_to_record(self, declared: int | None) -> int | None:
-        return declared
+    def value_to_record(self, declared: Declared) -> int | None:
+        return None if isinstance(declared, Adaptive) else declared
 
-    def is_free(self, wanted: int, declared: int | None, now: float) -> bool:
+    def is_free(self, wanted: int, declared: Declared, now: float) -> bool:
         if declared != self.value and not self.accepts(declared):
             return self.is_idle(now)
         return not self.waiting and self.in_use + wanted <= self.value
 
-    def never_fits(self, wanted: int, declared: int | None, title: str) -> ValueError | None:
+    def never_fits(self, wanted: int, declared: Declared, title: str) -> ValueError | None:
         accepted = declared == self.value or self.accepts(declared)
-        value = self.value if accepted or declared is None else declared
+        adapting = self.adaptation.options if accepted and self.adaptation is not None else declared
+        if isinstance(adapting, Adaptive):
+            return too_many_for_adaptive(title, wanted, adapting) if wanted > adapting.min else None
+        value = self.value if accepted or adapting is None else adapting
         return too_many_slots(title, wanted, value) if wanted > value else None
 
-    def conflict(self, declared: int | None) -> ValueConflict:
+    def conflict(self, declared: Declared) -> ValueConflict:
+        known = None if self.adaptation is None else self.adaptation.options
+        if known is not None or isinstance(declared, Adaptive):
+            given = declared if isinstance(declared, Adaptive) else None
+            return rules_conflict(self.name, given, known, self.value)
         return value_conflict(
             self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
         )
@@ -124,6 +164,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None
     ) -> list[SemaphoreClaim]:
         if value is not None and not self.accepts(value) and self.is_idle(now):
+            self.adaptation = None
             self.start_anew(value, now)
         return self.request(claim, now, wait_until=wait_until)
 
@@ -172,9 +213,50 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         self._count(claim)
         return [*events, *self._granted(granted, now, wall_us)]
 
+    # ------------------------------------------------------------- adapting
+
+    def _declare(self, now: float, _wall_us: int, written: str) -> list[Event]:
+        """Have a value that moves, from now on; nobody holds or waits."""
+        if not self.is_idle(now):
+            raise ValueError("somebody holds or waits")
+        options = Adaptive.read(written)
+        self.adaptation = None
+        self.start_anew(options.start, now)
+        self.adaptation = adaptation(options, microseconds(now))
+        return []
+
+    def _free(self, claim: SemaphoreClaim, now: float) -> None:
+        if self.adaptation is not None:
+            self.adaptation.epoch_us = self.wall_us - microseconds(now)
+        Ledger._free(self, claim, now)
+
+    def _freeze(self, now: float, wall_us: int, value: int | None) -> list[Event]:
+        """Stay at a value, or at the current one."""
+        if self.adaptation is None:
+            raise ValueError("it is not adaptive")
+        now_us = microseconds(now)
+        self.adaptation.epoch_us = wall_us - now_us
+        self.adaptation.freeze(now_us, value)
+        refused, granted = self.adapt(self.adaptation.limit, now)
+        return self._refused(refused, granted, now, wall_us)
+
+    def _thaw(self, now: float, _wall_us: int) -> list[Event]:
+        if self.adaptation is not None:
+            self.adaptation.thaw(microseconds(now))
+        return []
+
+    def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
+        """What was learnt outlives a reboot, but for what was measured by the old clock."""
+        if self.adaptation is not None:
+            self.adaptation.change_clock(microseconds(now))
+            self.value = self.adaptation.limit
+        return super()._reboot(now, wall_us, boot)
+
     # ---------------------------------------------------------- controlling
 
     def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
+        if self.adapts:
+            return self._freeze(now, wall_us, value)
         refused, granted = self.resize(value, now, declared=declared)
         return self._refused(refused, granted, now, wall_us)
 
@@ -189,8 +271,12 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
         **BaseState.VERBS,
+        "declare": _declare,
+        "freeze": _freeze,
+        "reboot": _reboot,
         "replace": _replace,
         "resize": _resize,
+        "thaw": _thaw,
     }
 
     # -------------------------------------------------------------- snapshots
@@ -204,6 +290,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             "closure": None if self.closure is None else [self.closure.reason],
             "fence": self.fence,
             "holds": self.written_holds,
+            "adaptation": write_adaptation(self.adaptation),
             "holders": [
                 [
                     *claim.arguments(),
@@ -226,6 +313,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         check_snapshot(snapshot)
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
+        state.adaptation = read_adaptation(snapshot.get("adaptation"))
         state.fence = snapshot["fence"]
         state.holds = HoldTimes(*snapshot.get("holds", ()))
         held = []

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core import events
+from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
@@ -197,20 +198,28 @@ class RedisLimit:
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Release an acquisition; False if it had ended before.
 
         Raises:
             BackendError: the server did not confirm it within ``cleanup_timeout``. The
                 release continues in the background, and silence frees the slots anyway.
         """
+        if outcome is not None:
+            check_outcome(outcome)
         return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Like `release`; blocks for one round trip to the server.
 
         A thread that is interrupted meanwhile has released all the same.
         """
+        if outcome is not None:
+            check_outcome(outcome)
         return self._release_blocking(acquisition_id, self.release)
 
     async def _release_on_exit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
@@ -109,11 +110,15 @@ class PathLimit(Limit):
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return await self._tiers.release(acquisition_id)
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
+        return await self._tiers.release(acquisition_id, outcome=outcome)
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return self._tiers.release_sync(acquisition_id)
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
+        return self._tiers.release_sync(acquisition_id, outcome=outcome)
 
     async def _release_on_exit(
         self,

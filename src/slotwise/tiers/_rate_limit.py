@@ -10,6 +10,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import UNSET, Unset, check_count
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
@@ -222,11 +223,20 @@ class RateLimit(Limit):
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Return False: nothing is held."""
-        return self.release_sync(acquisition_id)
+        return self.release_sync(acquisition_id, outcome=outcome)
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:  # noqa: ARG002
+    def release_sync(
+        self,
+        acquisition_id: str | AcquisitionResult,  # noqa: ARG002
+        *,
+        outcome: Outcome | None = None,
+    ) -> bool:
+        if outcome is not None:
+            check_outcome(outcome)
         return False
 
     async def _release_on_exit(

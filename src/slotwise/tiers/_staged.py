@@ -22,6 +22,7 @@ from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
+from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
@@ -208,10 +209,10 @@ class StagedPaths(PathBackend):
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str) -> bool:
+    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:  # noqa: ARG002
         return await self._release(acquisition_id, sync=False)
 
-    def release_sync(self, acquisition_id: str) -> bool:
+    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:  # noqa: ARG002
         return run(self._release(acquisition_id, sync=True))
 
     async def _release(self, acquisition_id: str, *, sync: bool) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
+from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -594,15 +595,26 @@ class Tiers(SameWhenCopied):
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Release a slot of every tier; False if the acquisition had ended before."""
-        freed = await self._backend.release(acquisition_id_of(acquisition_id))
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
+        """Release a slot of every tier; False if the acquisition had ended before.
+
+        ``outcome`` is how the work ended, as for `Limit.release`.
+        """
+        if outcome is not None:
+            check_outcome(outcome)
+        freed = await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
         self._bound_idle()
         return freed
 
-    def release_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
+    def release_sync(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Like `release`; it does not wait for others, so it may be called anywhere."""
-        freed = self._backend.release_sync(acquisition_id_of(acquisition_id))
+        if outcome is not None:
+            check_outcome(outcome)
+        freed = self._backend.release_sync(acquisition_id_of(acquisition_id), outcome=outcome)
         self._bound_idle()
         return freed
 

@@ -1,0 +1,71 @@
+"""Outcomes: how the work under a slot of an adaptive limit ended, as its holder says.
+
+What a limit makes of it is in `slotwise._ledger.adaptation`.
+"""
+
+from __future__ import annotations
+
+from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
+from slotwise._core.arguments import check_seconds
+from slotwise._core.results import AcquisitionResult
+
+# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
+# that may be assigned to.
+_SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
+
+
+class Outcomes(AcquisitionResult):
+    """Mixed into the acquisitions of adaptive limits, before them; they have the slots."""
+
+    __slots__ = _SLOTS_OF_SUBCLASSES
+
+    outcome: Outcome
+    retry_after: float  # in seconds
+    options: Adaptive  # of the limit that was asked
+
+    def _expect_outcome(self, options: Adaptive) -> None:
+        """What holds until somebody says something else."""
+        self.outcome, self.retry_after, self.options = "ok", 0.0, options
+
+    def dropped(self, *, retry_after: float | None = None) -> None:
+        self.retry_after = check_seconds("retry_after", retry_after, zero=True) or 0.0
+        self.outcome = "dropped"
+
+    def ignored(self) -> None:
+        self.outcome = "ignored"
+
+    def _state_outcome(self, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self.outcome = check_outcome(outcome)
+
+    def _leave_with(self, exc_type: type[BaseException] | None) -> None:
+        # What was said by hand counts more than what happened afterwards.
+        if exc_type is not None and self.outcome == "ok":
+            self.outcome = outcome_of(exc_type, self.options.drop_on)
+
+
+# Those of an acquisition that has `Outcomes`.
+OUTCOME_SLOTS = ("options", "outcome", "retry_after")
+
+# Of a limit that was found by its name, whose options nobody told us: the usual errors are drops.
+UNKNOWN_OPTIONS = Adaptive(1, 1, 1)
+
+
+def outcome_of(
+    exc_type: type[BaseException] | None, drop_on: tuple[type[BaseException], ...]
+) -> Outcome:
+    """How a block ended that was left with this exception, or normally."""
+    if exc_type is None:
+        return "ok"
+    return "dropped" if issubclass(exc_type, drop_on) else "ignored"
+
+
+def not_replaceable(title: str) -> TypeError:
+    return TypeError(f"{title} is adaptive: nobody can be replaced there")
+
+
+def too_many_for_adaptive(title: str, slots: int, options: Adaptive) -> ValueError:
+    """The error of a request that a falling value might leave waiting forever."""
+    return ValueError(
+        f"{title} may fall to {options.min} slots: {slots} at once might never be granted"
+    )

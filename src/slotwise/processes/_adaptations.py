@@ -1,0 +1,35 @@
+"""How the adaptation of a value is written in snapshots: its rules, its fields, its changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slotwise._core.adaptive import Adaptive, Change
+from slotwise._ledger.adaptation import CHANGES, Adaptation, adaptation
+
+
+def write_adaptation(known: Adaptation | None) -> list[Any] | None:
+    if known is None:
+        return None
+    changes = [[each.at, each.old, each.new, each.reason] for each in known.changes]
+    return [known.options.written, known.dump(), changes]
+
+
+def read_adaptation(written: Any) -> Adaptation | None:
+    """Return what `write_adaptation` was given.
+
+    Raises:
+        ValueError: it is not the like; or another exception.
+    """
+    if written is None:
+        return None
+    rules, dump, changes = written
+    known = adaptation(Adaptive.read(rules), 0)
+    known.restore(dump)
+    if len(changes) > CHANGES:
+        raise ValueError("too many changes")
+    for at, old, new, reason in changes:
+        if not isinstance(reason, str):
+            raise TypeError("not a reason")
+        known.changes.append(Change(float(at), int(old), int(new), reason))
+    return known
