@@ -155,7 +155,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.model.closed)
     @rule(actor=actors)
     def reopen(self, actor: int) -> None:
-        self.model.reopen()
+        self.model.reopen(self.now)
         assert self.do(actor, "reopen") == []
 
     @rule(actor=actors)
