@@ -73,7 +73,7 @@ def test_an_option_of_a_redis_url_that_is_not_known_is_named(make, query, words)
 
 @pytest.mark.parametrize("url", ["redis://:Gr@nd?mas=s3cret@host", "redis://:Gr@nd?mas3cret@host"])
 def test_a_piece_of_a_password_is_not_taken_for_an_option_that_can_be_named(url):
-    with pytest.raises(ValueError, match="is not known") as caught:
+    with pytest.raises(ValueError, match="unknown option") as caught:
         RedisConfig(url)
     assert "mas" not in str(caught.value)
 

@@ -50,11 +50,11 @@ def _acquire_parser() -> Parser:
     parser = _AcquireParser(
         "acquire",
         details="They are held until that process ends, even by kill -9, or 'slotwise release'\n"
-        "gives them back. It waits for them if need be.",
+        "gives them back. It waits for them if necessary.",
         examples=_EXAMPLES,
     )
     parser.add_slot_flags("it")
-    slot_flags.add_ttl(parser, "give them back after that time, such as 600, 10m, 1.5d")
+    slot_flags.add_ttl(parser, "give them back after this time, such as 600, 10m, 1.5d")
     parser.add_argument(
         "--for-pid",
         type=whole_number,
@@ -104,7 +104,7 @@ class _Script:
             os.kill(max(pid, 1), 0)
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended; -1 if nothing tells."""
+        """Return a descriptor that is readable when it has ended; -1 if there is none."""
         return self._pidfd
 
     def has_ended(self) -> bool:
@@ -218,7 +218,7 @@ def _release_parser() -> Parser:
         details="It is an error (exit code 1) if they were given back already, or lost.",
         examples='  slotwise release "$id"',
     )
-    parser.add_argument("id", metavar="ID", help="what 'slotwise acquire' has printed")
+    parser.add_argument("id", metavar="ID", help="the id that 'slotwise acquire' printed")
     parser.add_url()
     return parser
 

@@ -38,7 +38,7 @@ SUMMARIES = {
     "ls": "List semaphores and tiers: value, slots held, waiting",
     "show": "Show who holds a semaphore or tiers, and who waits",
     "top": "Watch semaphores and tiers live",
-    "explain": "Tell why somebody waits, and who has held that for longest",
+    "explain": "Explain why an acquisition waits, and who has held the slots longest",
     "web": "Show semaphores and tiers in a browser, live",
     "export": "Serve how full semaphores and tiers are to Prometheus",
     "resize": "Change how many slots a semaphore or a tier has, or its rate, while it is in use",
@@ -49,12 +49,12 @@ SUMMARIES = {
     "forget": "Delete a semaphore or tiers that nobody uses, with what they were resized to",
     "doctor": "Check that the directory or the server is fit for use",
     "purge": "Delete old files, and directories that are empty or become so",
-    "demo": "Tell what it is for, in three acts; no server needed",
+    "demo": "Show what slotwise is for, in three acts; no server needed",
     "completion": "Print a script that completes commands, flags and names in your shell",
 }
 
 _MODULES = {
-    "web": "slotwise.web._command",  # which stands on this package
+    "web": "slotwise.web._command",  # which imports this package
     "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",

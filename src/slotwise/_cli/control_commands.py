@@ -39,8 +39,8 @@ class _ResizeParser(Parser):
 def _resize_parser() -> Parser:
     parser = _ResizeParser(
         "resize",
-        details="Programs that were started with another limit go on, with this one. Of tiers,\n"
-        "--tier says which; of a keyed one, --key changes the value of that key, and else that\n"
+        details="Programs that were started with another limit go on with this one. For tiers,\n"
+        "--tier says which; for a keyed one, --key changes the value of that key, otherwise that\n"
         "of every key that has no value of its own. 0 is no limit, for tiers only. A rate is\n"
         "written as a number per time; what is left of it stays, cut to the new burst.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
@@ -106,7 +106,7 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
 def _refill_parser() -> Parser:
     parser = Parser(
         "refill",
-        details="Nothing is owed any more, and the whole burst is left; waiters get it at once.\n"
+        details="The debt is forgiven and the whole burst is available; waiters get it at once.\n"
         "--tier may be left out where only one tier has a rate.",
         examples="  slotwise refill model-api --tier tokens\n"
         "  slotwise refill model-api --tier tokens --key acme\n"
@@ -148,7 +148,7 @@ def refill(given: argparse.Namespace) -> int:
 def _close_parser() -> Parser:
     parser = Parser(
         "close",
-        details="Waiters and newcomers are rejected: 'slotwise run' exits with 75 and tells the\n"
+        details="Waiters and newcomers are rejected: 'slotwise run' exits with 75 and prints the\n"
         "reason. Holders keep their slots. It stays closed when the last of them has left.\n"
         "Tiers are closed all together.",
         examples="  slotwise close deploy --reason 'freeze until Monday'\n"
@@ -157,7 +157,7 @@ def _close_parser() -> Parser:
         "  slotwise close deploy --yes       in scripts",
     )
     parser.add_name("the semaphore, or the tiers")
-    parser.add_argument("--reason", metavar="TEXT", help="what those who are rejected are told")
+    parser.add_argument("--reason", metavar="TEXT", help="shown to everyone who is rejected")
     tier_view.add_tiers_flag(parser)
     parser.add_yes()
     parser.add_url()
@@ -215,9 +215,9 @@ def reopen(given: argparse.Namespace) -> int:
 def _forget_parser() -> Parser:
     parser = Parser(
         "forget",
-        details="The next 'slotwise run' makes it anew, with its own --limit. Those that are held\n"
+        details="The next 'slotwise run' recreates it with its own --limit. Those that are held\n"
         "or waited for are left alone (exit code 1), and so are tiers with a rate that is not\n"
-        "full, or of which something can still be settled.",
+        "full, or whose acquisitions can still be settled.",
         examples="  slotwise forget old-job\n"
         "  slotwise forget model-api --tiers\n"
         "  slotwise ls --json | jq -r '.[] | select(.held == 0) | .name' |\n"

@@ -1,7 +1,7 @@
-"""``slotwise demo``: what slotwise is for, as a story in three acts, with no server.
+"""``slotwise demo``: what slotwise is for, in three acts, with no server.
 
 Everything shown happens: real tasks, real processes and a real ``kill -9``. Each act has a
-headline and the lines of code that it runs. With ``--web`` there is no story but an endless
+headline and the lines of code that it runs. With ``--web`` there are no acts but an endless
 load, and the page that shows it.
 """
 
@@ -58,7 +58,7 @@ def _parser() -> Parser:
     parser = Parser(
         "demo",
         details="It takes less than 20 seconds, touches nothing of yours and needs no server.\n"
-        "With --web it shows a load that doesn't end in the page of 'slotwise web'.",
+        "With --web it runs an endless load and shows it on the page of 'slotwise web'.",
         examples="  slotwise demo\n"
         "  slotwise demo --web         the same kind of load in a browser; Ctrl-C ends it",
     )
@@ -70,7 +70,7 @@ def _parser() -> Parser:
 
 
 def demo(given: argparse.Namespace) -> int:
-    """Tell the story, or show a load in the page."""
+    """Run the three acts, or show a load on the page."""
     if given.web:
         return _show_in_page(given.port)
     _headline("Act 1: tasks stand in line", _TASKS)
@@ -78,7 +78,7 @@ def demo(given: argparse.Namespace) -> int:
     with _folder() as folder:
         _headline("Act 2: a process is killed, and nothing is lost", _PROCESSES)
         _processes(folder)
-    _headline("Act 3: tenants share, and none is left out", _TENANTS)
+    _headline("Act 3: tenants take turns, and none starves", _TENANTS)
     asyncio.run(_tenants())
     _say("\nTry next: slotwise run backup --limit 1 -- sleep 10 &  slotwise explain backup")
     return 0
@@ -166,7 +166,7 @@ async def _tenants() -> None:
     await asyncio.gather(*[ask("big") for _ in range(12)], *[ask("small") for _ in range(4)])
     last = len(served) - served[::-1].index("small")
     _say(
-        f"\n'small' came behind 12 requests of 'big'; they take turns, and its last was served as"
+        f"\n'small' came after 12 requests of 'big'; they take turns, and its last was served as"
         f" number {last} of {len(served)}"
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
-# After so many looks that found nobody to kill, what is left is another user's. Not after one:
+# After this many looks without anybody to kill, what is left is another user's. Not after one:
 # the kernel may leave a process out of a list while others in it end.
 IN_VAIN = 5
 
@@ -46,7 +46,7 @@ def signal_descendants(pid: int, number: int) -> tuple[bool, set[int]]:
     tried: set[int] = set()
     forbidden: set[int] = set()
     was_sent = False
-    for _ in range(20):  # not for ever, if it starts processes faster than this
+    for _ in range(20):  # not forever, if it starts processes faster than this
         new = [child for child in descendants(pid) if child not in tried]
         if not new:
             break

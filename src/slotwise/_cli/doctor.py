@@ -30,8 +30,7 @@ class Check:
 def _parser() -> Parser:
     parser = Parser(
         "doctor",
-        details="Whatever is wrong comes with what to do about it. The exit code is 1 if a check"
-        " failed.",
+        details="Every problem is printed with its remedy. The exit code is 1 if a check failed.",
         examples="  slotwise doctor\n"
         "  slotwise doctor --url redis://cache:6379\n"
         "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"

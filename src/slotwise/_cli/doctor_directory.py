@@ -70,7 +70,7 @@ def _examine(directory: OpenDirectory) -> Iterator[Check]:
 
 
 def _split(error: BaseException) -> tuple[str, str | None]:
-    """What is wrong, and behind the last colon what helps: `os_error` says it so."""
+    """Split a message of `os_error` into what is wrong and, after the last colon, what helps."""
     found, _, remedy = str(error).rpartition(": ")
     return (found, remedy) if found else (remedy, None)
 

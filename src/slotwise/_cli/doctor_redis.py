@@ -65,7 +65,7 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
 
 
 def _split(error: BaseException) -> tuple[str, str | None]:
-    """What is wrong, and behind the semicolon what helps."""
+    """Split a message into what is wrong and, after the semicolon, what helps."""
     found, _, remedy = str(error).partition("; ")
     return found, remedy or None
 

@@ -24,8 +24,8 @@ _MOST_LACKS = 3  # of all the keys that are full
 def _parser() -> Parser:
     parser = Parser(
         "explain",
-        details="Of an ID, its place in the queue, what it lacks and who has held that longest.\n"
-        "Of a NAME, the same for somebody who came now; of tiers, whatever is full.",
+        details="For an ID: its place in the queue, what it lacks, and who has held that longest.\n"
+        "For a NAME: the same for a request made now; for tiers, whatever is full.",
         examples="  slotwise explain api\n"
         "  slotwise explain sw-3fa9-17 --url redis://cache:6379\n"
         "  slotwise explain api --json | jq '.lacks[].oldest.pid'",

@@ -32,9 +32,9 @@ _FAMILIES = {
 def _parser() -> Parser:
     parser = Parser(
         "export",
-        details="It serves /metrics and nothing else, with at most one look a second however many\n"
+        details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
         "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
-        "together. There is no password: keep it on loopback, or behind what asks for one.",
+        "together. There is no password: keep it on loopback, or behind a proxy that asks for one.",
         examples="  slotwise export --url redis://cache:6379\n"
         "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
     )
@@ -91,11 +91,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A scrape every few seconds is nothing to tell."""
+        """Don't log scrapes, which come every few seconds."""
 
 
 def render(backend: Backend) -> str:
-    """Return the page: one look at everything, or ``slotwise_up 0`` if that fails."""
+    """Return the metrics of one snapshot, or ``slotwise_up 0`` if that fails."""
     try:
         seen = survey(backend)
     except SlotwiseError as error:
@@ -136,7 +136,7 @@ def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mappi
 
 
 def _up(everything: bool) -> list[str]:
-    return [*_head("up", "1 if everything could be looked at"), f"slotwise_up {everything:d}", ""]
+    return [*_head("up", "1 if the limits could be read"), f"slotwise_up {everything:d}", ""]
 
 
 def _head(family: str, words: str) -> list[str]:

@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no flag {flag}{self.hint(flag)}")
 
     def hint(self, flag: str) -> str:
-        """What may help somebody who typed a flag that there is none of."""
+        """Return what may help somebody who typed an unknown flag."""
         return did_you_mean(flag, self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
@@ -222,7 +222,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # "ms" b
 
 
 def duration(text: str) -> float | None:
-    """Return the seconds of ``90``, ``250ms``, ``10m``, ``1h`` or ``1.5d``; None if it is none."""
+    """Return the seconds of ``90``, ``250ms``, ``10m``, ``1h`` or ``1.5d``, or None."""
     unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     try:
         given = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)

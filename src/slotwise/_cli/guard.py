@@ -19,7 +19,7 @@ from slotwise._cli.child import Child, fork_command
 from slotwise._cli.descendants import IN_VAIN, adopt_orphans, signal_descendants
 from slotwise._cli.signals import signalfd
 
-# What is told through the two pipes; in the first behind a number.
+# What is sent through the two pipes; in the first it follows a number.
 _STOPPED, _CONTINUED, _EXITED = b"s", b"c", b"e"
 _LEAVE_ALONE = b"l"
 

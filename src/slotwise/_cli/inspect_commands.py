@@ -25,8 +25,8 @@ _KEYS_SHOWN = 20  # the same in `show`
 def _ls_parser() -> Parser:
     parser = Parser(
         "ls",
-        details="On Redis those are listed that are held, waited for, or closed. Of tiers, each\n"
-        "is listed with its busiest keys: those that most wait for, then the fullest.",
+        details="On Redis, only those that are held, waited for or closed are listed. Each tier\n"
+        "is listed with its busiest keys: those with the most waiters, then the fullest.",
         examples="  slotwise ls\n"
         "  slotwise ls --used                      only those that are held or waited for\n"
         "  slotwise ls --url redis://cache:6379 --keys 10\n"
@@ -122,8 +122,8 @@ def _tiers_as_dict(each: TiersView, most: int) -> dict[str, Any]:
 def _show_parser() -> Parser:
     parser = Parser(
         "show",
-        details="Of tiers, also how full each of them is, and which tier each waiter lacks. With\n"
-        "--key only who goes through that key.",
+        details="For tiers, also how full each of them is, and which tier each waiter lacks. With\n"
+        "--key, only the holders and waiters of that key.",
         examples="  slotwise show backup\n"
         "  slotwise show backup --json | jq '.holders[].pid'\n"
         "  slotwise show model-api --tier tenant              all of its keys\n"

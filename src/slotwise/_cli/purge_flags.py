@@ -36,7 +36,7 @@ UNNECESSARY = {
 }
 
 _EXAMPLES = f"""\
-  slotwise purge /data/cache --dry-run                   what would go, and nothing goes
+  slotwise purge /data/cache --dry-run                   what would be deleted; deletes nothing
   slotwise purge /data/cache --max-age-days 14           shows its plan and asks
   slotwise purge /data/spool --yes --max-age 12h --deadline 2h
   slotwise purge /data/cache --yes --json --remove-empty-dirs --max-empty-dirs-to-delete 0
@@ -182,9 +182,9 @@ def make_parser() -> Parser:
     globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
     flag("--include", "only files that match; repeatable", **globs)
     flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
-    flag("--min-depth", "leave what is less deep than N, as find does", 0, **whole)
+    flag("--min-depth", "keep what is less deep than N, as find does", 0, **whole)
     flag("--one-file-system", "don't enter mount points", True)
-    flag("--dry-run", "delete nothing; count what would go", False)
+    flag("--dry-run", "delete nothing; count what would be deleted", False)
     flag("--json", "JSON lines on stdout, the summary last", False)
     flag(
         "--progress-interval",
@@ -193,7 +193,7 @@ def make_parser() -> Parser:
         type=seconds,
         **some_time,
     )
-    flag("--log-level", "how much to say on the way", "warning", type=str.lower, choices=_LEVELS)
+    flag("--log-level", "how much to log", "warning", type=str.lower, choices=_LEVELS)
     flag(
         "--audit",
         "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",

@@ -53,13 +53,13 @@ then. A CMD that ends by itself may leave what it likes."""
 
 
 class _RunParser(SlotParser):
-    """The flags of `run`, with CMD behind ``--``."""
+    """The flags of `run`, with CMD after ``--``."""
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         own, command = slot_flags.split_command(words)
         given = super().parse(own)
         if not command:
-            self.error("the command is missing: put it at the end, behind --")
+            self.error("the command is missing: put it at the end, after --")
         self.check_slot_flags(given)
         given.command = command
         return given
@@ -68,7 +68,7 @@ class _RunParser(SlotParser):
         self.error(f"put -- before the command: -- {' '.join(extra)}")
 
     def hint(self, flag: str) -> str:
-        return super().hint(flag) or "; those of CMD go behind --"
+        return super().hint(flag) or "; those of CMD go after --"
 
 
 def _parser() -> Parser:
@@ -78,15 +78,15 @@ def _parser() -> Parser:
         "                    [--replace] [--grace TIME] [--keep-descendants]\n"
         "                    [--on-loss=stop|continue] [--quiet] [--busy-exit N] [--label TEXT]\n"
         "                    [--url URL] -- CMD...",
-        details="It waits for the slot if need be.",
+        details="It waits for the slot if necessary.",
         examples=_EXAMPLES,
     )
     parser.add_slot_flags("CMD")
-    slot_flags.add_ttl(parser, "end CMD after that time, such as 600, 10m, 1.5d")
+    slot_flags.add_ttl(parser, "end CMD after this time, such as 600, 10m, 1.5d")
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="if no slot is free, end the run that has held one for longest, with all it has"
+        help="if no slot is free, end the run that has held one longest, with all it has"
         " started, and have its slot; those who wait go on waiting",
     )
     parser.add_argument(
@@ -105,7 +105,7 @@ def _parser() -> Parser:
         "--on-loss",
         choices=("stop", "continue"),
         default="stop",
-        help="what becomes of CMD when its slot is lost, as when Redis is away for long [stop]",
+        help="what happens to CMD when its slot is lost, as when Redis is away for long [stop]",
     )
     parser.add_url()
     return parser

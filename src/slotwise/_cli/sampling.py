@@ -134,7 +134,7 @@ def _slots(claimant: Claimant, tier: str | None) -> int:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """The smallest value that at least ``percent`` % do not exceed; None of nothing."""
+    """The smallest value that at least ``percent`` % do not exceed; None if there are none."""
     if not ordered:
         return None
     return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]

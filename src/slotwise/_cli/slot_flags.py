@@ -52,7 +52,7 @@ class SlotParser(Parser):
             "--wait",
             type=seconds,
             metavar="TIME",
-            help="wait at most that long for a slot, such as 30, 250ms, 10m, 1h [no limit]",
+            help="wait at most this long for a slot, such as 30, 250ms, 10m, 1h [no limit]",
         )
         waits.add_argument(
             "--no-wait", action="store_true", help="don't wait at all: the same as --wait 0"
@@ -207,7 +207,7 @@ def add_ttl(parser: Parser, words: str) -> None:
 
 
 def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before and behind the first ``--``."""
+    """Return the words before and after the first ``--``."""
     own = list(words)
     if "--" not in own:
         return own, []

@@ -42,7 +42,7 @@ class Survey:
 
 
 def survey(backend: Backend, *, used: bool = False) -> Survey:
-    """Look at all semaphores and tiers; with ``used``, at those held or waited for."""
+    """Read all semaphores and tiers; with ``used``, only those held or waited for."""
     stats, errors = backend.stats()
     found_tiers, more_errors = backend.tiers()
     errors = [*errors, *more_errors]
@@ -65,14 +65,14 @@ def survey(backend: Backend, *, used: bool = False) -> Survey:
 
 @dataclass(frozen=True, slots=True)
 class Claimants:
-    """Who holds a semaphore or tiers, and who waits, in order."""
+    """The holders and the waiters of a semaphore or of tiers, in order."""
 
     holders: list[Claimant]
     waiters: list[Claimant]
 
 
 def claimants(limit: Semaphore | FoundTiers) -> Claimants:
-    """Look at who holds and waits."""
+    """Return the holders and waiters of a semaphore or of tiers."""
     where = limit.paths if isinstance(limit, FoundTiers) else limit
     # Waiters first: one that is granted in between is seen as both, and not as neither.
     waiters = where.waiters_sync()
@@ -112,7 +112,7 @@ class _Hold:
 
 @dataclass(slots=True)
 class _History:
-    """What was seen of one name in earlier looks."""
+    """What earlier snapshots showed of one name."""
 
     fullness: deque[float] = field(default_factory=lambda: deque(maxlen=180))
     values: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=100))
@@ -142,7 +142,7 @@ class _History:
 
 
 class Watcher:
-    """Looks at a directory or a server again and again; one thread at a time."""
+    """Takes snapshots of a directory or a server again and again; one thread at a time."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -152,7 +152,7 @@ class Watcher:
         self._histories: dict[tuple[str, str], _History] = {}
 
     def rows(self) -> list[Row]:
-        """Look at everything: a row for each semaphore, tier and key that is sampled."""
+        """Take a snapshot: a row for each semaphore, tier and key that is sampled."""
         seen = survey(self.backend)
         self.errors = seen.errors
         return self._rows(seen)
@@ -185,7 +185,7 @@ class Watcher:
     # ---------------------------------------------------------------- for the page
 
     def look(self, names: Iterable[str] = ()) -> Look:
-        """Look at everything, and at who holds and waits for what ``names`` name."""
+        """Take a snapshot, with the holders and waiters of the limits called ``names``."""
         at = time.time()
         seen = survey(self.backend)
         self.errors = seen.errors
@@ -246,7 +246,7 @@ _SAMPLED = 50  # of these, the fullest in use, the page has rates and waits
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the page shows: all limits, the fullest first, and some of them closely."""
+    """What the page shows: all limits, the fullest first, and some of them in detail."""
 
     at: float
     limits: list[dict[str, Any]]
@@ -294,7 +294,7 @@ def _semaphore_row(name: str, stats: SemaphoreStats, row: Row | None) -> dict[st
 
 
 def _tiers_row(each: TiersView) -> dict[str, Any]:
-    """Of tiers, the value is that of the widest, and they are as full as their fullest part."""
+    """The row of tiers: the value of the widest one, and as full as their fullest part."""
     parts = [part for tier in each.tiers for part in (tier.keys or (tier.total,))]
     shares = [part.taken / part.value for part in parts if part.value]
     found = each.found
@@ -336,7 +336,7 @@ def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
 
 
 class Shared(Generic[T]):
-    """One look at most in so many seconds, whoever asks; all who ask meanwhile get the same."""
+    """At most one snapshot in ``every`` seconds, shared by all who ask meanwhile."""
 
     def __init__(self, take: Callable[[], T], every: float = 1.0) -> None:
         self._take = take

@@ -49,7 +49,7 @@ class TierView:
     keys: tuple[TierCounts, ...]
 
     def rows(self, most: int | None) -> list[TierCounts]:
-        """The tier itself if it has no keys in use, else at most so many keys, and the rest."""
+        """The tier itself if it has no keys in use, else at most ``most`` keys, and the rest."""
         if not self.keys:
             return [self.total]
         shown, rest = self.keys[:most], self.keys[len(self.keys[:most]) :]

@@ -35,8 +35,8 @@ r changes the number of slots. Both ask first. q quits. What is full is red.
 'seen/s' and the waits are those of the last minute, as seen from outside: an acquisition
 that came and went between two samples was not seen, so the rate is a lower bound. A wait
 that began and ended between two samples counts as 0, and is shown as '<1 s'.
-Only the 200 fullest semaphores are shown, and of tiers each with its three busiest keys.
-Of a rate the value is its burst, and it is shown what is left and how long until it is full."""
+Only the 200 fullest semaphores are shown, and each tier with its three busiest keys.
+For a rate, the value is its burst; what is left and the time until it is full are shown."""
 
 
 def _parser() -> Parser:

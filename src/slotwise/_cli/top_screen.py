@@ -1,6 +1,6 @@
 """The screen of ``slotwise top``: what it shows, and what keys do to it.
 
-The terminal itself, and when to look again, is in `top`.
+The terminal itself, and when the next snapshot is taken, is in `top`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SPECIAL |= {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspa
 
 
 def keys_in(typed: str) -> Iterator[str]:
-    """The keys in what a terminal sent: characters, and names of keys that are none."""
+    """The keys in what a terminal sent: characters, or the names of other keys."""
     for key in re.findall(r"\x1b[\[O][A-D]|.", typed, re.DOTALL):
         yield _SPECIAL.get(key, key)
 
@@ -67,7 +67,7 @@ class Screen:
         self._trouble = ""
 
     def look(self) -> None:
-        """Take another look; trouble is shown, and the next look may be better."""
+        """Take another snapshot; an error is shown, and the next one may succeed."""
         try:
             self._rows = self._source.rows()
             if self._opened is not None:
@@ -161,7 +161,7 @@ class Screen:
     # ----------------------------------------------------------------- drawing
 
     def picture(self, height: int) -> Group:
-        """What the screen shows, in so many lines."""
+        """What the screen shows, in ``height`` lines."""
         from rich.console import Group
         from rich.text import Text
 

@@ -27,7 +27,7 @@ from slotwise._ledger.rate_nodes import RateNode
 
 # How many of those ahead are looked at.
 SAMPLE = 100
-# Beyond so many holds the older half of what is known counts for half.
+# Beyond this many holds the older half of what is known counts for half.
 RECENT = 32
 
 
@@ -89,14 +89,14 @@ def total(sizes: Iterable[float], count: int) -> float:
 
 
 def slots_in(missing: float, value: int, mean: float | None) -> float | None:
-    """Return in how many seconds so many more slots of ``value`` are free."""
+    """Return in how many seconds ``missing`` more slots of ``value`` are free."""
     if missing <= 0 or value == UNLIMITED:
         return 0.0
     return None if mean is None else missing * mean / value
 
 
 def _units_in(node: RateNode, units: float, now: float) -> float:
-    """Return in how many seconds there are so many units in a bucket."""
+    """Return in how many seconds there are ``units`` in a bucket."""
     missing = units * node.rate.unit - node.level_at(now)
     return max(missing, 0.0) / node.rate.gain / 1_000_000
 

@@ -1,7 +1,7 @@
 """Say how full the tiers of a path are: statistics, and why a request is not granted.
 
 Every driver that keeps a `PathLedger` tells its callers the same. Nothing here changes anything,
-a bucket that is behind the time neither.
+not even a bucket that hasn't been updated lately.
 """
 
 from __future__ import annotations

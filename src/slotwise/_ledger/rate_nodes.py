@@ -79,7 +79,7 @@ class RateNode(BaseNode):
         return _TAKEN
 
     def charge(self, units: int, now: float) -> None:
-        """Take so many units, room or not; a negative number gives some back."""
+        """Take ``units``, room or not; a negative number gives some back."""
         self.refill(now)
         self.level = min(self.level - units * self.rate.unit, self.rate.full)
 

@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from sys import getsizeof
 from typing import Any
 
-_FEW = 1000  # entries; a table for so many may stay
+_FEW = 1000  # entries; a table for this many may stay
 _MOST_BYTES = 400  # for each entry, of a dict that is well used; some have a list besides
 
 

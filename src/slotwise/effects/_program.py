@@ -59,7 +59,7 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
     """
     if not callable(function):
         raise TypeError(f"@do takes a generator function, not {redacted_repr(function)}")
-    # Also look behind a staticmethod, and behind callable objects.
+    # Also look inside a staticmethod, and inside callable objects.
     called = getattr(function, "__func__", function)
     if any(
         iscoroutinefunction(each) or isasyncgenfunction(each)

@@ -24,7 +24,7 @@ def is_internal(code: CodeType) -> bool:
 
 
 def innermost(steps: Any) -> Any:
-    """Return the generator that yielded, behind any ``yield from``."""
+    """Return the innermost generator, the one that yielded, through any ``yield from``."""
     while isinstance(inner := steps.gi_yieldfrom, GeneratorType):
         steps = inner
     return steps

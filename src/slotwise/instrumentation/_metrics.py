@@ -14,7 +14,7 @@ BOUNDS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 
-# Names come and go: at most so many have series of their own, and all others share one.
+# Names come and go: at most this many have series of their own, and all others share one.
 _MOST_NAMES = 1000
 _OTHERS = "(others)"
 

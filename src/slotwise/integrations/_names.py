@@ -46,7 +46,7 @@ class NameTemplate:
         """The characters that separate fields, which must not stand for themselves in a value."""
         found: set[str] = set()
         for literal, field, _, _ in self._parts[1:]:
-            if field is None:  # behind the last field
+            if field is None:  # after the last field
                 continue
             # A percent sign is what encoded values are made of.
             separators = {each for each in literal if each not in _ALWAYS_SAFE and each != "%"}

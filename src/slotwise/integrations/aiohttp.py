@@ -58,7 +58,7 @@ def limit_middleware(
             releases.add(task)
             task.add_done_callback(releases.discard)
 
-        # The connection is given back behind the last byte, which may have been already.
+        # The connection is given back after the last byte, which may have been read already.
         connection = response.connection
         if connection is None:
             await held.close_async()

@@ -85,7 +85,7 @@ async def _held_async(held: Held, response: Awaitable[Any]) -> Any:
 
 
 def _closing(response: Any, held: Held) -> Any:
-    """Let the response release the slot when Django closes it, behind its last chunk."""
+    """Let the response release the slot when Django closes it, after its last chunk."""
     close_response = response.close
 
     def close() -> None:

@@ -77,7 +77,7 @@ def limited_by(
         if not isinstance(entered, Held):
             raise HTTPException(entered.status, entered.detail, entered.fields)
         try:
-            # The first of the tasks that run behind the last chunk.
+            # The first of the tasks that run after the last chunk.
             tasks.tasks.insert(0, BackgroundTask(entered.close_async))
             yield
         finally:

@@ -23,7 +23,7 @@ class LimitMiddleware:
     """Lets requests into a WSGI app while there are slots, and refuses the others.
 
     A request holds its slot until the server calls ``close()`` on its response, which it does
-    behind the last chunk, or when the client has left.
+    after the last chunk, or when the client has left.
 
     Args:
         app: the WSGI app.

@@ -1,4 +1,4 @@
-"""Acquisition ids of this process: a number behind a prefix.
+"""Acquisition ids of this process: a number after a prefix.
 
 The number is the key that a ledger files an acquisition under; the text is made when somebody
 reads it.
@@ -25,12 +25,12 @@ fork.in_child(fork.Step.FORGET, lambda: _prefixes.insert(0, (next_key(), _new_pr
 
 
 def id_of(key: int) -> str:
-    """The acquisition id behind a key."""
+    """The acquisition id of a key."""
     return next(f"{prefix}{key}" for first, prefix in _prefixes if key >= first)
 
 
 def key_of(acquisition_id: str) -> int | None:
-    """The key behind an id; None if this process never issued it."""
+    """The key of an id; None if this process never issued it."""
     digits = acquisition_id.rpartition("-")[2]
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
         return None

@@ -2,7 +2,7 @@
 
     0     root          where the snapshot starts and the records end, with a checksum; twice
     128   lock queue    see `_lock_queue`
-    384   ...           a snapshot and, right behind it, the records of later changes
+    384   ...           a snapshot and, right after it, the records of later changes
 
 A change appends a record, or writes a new snapshot where nothing is in use, and then
 overwrites the older of the two roots. That last write, of 64 bytes, commits the change: a
@@ -264,11 +264,11 @@ class Journal:
         except (BackendError, OSError):
             pass  # the disk is full; the old snapshot and its records stay for now
 
-    def _write_snapshot(self, state: AnyState, behind: int) -> None:
-        """Write it in front of what is in use now if it fits there, else ``behind`` it."""
+    def _write_snapshot(self, state: AnyState, end: int) -> None:
+        """Write it in front of what is in use now if it fits there, else after it, at ``end``."""
         snapshot = _encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
-        at = _HEAD_SIZE if fits else behind
+        at = _HEAD_SIZE if fits else end
         self._commit(snapshot, at, self._epoch + 1, at)
         self._snapshot_size = len(snapshot)
 

@@ -1,7 +1,7 @@
 """Open one semaphore's file, and use kernel locks on it.
 
 Changes happen under a lock on the first byte. Other locks show who is alive: each process
-that has the file open keeps one byte locked, far behind the end of the file, and the kernel
+that has the file open keeps one byte locked, far beyond the end of the file, and the kernel
 unlocks it when the process ends, however it ends.
 
 They are POSIX locks, because a forked child doesn't inherit those. But a process loses them

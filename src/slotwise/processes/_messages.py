@@ -151,7 +151,7 @@ def stuck_error(name: str, pid: int) -> BackendError:
 def is_stopped(pid: int) -> bool:
     """Return whether a signal or a debugger stopped the process, if the system can tell."""
     try:
-        # The name, in parentheses, can contain anything; the state is the letter behind it.
+        # The name, in parentheses, can contain anything; the state is the letter after it.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return False

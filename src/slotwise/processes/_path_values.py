@@ -14,7 +14,7 @@ def write_value(value: int | Rate | None) -> Any:
 
 
 def read_value(written: Any) -> Any:
-    """An int, None, or a Rate; raises what `Rate` raises if it is none."""
+    """An int, None, or a Rate; raises what `Rate` raises if it is not a valid one."""
     if not isinstance(written, list):
         return written
     count, per, burst = written

@@ -141,7 +141,7 @@ class Ages:
     ) -> Iterator[Old]:
         """Give the old names one by one, and read ages oneself while there is none.
 
-        ``read`` reads one age and puts the outcome here; ``call_readers`` wakes so many
+        ``read`` reads one age and puts the outcome here; ``call_readers`` wakes that many
         idle workers.
         """
         try:

@@ -120,7 +120,7 @@ class Files:
     def _look_at(self, node: DirectoryNode, name: str, ahead: float = 0.0) -> Old | None:
         """Read one age: the file if it is old, else note that it stays.
 
-        What is read ahead is believed for so many seconds.
+        What is read ahead is believed for ``ahead`` seconds.
         """
         self._tally.files_scanned += 1
         try:

@@ -7,8 +7,8 @@ rejected: what it was meant to protect would be deleted.
 
 File names may be hostile, so a match must not take time that grows with a power of their
 length. What stands between two stars is looked for from left to right, and where it is
-found first, it stays: if the rest does not fit behind the first place, it does not fit
-behind a later one either. Atomic groups say that to the regular expression.
+found first, it stays: if the rest does not match after the first place, it does not match
+after a later one either. Atomic groups say that to the regular expression.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _translated(pattern: str) -> str:
     text = ""
     for at, (start, parts) in enumerate(blocks):
         following = blocks[at + 1][0] if at + 1 < len(blocks) else None
-        # As in 'a**/b', which also means 'ab': behind a later 'a' it may fit after all.
+        # As in 'a**/b', which also means 'ab': after a later 'a' it may match after all.
         movable = following == "**/" and parts[-1][-1:] != "/" and parts != [""]
         text += _block(start, parts, last=following is None, movable=movable)
     return text

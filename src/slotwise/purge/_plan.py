@@ -126,7 +126,7 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
 def _open_root(path: str) -> int:
     if not path or "\0" in path:
         raise RootRefused(f"{path!r} is not a path")
-    # A symlink with "/" or "/." behind it would be followed by the kernel.
+    # A symlink followed by "/" or "/." would be followed by the kernel.
     bare = path
     while len(bare) > 1 and bare.endswith(("/", "/.")):
         bare = bare[:-1] if bare.endswith("/") else bare[:-2]

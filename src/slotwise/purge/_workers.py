@@ -163,7 +163,7 @@ class Workers:
     # ------------------------------------------------------------ reading ages
 
     def call_readers(self, ages: Ages, count: int) -> None:
-        """Wake so many idle workers for a batch."""
+        """Wake this many idle workers for a batch."""
         if not self.may_help or (
             ages.offered and not (self._idle and self._room_for_readers() > 0)
         ):

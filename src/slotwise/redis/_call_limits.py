@@ -27,7 +27,7 @@ class CallLimits:
     max_backoff: float
 
     def pause(self, failures: int) -> float:
-        """Return the longest pause after so many failed attempts in a row."""
+        """Return the longest pause after this many failed attempts in a row."""
         return min(self.backoff * 2.0 ** min(failures - 1, 30), self.max_backoff)
 
 

@@ -79,7 +79,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:
-        """Tell an acquisition the reply to its request; returns the messages behind it."""
+        """Tell an acquisition the reply to its request; returns the messages that follow it."""
 
     @abstractmethod
     def refused_error(self, acquisition: RedisAcquisition, value: int, tier: int = 0) -> Exception:
@@ -117,10 +117,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
-        """What a reply of ``release`` says, and the messages behind it."""
+        """What a reply of ``release`` says, and the messages that follow it."""
 
     def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
-        """For each id a digit, 1 if it was held, and the messages behind that."""
+        """For each id a digit, 1 if it was held, and the messages that follow."""
         return reply[0], reply[1:]
 
 

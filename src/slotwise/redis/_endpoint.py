@@ -18,7 +18,7 @@ from slotwise._core.redaction import kind_of, scheme_of_unreadable
 Address = tuple[str, int]
 
 _SCHEMES = "redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
-# Options of TLS, under redis-py's names, that a url may have behind its '?'.
+# Options of TLS, under redis-py's names, that a url may have after its '?'.
 _TLS_OPTIONS = (
     "ssl_ca_certs",
     "ssl_ca_path",
@@ -243,7 +243,7 @@ def namespace_in(url: str) -> str | None:
 
 
 def _parse_query(text: str, *, tls: bool) -> dict[str, str]:
-    """Return the options behind the '?'.
+    """Return the options after the '?'.
 
     Raises:
         ValueError: one is not known, or has no effect. What could be a part of a password is
@@ -257,7 +257,7 @@ def _parse_query(text: str, *, tls: bool) -> dict[str, str]:
         if name in known:
             continue
         if "@" in text or not (name.isidentifier() and name.isascii() and len(name) <= 40):
-            raise ValueError("url has an option behind its '?' that is not known")
+            raise ValueError("url has an unknown option after its '?'")
         from difflib import get_close_matches  # seldom needed, and not small
 
         similar = get_close_matches(name, known, 1)

@@ -40,7 +40,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
         slots,
         _time(granted if holds else ticket),
         host,
-        int(pid.partition("/")[0]),  # behind it stands what a kick does
+        int(pid.partition("/")[0]),  # after the slash: what a kick does
         label or None,
         int(re.split("[,-]", number)[0]) if holds else None,
     )

@@ -325,7 +325,7 @@ class RedisLimit:
         return await reply_within(look_limit(at_most), reply, client, record.keys.slot)
 
     def _dispatch(self, messages: list[bytes]) -> None:
-        """Pass on the messages behind the reply to a script."""
+        """Pass on the messages that follow the reply to a script."""
         shared, record = self._attached()
         shared.dispatch_all(messages, record, shared.client())
 

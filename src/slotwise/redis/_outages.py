@@ -13,7 +13,7 @@ from collections.abc import Callable
 from slotwise._core import events
 from slotwise.redis._diagnosis import logger
 
-# Replies that were on their way when a connection broke may still be read so much later.
+# Replies that were on their way when a connection broke may still be read this much later.
 _UNDER_WAY = 1.0
 
 

@@ -51,7 +51,7 @@ def write_needs(needs: Sequence[int]) -> str:
 
 
 def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
-    """What a request needs of so many tiers, by its id; None for one slot of each."""
+    """What a request needs of each of its tiers, by its id; None for one slot of each."""
     _, star, written = acquisition_id.rpartition("*")
     if not star:
         return None

@@ -68,7 +68,7 @@ def _value_of(rule: bytes) -> int:
 
 
 def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:
-    """What is left of a rate, and in how many seconds it is full; nothing if it is none."""
+    """What is left of a rate, and in how many seconds it is full; nothing if it is not a rate."""
     if b"/" not in rule:
         return ()
     if record is not None and b"/" in record.split()[2]:

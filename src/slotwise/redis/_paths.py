@@ -247,7 +247,7 @@ class RedisPaths(RedisLimit, PathBackend):
         )
 
     def _check_fits(self, path: Path, needs: Needs | None) -> None:
-        """Raise if the tiers never had so much, as they were declared."""
+        """Raise if the tiers, as declared, can never have that much."""
         for index, tier in enumerate(self._tiers if needs is not None else ()):
             most = most_of(tier.value)
             if needs is not None and most and needs[index] > most:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._dialect import Dialect
 
-# What a script says behind its reply when one call was not enough to serve everyone who fits.
+# What a script appends to its reply when one call was not enough to serve everyone who fits.
 UNFINISHED = b"unfinished"
 
 
@@ -208,7 +208,7 @@ class SharedClient:
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
 
     def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
-        """Pass on the messages behind the reply to a call of ``client`` for ``record``."""
+        """Pass on the messages that follow the reply to a call of ``client`` for ``record``."""
         for message in messages:
             if message == UNFINISHED:
                 self.continue_serving(record, client)

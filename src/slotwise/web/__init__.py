@@ -1,6 +1,6 @@
-"""The page: all limits of a machine or a server in a browser, and who holds and waits.
+"""The page: all limits of a machine or a server in a browser, with their holders and waiters.
 
-``slotwise web`` serves it; `app` is the same to be mounted into an ASGI application:
+``slotwise web`` serves it; `app` returns the same page to mount in an ASGI application:
 
     app.mount("/slots", slotwise.web.app("redis://cache"))
 
@@ -18,13 +18,13 @@ __all__ = ["app"]
 def app(url: str | None = None, *, token: str | None = None, allow_steer: bool = False) -> App:
     """Return an ASGI application that shows the limits of ``url``; it needs no lifespan.
 
-    Whoever can reach it can read it: without a ``token`` the application that mounts it has to ask
-    for a password, and check the Host header.
+    Anyone who can reach it can read it: without a ``token``, the application that mounts it has
+    to authenticate its users and check the Host header.
 
     Args:
         url: ``process://`` or ``redis://...``; by default that of ``SLOTWISE_URL``, or else this
             machine's.
-        token: what browsers and programs have to show: as ``Authorization: Bearer``, or once
+        token: what browsers and programs have to send: as ``Authorization: Bearer``, or once
             as ``?token=``.
         allow_steer: whether holders may be kicked and limits resized, closed and opened here.
     """

@@ -1,4 +1,4 @@
-"""Access: whether a request may be answered: its Host, its token, its origin."""
+"""Access: decide whether a request may be answered, by its Host, its token and its origin."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Refusal = tuple[int, str, list[tuple[str, str]]]
 
 
 class Access:
-    """Who may ask."""
+    """Which requests may be answered."""
 
     def __init__(self, token: str | None, hosts: Iterable[str] | None) -> None:
         if token is not None and not token:
             raise ValueError("token must not be empty")
         self._token = token
         self._hosts = None if hosts is None else {host.casefold() for host in hosts}
-        # What the cookie has: nobody who reads it knows the token.
+        # What the cookie contains: reading it doesn't reveal the token.
         secret = "" if token is None else token
         self._cookie = hmac.new(secret.encode(), b"slotwise.web", hashlib.sha256).hexdigest()
 
     def refusal(self, request: Request) -> Refusal | None:
         """Return how a request is refused; None if it may be answered."""
         if self._hosts is not None and host_of(request.headers.get("host", "")) not in self._hosts:
-            # A page elsewhere whose name was made to lead here must not read this one.
-            return 403, "not asked by a name of this server", []
+            # DNS rebinding: a page whose host name was made to resolve to us must not read this.
+            return 403, "the Host header doesn't name this server", []
         if self._token is not None and not self._is_known(request):
             how = "pass the token as 'Authorization: Bearer', or once as ?token="
             return 401, how, [("www-authenticate", "Bearer")]
@@ -52,7 +52,7 @@ class Access:
         return self._token is not None and _same(given, self._token)
 
     def cookie(self, request: Request) -> str:
-        """Return what the browser shows from now on; empty if there is no token."""
+        """Return the cookie that the browser sends from now on; empty if there is no token."""
         if self._token is None:
             return ""
         secure = "; Secure" if request.is_secure else ""
@@ -60,7 +60,7 @@ class Access:
         return f"{_COOKIE}={self._cookie}; Path={path}; HttpOnly; SameSite=Strict{secure}"
 
     def is_same_origin(self, request: Request) -> bool:
-        """Whether no page of another origin asks; programs send no origin."""
+        """Whether the request isn't from a page of another origin; programs send no origin."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")

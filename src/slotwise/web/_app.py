@@ -1,6 +1,6 @@
-"""App: the ASGI application: who may ask, and what for.
+"""App: the ASGI application: authorise a request, and route it.
 
-What is shown comes from `_feed`, what is changed is done by `_steering`.
+What is shown comes from `_feed`; changes are made by `_steering`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Iterable[tuple[str, str]]
 
-# A server that ends waits for open streams: none lasts longer, and browsers come back.
+# A server that shuts down waits for open streams, so none lasts longer; browsers reconnect.
 _STREAM_SECONDS = 20.0
 
-_MOST_BODY = 10_000  # bytes; what is asked for is a name and a number
+_MOST_BODY = 10_000  # bytes; a request has a name and a number
 
 
 class App:
@@ -41,18 +41,18 @@ class App:
         allow_steer: bool = False,
         hosts: Iterable[str] | None = None,
     ) -> None:
-        """``hosts``: the names it may be asked by, None for any."""
+        """``hosts``: the names that a Host header may have, None for any."""
         self._access = Access(token, hosts)
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
 
     def open(self) -> None:
-        """Import and check what the url needs; else the first request does that."""
+        """Import and check what the url needs; otherwise the first request does that."""
         _ = self._feed.backend
 
     def end_streams(self) -> None:
-        """Let open pages go, because the server ends."""
+        """End the streams of open pages, because the server shuts down."""
         self._ending = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +120,7 @@ class App:
                     await reply.write(b"data: " + json.dumps(shown).encode() + b"\n\n")
                     if asyncio.get_running_loop().time() > ends_at:
                         break
-                    for _ in range(10):  # so that the end of the server is seen soon
+                    for _ in range(10):  # so that a shutdown is noticed soon
                         if not (left.done() or self._ending):
                             await asyncio.wait([left], timeout=0.1)
             await reply.write(b"", more=False)
@@ -138,7 +138,7 @@ class App:
             await reply.json(403, {"error": "this page is read-only"})
             return
         if not self._access.is_same_origin(request):
-            await reply.json(403, {"error": "that was asked by a page of another origin"})
+            await reply.json(403, {"error": "the request came from a page of another origin"})
             return
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             await reply.json(415, {"error": "send application/json"})
@@ -146,7 +146,7 @@ class App:
         try:
             wanted = json.loads(await request.body(_MOST_BODY))
         except ValueError:
-            await reply.json(400, {"error": "that is not JSON, or too much of it"})
+            await reply.json(400, {"error": "the body is not JSON, or is too long"})
             return
         code, answer = await asyncio.to_thread(
             _steering.steer, self._feed.backend, wanted, request.who
@@ -155,7 +155,7 @@ class App:
 
 
 class Request:
-    """What was asked."""
+    """One request."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._scope = scope
@@ -175,19 +175,19 @@ class Request:
 
     @property
     def who(self) -> str:
-        """Who asks, for the log: the user, if somebody has authenticated one, and the address."""
+        """The client, for the log: the user, if one has been authenticated, and the address."""
         user = self._scope.get("user")
         name = getattr(user, "display_name", None) or getattr(user, "username", None)
         host = (self._scope.get("client") or ("?", 0))[0]
         return f"{name} at {host}" if name else str(host)
 
     async def body(self, most: int) -> bytes:
-        """Return the body; a ValueError if it is longer than ``most``."""
+        """Return the body; raise ValueError if it is longer than ``most``."""
         body, more = b"", True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ValueError("the client has gone")
+                raise ValueError("the client has disconnected")
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > most:
@@ -195,13 +195,13 @@ class Request:
         return body
 
     async def left(self) -> None:
-        """Return when the client has gone."""
+        """Return when the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
 
 class Reply:
-    """Answers, each with the headers that keep a browser on its guard."""
+    """Sends responses, each with the security headers for browsers."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
@@ -255,7 +255,7 @@ class Reply:
 
 @cache
 def page() -> str:
-    """The page, with ``{nonce}`` where each answer has its own."""
+    """The page, with ``{nonce}`` as the placeholder for that of each response."""
     folder = files("slotwise.web")
     text, style, script = (
         (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")

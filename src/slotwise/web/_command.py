@@ -20,8 +20,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def _parser() -> Parser:
     parser = Parser(
         "web",
-        details="It can be read by whoever reaches it: beyond loopback it needs --token, which a\n"
-        "browser shows once as /?token=T. Holders can be kicked and limits changed only with\n"
+        details="Anyone who can reach it can read it: beyond loopback it needs --token, which a\n"
+        "browser sends once as /?token=T. Holders can be kicked and limits changed only with\n"
         "--allow-steer; each change is logged.",
         examples="  slotwise web --open\n"
         "  slotwise web --url redis://cache:6379 --allow-steer\n"
@@ -32,7 +32,7 @@ def _parser() -> Parser:
         "--port", type=port, default=8765, metavar="P", help="port to listen at; 0: any [8765]"
     )
     parser.add_argument("--open", action="store_true", help="open it in a browser")
-    parser.add_argument("--token", metavar="T", help="what has to be shown to read the page")
+    parser.add_argument("--token", metavar="T", help="what browsers have to send to read the page")
     parser.add_argument(
         "--allow-steer", action="store_true", help="let the page kick, resize, close and open"
     )
@@ -45,7 +45,9 @@ def web(given: argparse.Namespace) -> int:
     if given.token == "":
         raise UsageError("--token must not be empty")
     if not _is_loopback(given.host) and given.token is None:
-        raise UsageError(f"--host {given.host} is not loopback: --token says who may read it")
+        raise UsageError(
+            f"--host {given.host} is not loopback: it needs --token, which readers have to send"
+        )
     try:
         import uvicorn
     except ImportError:
@@ -55,7 +57,7 @@ def web(given: argparse.Namespace) -> int:
     if _is_loopback(given.host):
         hosts = {*_LOOPBACK, host_of(given.host)}
     app = App(given.url, token=given.token, allow_steer=given.allow_steer, hosts=hosts)
-    app.open()  # a url that makes no sense is told now, and the first page needn't wait
+    app.open()  # a bad url is an error now, and the first page needn't wait
     family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

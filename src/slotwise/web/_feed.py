@@ -1,4 +1,4 @@
-"""Feed: one look a second at most, however many pages are open; none while there are none."""
+"""Feed: at most one snapshot a second, however many pages are open; none while none is."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from slotwise._cli.backends import Backend, open_backend
 from slotwise._cli.snapshot import Look, Watcher
 from slotwise._core import fork
 
-_EVERY = 1.0  # seconds between two looks
+_EVERY = 1.0  # seconds between two snapshots
 
 
 class Feed:
-    """The looks that all pages of an application share; of any event loop."""
+    """The snapshots that all pages of an application share, in any event loop."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url
-        self._names: Counter[str] = Counter()  # that pages show closely
-        self._lock = fork.new_lock()  # held while a thread looks
+        self._names: Counter[str] = Counter()  # that pages show in detail
+        self._lock = fork.new_lock()  # held while a thread takes a snapshot
         self._last: Look | None = None
         self._looked_at = float("-inf")
 
@@ -36,7 +36,7 @@ class Feed:
 
     @contextmanager
     def watching(self, name: str | None) -> Iterator[None]:
-        """Have ``name`` looked at closely meanwhile."""
+        """Include the details of ``name`` in snapshots meanwhile."""
         if name is None:
             yield
             return
@@ -49,9 +49,9 @@ class Feed:
                 del self._names[name]
 
     async def look(self, name: str | None = None) -> Look:
-        """Return the latest look, or take one if that is a second old.
+        """Return the latest snapshot, or take one if that is a second old.
 
-        One that was taken before anybody showed ``name`` doesn't have it: then the next is awaited.
+        One taken before any page showed ``name`` lacks its details: wait for the next then.
         """
         while True:
             look = self._fresh()

@@ -1,4 +1,4 @@
-"""Do what somebody asked for on the page, log who it was, and make the answer."""
+"""Do what was requested on the page, log who did, and make the response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("slotwise.web")
 
 
 def steer(backend: Backend, wanted: object, who: str) -> tuple[int, dict[str, Any]]:
-    """Do it; return the code of the answer and the answer."""
+    """Do it; return the status and the body of the response."""
     try:
         if not isinstance(wanted, Mapping):
             raise steering.BadRequest("send an object with an action")

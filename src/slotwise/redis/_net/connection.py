@@ -49,7 +49,7 @@ _GRAIN = 0.02
 # long a reply may still take once it has: a busy server serves the small question of a newcomer
 # before the large write of somebody else. Calls get through again within a second.
 _SILENCE, _DOUBT = 0.3, 0.25
-# How often to look for replies until then: so much later a silence may be noticed.
+# How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
 

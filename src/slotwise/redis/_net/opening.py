@@ -132,7 +132,7 @@ def _greet_later(_: object) -> None:
 def _as_os_error(
     endpoint: Endpoint, options: ConnectionOptions, error: BaseException
 ) -> OSError | BackendError:
-    """Return the operating system's error behind redis-py's, as it tells more; or a diagnosis."""
+    """Return the operating system's error inside redis-py's, which says more; or a diagnosis."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__

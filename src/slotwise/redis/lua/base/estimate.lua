@@ -1,4 +1,4 @@
--- base/estimate.lua: when so many slots come back: slots_in
+-- base/estimate.lua: when a number of slots comes back: slots_in
 -- (slotwise/_ledger/estimates.py, where the rule stands) in Lua. Not a script.
 --
 -- include base/hold_times.lua
@@ -24,7 +24,7 @@ function estimates.total(first, count)
   return #first > 0 and sum * count / #first or 0
 end
 
--- In how many seconds so many more slots are free, or nil.
+-- In how many seconds this many more slots are free, or nil.
 function estimates.slots_in(missing, value, mean)
   if missing <= 0 or value == 0 then return 0 end
   return mean and missing * mean / value

@@ -4,7 +4,7 @@
 -- .hold is "busy ended", with "all " in front if holds are timed although nobody waits: the
 -- slot-seconds of recent holds, and how many slots that were.
 
--- The text of .hold, after one more hold of so many slots.
+-- The text of .hold, after one more hold of this many slots.
 local function note_hold(text, held_for, slots)
   local all, busy, ended = string.match(text or '', '^(%a* ?)(%S+) (%S+)$')
   busy = (tonumber(busy) or 0) + math.max(held_for, 0) * slots

@@ -1,6 +1,6 @@
 -- base/renewal.lua: deadlines of a whole process, renewed in few calls. Not a script.
 
--- The heartbeats of several names, each with so many keys: what `renew_name` replies for each. It is
+-- The heartbeats of several names, each with this many keys: what `renew_name` replies for each. It is
 -- called with the numbers of the first key and the first argument of a name. A name that is spoilt
 -- costs the others nothing. The first key of a script's first write is `first_written`.
 local function renew_names(renew_name, keys_each, first_written)

@@ -2,7 +2,7 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the value the caller was made with   4 the reason (only if there is one)
--- Returns messages for the caller, with "unfinished" behind them if it has to be called again: one call
+-- Returns messages for the caller, followed by "unfinished" if it has to be called again: one call
 -- refuses a bounded number of waiters. If nobody calls again, their heartbeats have them refused.
 -- Mirrors Ledger.close.
 -- include semaphore/rules.lua

@@ -4,7 +4,7 @@
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
 --       5 where to go on with the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or "",
--- where to go on, or "" at the end}, and behind it, for "estimate", when a newcomer would be served (s)
+-- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
 -- or "" if nobody knows; for lists, for each one the id, since when (s) and its claim, "" for
 -- a foreign one. Lists of up to PAGE members come in one call; of longer ones each call has a part,
 -- in which somebody may stand twice. Waiters come in their order.

@@ -3,7 +3,7 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
--- Returns {slots it held; 0 if it held none}, and behind it messages for the caller. The process of
+-- Returns {slots it held; 0 if it held none}, followed by messages for the caller. The process of
 -- the holder gets the message "kicked"; a foreign client finds out by its ping.
 -- Mirrors Ledger.expire, then Ledger.release. Who waits is left alone.
 -- include semaphore/kick_rule.lua

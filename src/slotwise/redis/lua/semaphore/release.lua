@@ -5,7 +5,7 @@
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
 --       6 "count" to be told how full it is, else empty
 -- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
--- unless asked for), and behind these, messages for the caller.
+-- unless asked for), followed by messages for the caller.
 -- Mirrors Ledger.release and Ledger.cancel.
 -- include base/clock.lua
 -- include base/claim.lua

@@ -4,7 +4,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
 --       5... the acquisition ids, none of several slots
--- Returns {a digit for each id: 1 if it was held, else 0}, and behind it messages for
+-- Returns {a digit for each id: 1 if it was held, else 0}, followed by messages for
 -- the caller.  Mirrors Ledger.release or Ledger.cancel for each, with one hand-over at the end.
 -- include base/clock.lua
 -- include base/claim.lua

@@ -3,7 +3,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
 --       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
 --       6 "wait" or "try"; "wait N" waits only while fewer than N others do, "-" being any number;
---       "shed S" behind it only if it is expected to be served within S seconds; "replace" kicks who has
+--       followed by "shed S" only if it is expected to be served within S seconds; "replace" kicks who has
 --       held for longest, and waits in front if that takes time, "replace try" only if it doesn't   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
 --       10 "due" to be told when somebody's time is up, else empty
@@ -15,7 +15,7 @@
 --         {"conflict", value, held, waiting}       in use with another value
 --         {"too many", value}                      more slots than there are
 --         {"closed", the reason if there is one}   for everybody, until reopen.lua
--- and behind these, messages for the caller.
+-- followed by messages for the caller.
 -- Mirrors Ledger.request and Ledger.try_request.
 --
 -- The first half is the second for the common cases, one slot that is free, or none:

@@ -5,7 +5,7 @@
 --       6 the new value   7 for how long it is remembered when nobody is there (s)
 --       8 empty to change it, or the ticket from which to look on for waiters that can't be granted any more
 -- Returns {"resized", value, the ticket from which to look on, or "" at the end} or {"closed", the reason if
--- there is one}, and behind it messages for the caller. If nobody looks on, those waiters are
+-- there is one}, followed by messages for the caller. If nobody looks on, those waiters are
 -- refused when they come to the head of the queue.
 -- Mirrors Ledger.resize.
 -- include semaphore/rules.lua

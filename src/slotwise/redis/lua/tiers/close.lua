@@ -2,7 +2,7 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the reason (only if there is one)
--- Returns messages for the caller, with "unfinished" behind them if calls of tiers/heartbeat.lua have to refuse
+-- Returns messages for the caller, followed by "unfinished" if calls of tiers/heartbeat.lua have to refuse
 -- the rest of very many waiters. If nobody calls, their heartbeats have them refused.
 -- Mirrors PathLedger.expire, then PathLedger.close.
 -- include tiers/rules.lua

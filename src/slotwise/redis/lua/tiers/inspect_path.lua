@@ -1,10 +1,10 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders" or "waiters"
---       3 the path, for "path" and "estimate", with "*" and what is needed behind it if that is not
+--       3 the path, for "path" and "estimate", followed by "*" and what is needed if that is not
 --       one slot of each; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
--- where to go on, or "" at the end}, and behind it, for "path", {} if nobody is there, else for each
+-- where to go on, or "" at the end}, followed for "path" by, {} if nobody is there, else for each
 -- node: held, waiting, value, kept; for "estimate" when a newcomer would be served (s) or "", or
 -- "refused", value and tier if never; for the others, in turn: an id, its claim, or "" if that can't be
 -- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which

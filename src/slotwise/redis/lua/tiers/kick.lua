@@ -1,7 +1,7 @@
 -- tiers/kick.lua: end somebody's acquisition, of all its tiers; the next ones get its slots at once.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
--- Returns {1 if it held, else 0}, and behind it messages for the caller. The process of the
+-- Returns {1 if it held, else 0}, followed by messages for the caller. The process of the
 -- holder gets the message "kicked".
 -- Mirrors PathLedger.expire, then PathLedger.release. Who waits is left alone.
 -- include tiers/rules.lua

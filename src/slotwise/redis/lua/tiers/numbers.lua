@@ -45,7 +45,7 @@ do  -- a script has room for 200 local names
     freed[#freed + 1] = {low, high}
   end
 
-  -- Take the lowest free numbers that follow each other, at most so many: the first and the last.
+  -- Take the lowest free numbers that follow each other, at most `at_most`: the first and the last.
   local function take_range(widest, at_most)  -- before it counts the new holder
     if widest.top > widest.held then
       local freed, stored = freed_ranges(widest), stored_ranges(widest)

@@ -2,10 +2,10 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes
---       back; with a space and "tier=units,..." behind it, what it has really taken of rates
+--       back; followed by a space and "tier=units,...", what it has really taken of rates
 -- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither; of the last that waited: the node
 --          that its group lacked, its value, held, waiting}
--- (the last four "", 0, 0, 0 if none waited), and behind it messages for the caller.
+-- (the last four "", 0, 0, 0 if none waited), followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
 -- include tiers/rules.lua
 local ids, unseen, corrections = {}, {}, {}

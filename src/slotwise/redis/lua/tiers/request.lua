@@ -5,7 +5,7 @@
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
 --       6 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer
---       than n at each node, "-" being any number; "shed S" behind it only if it is expected to be
+--       than n at each node, "-" being any number; followed by "shed S" only if it is expected to be
 --       served within S seconds   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
 --       10 "node|weight ..." in fair order, and "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
@@ -19,8 +19,8 @@
 --         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value}      in use with other tiers
 --         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
--- and behind these, messages for the caller; for several, {"each", one of these for each} with the
--- messages behind the last.
+-- followed by messages for the caller; for several, {"each", one of these for each} with the
+-- messages after the last.
 -- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
 -- include tiers/rules.lua
 -- include tiers/estimate.lua

@@ -5,9 +5,9 @@
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit; or a rate
 --       9 for how long it is remembered when nobody is there (s)
 --       10 empty to change it, or where to go on: "*" and a cursor with waiters that can never fit now,
---          or the node behind which to look on for waiters that fit now
+--          or the node after which to go on looking for waiters that fit now
 -- Returns {"resized", where to go on, or "" at the end}, {"conflict", tier or -1, its value} or
--- {"closed", the reason if there is one}, and behind it messages for the caller.
+-- {"closed", the reason if there is one}, followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include tiers/rules.lua
 open(1, ARGV[1])
