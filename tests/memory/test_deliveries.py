@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.memory._striking import struck
+from tests.memory._raising_handlers import interrupted
 
 from slotwise import MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
@@ -89,9 +89,9 @@ async def test_a_newcomer_lets_nobody_pass_who_was_woken_in_another_event_loop()
         assert waiting.done()
 
 
-# ------------------------------------------------------------------ struck meanwhile
+# ------------------------------------------------------------------ interrupted meanwhile
 
-# A strike in a finalizer is swallowed by the interpreter.
+# An interrupt in a finalizer is swallowed by the interpreter.
 swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -103,7 +103,7 @@ class Handover:
         self.held = self.semaphore if way == "block" else self.semaphore.cm()
         self.held.__enter__()
         self.loop = asyncio.SelectorEventLoop()
-        self.loop.set_exception_handler(lambda *_: None)  # it is told of strikes
+        self.loop.set_exception_handler(lambda *_: None)  # it is told of interrupts
         self.task = self.loop.create_task(self.semaphore.cm().__aenter__())
         self.turn()
 
@@ -124,13 +124,13 @@ class Handover:
 def test_a_strike_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way: str) -> None:
     for number in itertools.count(1):
         handover = Handover(way)
-        hit = struck(number, handover.leave, everywhere=False)
+        hit = interrupted(number, handover.leave, everywhere=False)
         assert not deliveries._posted
         handover.turn()
         handover.end()
         if not hit:
             break
-    assert number > 20, "nothing was struck"
+    assert number > 20, "nothing was interrupted"
 
 
 @swallowed
@@ -139,12 +139,12 @@ def test_a_strike_in_the_event_loop_that_is_told_does_not_keep_the_waiter_waitin
     for number in itertools.count(1):
         handover = Handover("cm")
         handover.leave()
-        hit = struck(number, handover.turn, everywhere=False)
-        gc.collect()  # asyncio keeps what was struck before it began
+        hit = interrupted(number, handover.turn, everywhere=False)
+        gc.collect()  # asyncio keeps what was interrupted before it began
         handover.turn()
-        assert handover.task.done(), f"struck at {number}"
+        assert handover.task.done(), f"interrupted at {number}"
         handover.end()
         if not hit:
             break
     gc.unfreeze()
-    assert number > 5, "nothing was struck"
+    assert number > 5, "nothing was interrupted"

@@ -139,8 +139,8 @@ def crowd(sem_of: list[MemorySemaphore], doorman: Doorman, wide: int, *, resize:
     """Everybody comes at once; ends when all have left."""
     until = time.monotonic() + SECONDS
     failures: list[BaseException] = []
-    visitors = PLAIN_THREADS + LOOPS
-    start = threading.Barrier(visitors + resize)
+    workers = PLAIN_THREADS + LOOPS
+    start = threading.Barrier(workers + resize)
 
     def run(number: int) -> None:
         sem = sem_of[number % len(sem_of)]
@@ -150,7 +150,7 @@ def crowd(sem_of: list[MemorySemaphore], doorman: Doorman, wide: int, *, resize:
                 choose = random.Random(number)
                 while time.monotonic() < until:
                     visit_from_thread(sem, doorman, choose, wide)
-            elif number < visitors:
+            elif number < workers:
                 asyncio.run(visits_of_a_loop(sem, doorman, number, until, wide))
             else:
                 choose = random.Random(number)
@@ -163,7 +163,7 @@ def crowd(sem_of: list[MemorySemaphore], doorman: Doorman, wide: int, *, resize:
 
     threads = [
         threading.Thread(target=run, args=(number,), daemon=True)
-        for number in range(visitors + resize)
+        for number in range(workers + resize)
     ]
     for thread in threads:
         thread.start()

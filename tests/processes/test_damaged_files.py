@@ -207,11 +207,11 @@ def test_an_exception_of_a_signal_handler_is_not_taken_for_damage(
     a_history(directory / filename_of("s"))
     apply = State.apply
 
-    def strike(state: State, record: Any) -> Any:
+    def fail(state: State, record: Any) -> Any:
         monkeypatch.setattr(State, "apply", apply)
         raise TimeoutError("of a handler of SIGALRM")
 
-    monkeypatch.setattr(State, "apply", strike)
+    monkeypatch.setattr(State, "apply", fail)
     with pytest.raises(TimeoutError, match="SIGALRM"):
         make().stats_sync()
     make().stats_sync()

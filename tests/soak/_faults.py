@@ -24,14 +24,14 @@ _KEYS = {
 
 
 class NamedFault(ABC):
-    """Strikes now and then, for as long as a soak lasts."""
+    """Injected now and then, for as long as a soak lasts."""
 
     deployment: ClassVar[type[Deployment]] = OneServer
     proxy: ClassVar[type[Proxy] | None] = None
     server_options: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         """Do it once, and record it."""
 
     @property
@@ -42,7 +42,7 @@ class NamedFault(ABC):
 class NothingHappens(NamedFault):
     """The control: what the others are compared with."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         time.sleep(SHORT)
 
 
@@ -52,7 +52,7 @@ class NothingHappens(NamedFault):
 class WorkerKilled(NamedFault):
     """kill -9; another one takes its place."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         worker = stage.workers.pop(stage.dice.randrange(len(stage.workers)))
         pids = (worker.pid,)
         with (
@@ -68,7 +68,7 @@ class WorkerKilled(NamedFault):
 class WorkerStopped(NamedFault):
     """SIGSTOP, and SIGCONT after a while: a short one, or longer than the interval."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         stopped = stage.dice.sample(stage.workers, stage.dice.choice((1, 2)))
         with stage.fault(self.name, "stopped", pids=tuple(worker.pid for worker in stopped)):
             for worker in stopped:
@@ -81,7 +81,7 @@ class WorkerStopped(NamedFault):
 class WorkersFork(NamedFault):
     """Each forks a child amid its work."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "none"):
             for worker in stage.workers:
                 worker.send_signal(signal.SIGUSR1)
@@ -93,7 +93,7 @@ class WorkersFork(NamedFault):
 class ServerStopped(NamedFault):
     """SIGSTOP, and SIGCONT after a while: a short one, or longer than the interval."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "silence", objects=ON_SERVER):
             stage.server.pause()
             time.sleep(stage.dice.choice((SHORT, LONG)))
@@ -103,7 +103,7 @@ class ServerStopped(NamedFault):
 class ServerLosesItsData(NamedFault):
     """Killed, and started with nothing."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "amnesia", objects=ON_SERVER):
             stage.server.kill()
             time.sleep(stage.dice.choice((0.0, SHORT)))
@@ -115,7 +115,7 @@ class ServerRestarts(NamedFault):
 
     server_options = ("--appendonly", "yes", "--appendfsync", "always")
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "silence", objects=ON_SERVER):
             stage.server.kill()
             time.sleep(stage.dice.choice((0.0, SHORT)))
@@ -125,7 +125,7 @@ class ServerRestarts(NamedFault):
 class ScriptsFlushed(NamedFault):
     """SCRIPT FLUSH, while calls of all scripts are on their way."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
             for _ in range(10):
                 client.script_flush()
@@ -135,7 +135,7 @@ class ScriptsFlushed(NamedFault):
 class ServerSlow(NamedFault):
     """Every now and then somebody else's script keeps it busy for a fifth of a second."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         busy = (
             "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end"
             " local start = now() while now() < start + 0.2 do end"
@@ -149,7 +149,7 @@ class ServerSlow(NamedFault):
 class MemoryFull(NamedFault):
     """maxmemory is reached, with noeviction."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "trouble", objects=ON_SERVER), stage.server.client() as client:
             client.config_set("maxmemory", 1)
             time.sleep(stage.dice.choice((SHORT, LONG)))
@@ -169,7 +169,7 @@ def _some_key(stage: Stage) -> tuple[str, str]:
 class KeyEvicted(NamedFault):
     """One key is gone, the others are there."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
         within = 1 + PING  # holders know of their loss by their next heartbeat
         with (
@@ -182,7 +182,7 @@ class KeyEvicted(NamedFault):
 class KeySpoilt(NamedFault):
     """Something else is in the place of one key, until somebody removes it."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
         within = 1 + PING  # holders know of their loss by their next heartbeat
         with (
@@ -201,7 +201,7 @@ class KeySpoilt(NamedFault):
 class KeyDamaged(NamedFault):
     """The contents of one key are replaced by others of its type, or half of them are gone."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
         damage = stage.dice.choice((write_garbage, drop_half))
         # It is found by a search that takes some heartbeats.
@@ -220,7 +220,7 @@ class KeyDamaged(NamedFault):
 class ClientsKilled(NamedFault):
     """CLIENT KILL of every connection but the recorder's."""
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         with stage.fault(self.name, "none", objects=ON_SERVER), stage.server.client() as client:
             for other in client.client_list():
                 if "O" not in other["flags"]:
@@ -239,7 +239,7 @@ class ConnectionsDropped(NamedFault):
 
     proxy = _Drops
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, _Drops)
         with stage.fault(self.name, "none", objects=ON_SERVER):
             stage.proxy.drop()
@@ -250,13 +250,13 @@ class ConnectionsVanish(NamedFault):
 
     proxy = GoesSilent
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, GoesSilent)
         # Whoever waits, and has nothing else under way, notices it by the next heartbeat.
         within = 1 + PING
         with stage.fault(self.name, "silence", within=within, objects=ON_SERVER):
             stage.proxy.vanish()
-        time.sleep(2)  # a worker that was struck amid its reconnection is struck again
+        time.sleep(2)  # a worker that was hit amid its reconnection is hit again
 
 
 class ConnectionsFreeze(NamedFault):
@@ -264,7 +264,7 @@ class ConnectionsFreeze(NamedFault):
 
     proxy = Freezes
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, Freezes)
         with stage.fault(self.name, "silence", objects=ON_SERVER):
             stage.dice.choice((stage.proxy.freeze, stage.proxy.freeze_replies))()
@@ -281,7 +281,7 @@ class RepliesDelayed(NamedFault):
 
     proxy = _IsSometimesSlow
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, _IsSometimesSlow)
         with stage.fault(self.name, "none", objects=ON_SERVER):
             stage.proxy.delay = stage.dice.choice((0.05, 0.3))
@@ -300,7 +300,7 @@ class OldPrimaryResumes(NamedFault):
 
     deployment = BehindASentinel
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         fleet = stage.deployment
         assert isinstance(fleet, BehindASentinel)
         old = fleet.primary()
@@ -324,7 +324,7 @@ class SlotMoves(NamedFault):
 
     deployment = OnACluster
 
-    def strike(self, stage: Stage) -> None:
+    def inject(self, stage: Stage) -> None:
         cluster = stage.deployment
         assert isinstance(cluster, OnACluster)
         name = stage.dice.choice(ON_SERVER)

@@ -26,7 +26,7 @@ SOME = 15
 
 
 class Stage:
-    """Everything that a fault may strike; a block of it starts the workers and ends them."""
+    """Everything that a fault may hit; a block of it starts the workers and ends them."""
 
     def __init__(
         self,

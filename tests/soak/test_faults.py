@@ -17,20 +17,20 @@ from tests.soak._stage import Stage
 def test_nothing_is_broken_by(
     kind: type[NamedFault], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fault, strikes = kind(), 0
+    fault, injections = kind(), 0
     kinds = {"deployment": kind.deployment, "proxy": kind.proxy}
     with Stage(tmp_path, options=kind.server_options, **kinds) as stage:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             time.sleep(stage.dice.choice((0.2, 0.5, 1.0)))
             stage.look()
-            fault.strike(stage)
-            strikes += 1
+            fault.inject(stage)
+            injections += 1
         time.sleep(5)  # what comes after the last one is part of it
         report = stage.finish()
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{fault.name}: {SECONDS:g} s, {strikes} strikes, {report.grants} grants,"
+            f"\n{fault.name}: {SECONDS:g} s, injected {injections} times, {report.grants} grants,"
             f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
             f" back within {report.back:.2f} s, over the value for {report.over:.2f} s,"

@@ -226,16 +226,18 @@ def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     return numbers
 
 
-def hand_on(semaphore: Semaphore, giver: Task[Any], taker: Task[Any], n: int) -> None:
+def hand_on(semaphore: Semaphore, releaser: Task[Any], receiver: Task[Any], n: int) -> None:
     """Transfer ``n`` permits to another task; where they were acquired stays recorded."""
-    own, theirs = holdings_of(giver, semaphore), holdings_of(taker, semaphore)
+    own, theirs = holdings_of(releaser, semaphore), holdings_of(receiver, semaphore)
     while n:
         holding = own[-1]
         moved = holding.numbers[-n:]
         del holding.numbers[-n:]
         holding.handed_on += len(moved)
         n -= len(moved)
-        theirs.append(HeldPermits(taker, moved, holding.steps, holding.instruction, holding.order))
+        theirs.append(
+            HeldPermits(receiver, moved, holding.steps, holding.instruction, holding.order)
+        )
         if not holding.numbers:
             forget(semaphore, holding)
     # What was moved is as old as before: made anew, the list has it in its place.

@@ -12,7 +12,7 @@ from heapq import heappop
 from typing import Any
 
 import pytest
-from tests.memory._striking import Strike, struck
+from tests.memory._raising_handlers import Interrupt, interrupted
 
 from slotwise import MemorySemaphore
 from slotwise._ledger import Claim, Ledger
@@ -33,7 +33,7 @@ def prepared(value: int) -> Ledger[Claim]:
     return ledger
 
 
-# The most that a strike may cost, which is what the interrupted call is about.
+# The most that an interrupt may cost, which is what the interrupted call is about.
 VERBS: dict[str, tuple[int, Callable[[Ledger[Claim]], object]]] = {
     "request": (1, lambda ledger: [ledger.request(Claim(f"new {n}")) for n in range(12)]),
     "wide request": (16, lambda ledger: ledger.request(Claim("new", 16))),
@@ -51,7 +51,7 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
     monkeypatch.setattr(slots_module, "FEW", 4)
     for number in itertools.count(1):
         ledger = prepared(value)
-        if not struck(number, lambda: call(ledger)):  # noqa: B023 - called at once
+        if not interrupted(number, lambda: call(ledger)):  # noqa: B023 - called at once
             break
         ledger.settle()
         held = [number for claim in ledger.holders.values() for number in claim.numbers]
@@ -62,7 +62,7 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
         assert len(set(held)) == len(held), "a number was handed out twice"
         assert len(held) >= value - worth, f"lost {value - len(held)} slots"
         assert len(held) <= value
-    assert number > 50, "nothing was struck"
+    assert number > 50, "nothing was interrupted"
 
 
 # -------------------------------------------- the quick lane, right after a number is popped
@@ -73,12 +73,12 @@ class StrikingList(list[int]):
 
     def pop(self, *_: Any) -> int:
         super().pop()
-        raise Strike
+        raise Interrupt
 
 
 def strike_after_pop(heap: list[int]) -> int:
     heappop(heap)
-    raise Strike
+    raise Interrupt
 
 
 def drive(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -114,7 +114,7 @@ def test_a_strike_right_after_a_slot_was_taken_gives_it_back(
     with semaphore:
         monkeypatch.setattr(_semaphore, "heappop", strike_after_pop)
         monkeypatch.setattr(_acquisition, "heappop", strike_after_pop)
-        with pytest.raises(Strike):
+        with pytest.raises(Interrupt):
             ENTERING[way](semaphore)
         monkeypatch.undo()
         assert semaphore.release_sync(acquired)
@@ -134,18 +134,18 @@ def test_a_strike_while_a_block_is_left_frees_its_slot(way: str) -> None:
     semaphore.__enter__()
     semaphore.__enter__()
     semaphore._numbers = StrikingList(semaphore._numbers)
-    with pytest.raises(Strike):
+    with pytest.raises(Interrupt):
         LEAVING[way](semaphore)
     assert semaphore.release_sync(acquired)
     assert_all_can_be_taken(semaphore, 1)
 
 
 def test_a_number_that_might_be_somebody_elses_is_not_given_back() -> None:
-    semaphore, other = (MemorySemaphore(4, name="two instances, struck") for _ in range(2))
+    semaphore, other = (MemorySemaphore(4, name="two instances, interrupted") for _ in range(2))
     with other:
         semaphore.__enter__()
         semaphore._numbers = StrikingList(semaphore._numbers)
-        with pytest.raises(Strike):
+        with pytest.raises(Interrupt):
             semaphore.__exit__(None, None, None)
         assert_all_can_be_taken(semaphore, 2)  # one is lost, and none is there twice
 
@@ -171,16 +171,16 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
     from slotwise import MemorySemaphore
     from slotwise._wait import section as _section
 
-    class Strike(BaseException): ...
+    class Interrupt(BaseException): ...
 
-    strikes = 0
+    interrupts = 0
     armed = False
 
-    def strike(*_):
-        global strikes
+    def interrupt(*_):
+        global interrupts
         if armed:
-            strikes += 1
-            raise Strike
+            interrupts += 1
+            raise Interrupt
 
     async def block(semaphore):
         async with semaphore: pass
@@ -200,10 +200,10 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
         except StopIteration:
             pass
 
-    signal.signal(signal.SIGALRM, strike)
+    signal.signal(signal.SIGALRM, interrupt)
     sys.unraisablehook = lambda unraisable: None
     for _ in range(500):
-        strikes = 0  # one in somebody's finalizer is swallowed, and another one follows
+        interrupts = 0  # one in somebody's finalizer is swallowed, and another one follows
         semaphore = MemorySemaphore(16)
         others = [semaphore.acquire_sync(), semaphore.acquire_sync()]
         try:
@@ -211,7 +211,7 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4), 0.5)
             while True:
                 WAY
-        except Strike:
+        except Interrupt:
             armed = False
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -222,7 +222,7 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
             held.append(acquired.slot_number)
         assert len(set(held)) == len(held), "a number was handed out twice"
         assert max(held) <= 16
-        assert len(held) >= 16 - WORTH * strikes, f"{strikes} lost {16 - len(held)} slots"
+        assert len(held) >= 16 - WORTH * interrupts, f"{interrupts} lost {16 - len(held)} slots"
     print("done")
     """
     code = textwrap.dedent(program).replace("WAY", WAYS[way])

@@ -1,8 +1,8 @@
 """How often a signal handler that raises costs a slot: MemorySemaphore, asyncio and aiologic.
 
 A timer raises at a random instant while a loop does nothing but take a slot and give it back. All
-rivals are struck in turns in one process. No Python code can save what strikes between the end of
-one call and the start of the next; the quicker a pair is, the larger the share of such instants.
+rivals are interrupted in turns in one process. No Python code can save an exception between the end
+of one call and the start of the next; the quicker a pair is, the larger the share of such instants.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SLOTS = 16
 Semaphore = Any  # that of any rival: this is about their common calls
 
 
-class Strike(BaseException):
+class Interrupt(BaseException):
     """What the signal handler raises."""
 
 
-def strike(*_: object) -> None:
-    raise Strike
+def interrupt(*_: object) -> None:
+    raise Interrupt
 
 
 async def async_with(semaphore: Semaphore) -> None:
@@ -103,13 +103,13 @@ GROUPS: dict[str, dict[str, Case]] = {
 }
 
 
-def struck(make: Callable[[int], Semaphore], work: Callable[[Semaphore], None]) -> bool:
-    """Strike once; whether that cost a slot."""
+def interrupted(make: Callable[[int], Semaphore], work: Callable[[Semaphore], None]) -> bool:
+    """Interrupt once; whether that cost a slot."""
     semaphore = make(SLOTS)
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(5e-5, 1.5e-4))
         work(semaphore)
-    except Strike:
+    except Interrupt:
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -120,14 +120,14 @@ def main() -> int:
     times = 1000 if "--quick" in sys.argv else 5000
     cases = {(group, name): case for group, row in GROUPS.items() for name, case in row.items()}
     costs = dict.fromkeys(cases, 0)
-    signal.signal(signal.SIGALRM, strike)
-    sys.unraisablehook = lambda _: None  # strikes in somebody's finalizer
+    signal.signal(signal.SIGALRM, interrupt)
+    sys.unraisablehook = lambda _: None  # interrupts in somebody's finalizer
     gc.disable()
     for _ in range(times):
         for key, (make, work) in cases.items():
-            costs[key] += struck(make, work)
+            costs[key] += interrupted(make, work)
     gc.enable()
-    print(f"strikes that cost a slot on {python()}, {times:,} each")
+    print(f"interrupts that cost a slot on {python()}, {times:,} each")
     results = []
     for group, row in GROUPS.items():
         print(f"\n{group}")

@@ -1,4 +1,4 @@
-"""Strikes: a signal handler that raises, made to do so at any chosen instant."""
+"""Interrupts: a signal handler that raises, made to do so at any chosen instant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOME = slotwise.__path__[0]
 _CHECKS_SIGNALS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD")
 
 
-class Strike(BaseException):
+class Interrupt(BaseException):
     """What the signal handler raises."""
 
 
@@ -35,7 +35,7 @@ def _may_be_struck(frame: FrameType, latest: dict[int, int]) -> bool:
     return before in _CHECKS_SIGNALS
 
 
-def struck(number: int, call: Callable[[], object], *, everywhere: bool = True) -> bool:
+def interrupted(number: int, call: Callable[[], object], *, everywhere: bool = True) -> bool:
     """Make a call and raise before its so-manieth bytecode; False if it has fewer.
 
     Unless ``everywhere``, those are counted before which a signal handler may be run.
@@ -51,14 +51,14 @@ def struck(number: int, call: Callable[[], object], *, everywhere: bool = True) 
         elif event == "opcode" and frame.f_code.co_filename.startswith(HOME):
             count += everywhere or _may_be_struck(frame, latest)
             if count == number:
-                raise Strike
+                raise Interrupt
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
         call()
-    except Strike:
+    except Interrupt:
         pass
     finally:
         sys.settrace(before)
