@@ -124,7 +124,7 @@ async def asyncio_crowd() -> None:
 
 
 @do
-def worker(semaphore: Any) -> Any:
+def short_worker(semaphore: Any) -> Any:
     for _ in range(3):
         yield AcquireSemaphore(semaphore)
         yield Checkpoint()
@@ -134,7 +134,7 @@ def worker(semaphore: Any) -> Any:
 @do
 def small_world() -> Any:
     semaphore = yield CreateSemaphore(2)
-    yield Gather(*[worker(semaphore) for _ in range(4)])
+    yield Gather(*[short_worker(semaphore) for _ in range(4)])
 
 
 @do
