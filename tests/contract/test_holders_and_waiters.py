@@ -6,10 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from slotwise import MemorySemaphore, Semaphore
+from slotwise import MemorySemaphore, Semaphore, Tier, Tiers
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Semaphore]
@@ -29,6 +30,39 @@ async def test_a_holder_is_shown_with_its_id_slots_label_and_process(
     assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=1)
     await speak.release(sem, acquired)
     assert await speak.holders(sem) == []
+
+
+async def test_holders_and_waiters_are_shown_with_their_ttl(make: Make, speak: Speak) -> None:
+    sem, brief, endless = make(1, ttl=60), make(1, ttl=2.5), make(1)
+    held = await speak.acquire(sem)
+    waiting = []
+    for count, other in enumerate((brief, endless), 1):
+        waiting.append(asyncio.create_task(speak.acquire(other)))
+        await speak.waiting(sem, count)
+    assert [each.ttl for each in await speak.holders(sem)] == [60]
+    assert [each.ttl for each in await speak.waiters(sem)] == [2.5, None]
+    for task in waiting:
+        await speak.release(sem, held)
+        held = await task
+    assert [each.ttl for each in await speak.holders(sem)] == [None]
+    await speak.release(sem, held)
+
+
+@pytest.mark.parametrize("kind", ["memory", "process", "redis"])
+async def test_holders_of_tiers_are_shown_with_their_ttl(
+    kind: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("server").url if kind == "redis" else f"{kind}://"
+    url = f"process://{tmp_path}" if kind == "process" else url
+    limits = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, url=url, ttl=60)
+    held = await limits.acquire(tenant="acme")
+    waiting = asyncio.create_task(limits.acquire(tenant="acme"))
+    while not await limits.waiters():
+        await asyncio.sleep(0.001)
+    assert [each.ttl for each in await limits.holders()] == [60]
+    assert [each.ttl for each in await limits.waiters()] == [60]
+    await limits.release(held)
+    await limits.release(await waiting)
 
 
 async def test_holders_are_listed_the_longest_first(make: Make, speak: Speak) -> None:

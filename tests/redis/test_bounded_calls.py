@@ -25,7 +25,7 @@ from slotwise.redis._shared_client import NameRecord
 
 
 def room(name: str) -> NameRecord:
-    return NameRecord(SEMAPHORE, Keys("adv-sem", name))
+    return NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", name))
 
 
 def members_of(batch: Any) -> int:

@@ -173,8 +173,8 @@ async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_get
         waiters={},
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
     )
-    sender = HeartbeatSender(shared, print, print, print)
-    record = NameRecord(SEMAPHORE, Keys("adv-sem", "s"))
+    sender = HeartbeatSender(shared, print, print, print, print)
+    record = NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", "s"))
     sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
     assert await asyncio.wait_for(sending, 30) == "answered"
     assert given_up_after == [0.21, 0.41]

@@ -24,7 +24,7 @@ from slotwise.redis._keys import Keys
 
 def documented_keys(client: redis.Redis) -> list[str]:
     """What may not stay: everything but the facts that expire by themselves."""
-    facts = ("semaphore_state", "semaphore_max", "semaphore_numbers")
+    facts = ("semaphore_state", "semaphore_max", "semaphore_numbers", ":names")
     return [key for key in client.scan_iter() if not any(fact in key for fact in facts)]
 
 

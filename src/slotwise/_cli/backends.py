@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from slotwise import _urls
@@ -27,6 +28,15 @@ _ALL = 1_000_000  # more semaphores than anybody would read a list of
 
 # The statistics by name, and what was wrong with the semaphores that are not among them.
 Found = tuple[dict[str, SemaphoreStats], list[SlotwiseError]]
+Seen = tuple[dict[str, SemaphoreStats], dict[str, FoundTiers], list[SlotwiseError]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimants:
+    """Who holds a semaphore or tiers, and who waits, in order."""
+
+    holders: list[Claimant]
+    waiters: list[Claimant]
 
 
 class NotFound(SlotwiseError, LookupError):
@@ -40,6 +50,8 @@ class Backend(ABC):
     location: str
     #: who shares them, as events name it
     scope: ClassVar[str]
+    #: whether a semaphore stays until it is forgotten, also if nobody uses it
+    keeps_idle: ClassVar[bool]
     #: what ``--url`` was given, for messages that say what to type
     url: str | None = None
 
@@ -56,6 +68,36 @@ class Backend(ABC):
         self, names: Collection[str] | None = None
     ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
         """Return the tiers of these names, or all that are in use, and what can't be read."""
+
+    def look(self) -> Seen:
+        """Return the statistics of all semaphores, all tiers, and what can't be read.
+
+        It may be asked again and again; a server is then asked by one script, and searched once a
+        minute.
+        """
+        stats, errors = self.stats()
+        tiers, more_errors = self.tiers()
+        return stats, tiers, [*errors, *more_errors]
+
+    def found(self, name: str, stats: SemaphoreStats) -> Semaphore:  # noqa: ARG002 - drivers need it
+        """Return the semaphore whose statistics these are.
+
+        Raises:
+            NotFound: it is gone meanwhile.
+        """
+        return self.find(name)
+
+    def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:
+        """Return who holds and who waits, by name; None for what can't be read any more."""
+        found: dict[str, Claimants | None] = {}
+        for name, each in semaphores.items():
+            try:
+                # Waiters first: one that is granted in between is seen as both, not as neither.
+                waiters = each.waiters_sync()
+                found[name] = Claimants(each.holders_sync(), waiters)
+            except (SlotwiseError, LookupError):
+                found[name] = None
+        return found
 
     @abstractmethod
     def _lookup(self, name: str) -> Semaphore | None:
@@ -128,6 +170,7 @@ class Backend(ABC):
 
 class _DirectoryBackend(Backend):
     scope = "process"
+    keeps_idle = True
 
     def __init__(self, directory: str | None) -> None:
         from slotwise.processes import ProcessSemaphore
@@ -206,17 +249,46 @@ class _DirectoryBackend(Backend):
 
 class _RedisBackend(Backend):
     scope = "redis"
+    keeps_idle = False
 
     def __init__(self, url: str) -> None:
         from slotwise.redis import RedisSemaphore
+        from slotwise.redis._look import Looker
 
         self._driver = RedisSemaphore
         # Somebody is waiting at the terminal: fail soon instead of retrying for long.
         self.config = _urls.redis_config(url, attempts=2)
         self.location = f"in use on {self.config.endpoint}"
+        self._looker = Looker(self.config)
 
     def names(self) -> list[str]:
         return sorted(self.stats()[0])
+
+    def found(self, name: str, stats: SemaphoreStats) -> Semaphore:
+        return self._driver(name=name, value=stats.max_slots, config=self.config)
+
+    def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:
+        import asyncio  # commands for this machine do without
+
+        from slotwise.redis._diagnosis import Refused
+        from slotwise.redis._shared_client import shared_client_for
+
+        async def look(each: Semaphore) -> Claimants | None:
+            try:
+                waiters, holders = await asyncio.gather(each.waiters(), each.holders())
+            except Refused:
+                return None
+            return Claimants(holders, waiters)
+
+        async def look_at_all() -> list[Claimants | None]:  # their calls travel together
+            return await asyncio.gather(*map(look, semaphores.values()))
+
+        found = shared_client_for(self.config).heartbeat_thread.run(look_at_all())
+        return dict(zip(semaphores, found, strict=True))
+
+    def look(self) -> Seen:
+        found = self._looker.look()
+        return found.semaphores, found.tiers, [*found.errors]
 
     def stats(self, names: Collection[str] | None = None) -> Found:
         found, errors = self._driver._survey_sync(names, _ALL, self.config)

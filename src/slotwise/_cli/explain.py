@@ -6,11 +6,11 @@ import argparse
 import sys
 from typing import Any
 
-from slotwise._cli.backends import Backend, NotFound, open_backend
+from slotwise._cli.backends import Backend, Claimants, NotFound, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
 from slotwise._cli.output import command_hint, print_json, printable
-from slotwise._cli.snapshot import Claimants, claimant_as_dict, claimants
+from slotwise._cli.snapshot import claimant_as_dict, claimants
 from slotwise._cli.tier_view import TierCounts, TierView, through, view
 from slotwise._core.explain import Explanation, Lack, explain_path, oldest
 from slotwise._core.found_tiers import FoundTiers

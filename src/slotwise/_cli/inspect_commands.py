@@ -53,7 +53,7 @@ def ls(given: argparse.Namespace) -> int:
     The exit code is 1 if one of them can't be read.
     """
     backend = open_backend(given.url)
-    seen = survey(backend, used=given.used)
+    seen = survey(backend, used=given.used, idle=backend.keeps_idle)
     semaphores = sorted(seen.semaphores.items(), key=lambda pair: pair[0])
     tiers = [seen.tiers[name] for name in sorted(seen.tiers)]
     errors = seen.errors

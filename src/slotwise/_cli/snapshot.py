@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from slotwise._cli.backends import Backend, NotFound
+from slotwise._cli.backends import Backend, Claimants, NotFound
 from slotwise._cli.output import age
 from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject
 from slotwise._cli.tier_view import TiersView, through, view
@@ -41,14 +42,15 @@ class Survey:
     errors: list[SlotwiseError]
 
 
-def survey(backend: Backend, *, used: bool = False) -> Survey:
-    """Read all semaphores and tiers; with ``used``, only those held or waited for."""
-    stats, errors = backend.stats()
-    found_tiers, more_errors = backend.tiers()
-    errors = [*errors, *more_errors]
+def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey:
+    """Look at all semaphores and tiers; with ``used``, at those held or waited for.
+
+    Without ``idle`` those are left out that are neither used nor closed.
+    """
+    stats, found_tiers, errors = backend.look()
     tiers = {}
     for name, found in found_tiers.items():
-        if used and not found.is_used:
+        if not found.is_used and (used or not (idle or found.closure)):
             continue
         try:
             tiers[name] = view(found)
@@ -58,17 +60,13 @@ def survey(backend: Backend, *, used: bool = False) -> Survey:
             errors.append(
                 SlotwiseError(f"the tiers {name!r} can't be read: not what slotwise wrote")
             )
-    if used:
-        stats = {name: one for name, one in stats.items() if one.acquired_slots or one.waiting}
+    if used or not idle:
+        stats = {
+            name: one
+            for name, one in stats.items()
+            if one.acquired_slots or one.waiting or (one.closed and not used)
+        }
     return Survey(stats, tiers, errors)
-
-
-@dataclass(frozen=True, slots=True)
-class Claimants:
-    """The holders and the waiters of a semaphore or of tiers, in order."""
-
-    holders: list[Claimant]
-    waiters: list[Claimant]
 
 
 def claimants(limit: Semaphore | FoundTiers) -> Claimants:
@@ -149,6 +147,7 @@ class Watcher:
         self.errors: list[SlotwiseError] = []  # of what can't be read
         self._sampler = Sampler()
         self._known: dict[str, Semaphore] = {}
+        self.sampled: dict[str, Claimants] = {}  # of the last look, by the semaphores' names
         self._histories: dict[tuple[str, str], _History] = {}
 
     def rows(self) -> list[Row]:
@@ -161,26 +160,22 @@ class Watcher:
         stats = seen.semaphores
         names = sorted(stats, key=lambda name: _urgency(stats[name]))[:most]
         self._known = {name: self._known[name] for name in names if name in self._known}
-        samples: dict[Subject, Sample] = {}
         for name in names:
-            found = self._claimants(name)
-            if found is not None:
-                value = stats[name].max_slots
-                samples[Subject(name)] = Sample(value, found.holders, found.waiters)
+            if name not in self._known:
+                with suppress(NotFound):  # gone since a moment ago
+                    self._known[name] = self.backend.found(name, stats[name])
+        looked = self.backend.claimants(self._known)
+        self.sampled = {name: found for name, found in looked.items() if found is not None}
+        samples: dict[Subject, Sample] = {
+            Subject(name): Sample(stats[name].max_slots, found.holders, found.waiters)
+            for name, found in self.sampled.items()
+        }
         fullest = sorted(
             seen.tiers.values(), key=lambda each: (-each.found.waiters, -each.found.holders)
         )
         for each in fullest[:most]:
             samples |= _sample_tiers(each)
         return self._sampler.add(samples, datetime.now(UTC))
-
-    def _claimants(self, name: str) -> Claimants | None:
-        try:
-            semaphore = self._known.get(name) or self.backend.find(name)
-        except NotFound:  # gone since a moment ago
-            return None
-        self._known[name] = semaphore
-        return claimants(semaphore)
 
     # ---------------------------------------------------------------- for the page
 

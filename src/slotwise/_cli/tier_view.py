@@ -113,7 +113,9 @@ class TiersView:
 
 def view(found: FoundTiers) -> TiersView:
     """Take the snapshot; the server looks at thousands of keys at a time."""
-    stats = found.paths.stats_sync() if found.specs else {}
+    stats = found.stats
+    if stats is None:
+        stats = found.paths.stats_sync() if found.specs else {}
     return TiersView(found, tuple(_tier(spec, stats[spec.name]) for spec in found.specs))
 
 

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from slotwise._cli import steering
+from slotwise._cli.backends import Claimants
 from slotwise._cli.output import age, duration, printable, rich_table
 from slotwise._cli.sampling import Row
-from slotwise._cli.snapshot import Claimants, Watcher, claimants
+from slotwise._cli.snapshot import Watcher, claimants
 from slotwise._core.results import Claimant
 from slotwise.errors import SlotwiseError
 

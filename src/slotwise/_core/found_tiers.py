@@ -6,10 +6,11 @@ them by nothing but this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slotwise._core.closing import Closure
-from slotwise._core.paths import PathBackend, TierSpec
+from slotwise._core.paths import PathBackend, TierSpec, TierStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class FoundTiers:
     waiters: int
     closure: Closure | None = None
     drained: bool = False  # whether a rate is not full, or can still be settled
+    stats: Mapping[str, TierStats] | None = None  # by tier, if they were looked at together
 
     @property
     def is_used(self) -> bool:

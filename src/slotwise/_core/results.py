@@ -245,7 +245,7 @@ class Claimant:
     bytes that are not text escaped. ``keys`` has the keys of a path through tiers, ``needs`` what
     it takes of each tier, if that is not one slot of each; then ``slots`` is what it takes of
     the widest. ``lacks`` is the tier that a waiter for a path, or the one in front of it with the
-    same keys, lacks.
+    same keys, lacks. ``ttl`` is for how many seconds it may hold, None without end.
     """
 
     acquisition_id: str
@@ -259,6 +259,7 @@ class Claimant:
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
     needs: Mapping[str, int] = field(default_factory=dict, hash=False)
     lacks: str | None = None
+    ttl: float | None = None
 
 
 def acquisition_id_of(given: object) -> str:

@@ -93,6 +93,7 @@ class _Show:
             self._pid,
             claim.label,
             slot_number,
+            ttl=claim.ttl,
         )
 
     def block(self, acquisition_id: str, slot_number: int | None) -> Claimant:
@@ -116,4 +117,5 @@ class _Show:
             keys=keys_by_name(specs, lease.path),
             needs=needs_by_name(specs, lease.needs),
             lacks=None if lacks is None else specs[lacks].name,
+            ttl=lease.ttl,
         )

@@ -135,4 +135,5 @@ def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> 
         claim.pid,
         claim.label,
         slot_number,
+        ttl=claim.ttl,
     )

@@ -101,4 +101,5 @@ def _claimant(
         keys=keys_by_name(specs, claim.path),
         needs=needs_by_name(specs, claim.needs),
         lacks=None if lacks is None else specs[lacks.tier].name,
+        ttl=claim.ttl,
     )

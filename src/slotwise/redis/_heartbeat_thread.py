@@ -29,6 +29,7 @@ from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import ClosedByUs, logger, may_pass
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._names import NameNotes
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._primary import PrimaryWatch
 from slotwise.redis._reply_limits import Send
@@ -71,7 +72,10 @@ class HeartbeatThread:
         self._woken: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
-        self._sender = HeartbeatSender(shared, self._on_outcome, self.schedule_check, self._spawn)
+        self._names = NameNotes(shared, self._spawn)
+        self._sender = HeartbeatSender(
+            shared, self._on_outcome, self.schedule_check, self._spawn, self.note_name
+        )
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
@@ -149,6 +153,11 @@ class HeartbeatThread:
         when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
         if when < self._checks.get(record, math.inf) - _GRAIN:
             self._checks[record] = when
+            self._wake()
+
+    def note_name(self, record: NameRecord, now: float) -> None:
+        """Have it noted on the server, soon, that a name is in use."""
+        if self._names.add(record, now):
             self._wake()
 
     def has_check(self, record: NameRecord) -> bool:
@@ -348,10 +357,12 @@ class HeartbeatThread:
             if now >= when:
                 del self._checks[record]
                 self._spawn(self._check(record))
+        self._names.write_due(now)
         self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)
         soonest = min(
-            self._next_heartbeat, self.next_ttl, silence_ends, *list(self._checks.values())
+            *(self._next_heartbeat, self.next_ttl, silence_ends, self._names.due),
+            *list(self._checks.values()),
         )
         soonest = min(soonest, self._stop_if_idle(now))
         return max(soonest - now, 0.0) if soonest < math.inf else None

@@ -50,8 +50,10 @@ class HeartbeatSender:
         dispatch: Callable[[bytes], object],
         schedule_check: Callable[[NameRecord, int], object],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        note_name: Callable[[NameRecord, float], object],
     ) -> None:
         self._shared = shared
+        self._note_name = note_name
         self._on_outcome = dispatch
         self._schedule_check = schedule_check
         self._spawn = spawn
@@ -88,6 +90,9 @@ class HeartbeatSender:
         for waiter in list(shared.waiters.values()):
             if waiter.needs_heartbeat:
                 entries.add(waiter, 1)
+        for record in entries.records:  # as long as somebody is there
+            if started >= record.noted_until:
+                self._note_name(record, started)
         due = entries.sorted(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
@@ -315,6 +320,11 @@ class _Entries:
         self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
         end = acquisition.heard_at + acquisition.interval
         self._ends[record] = min(self._ends.get(record, math.inf), end)
+
+    @property
+    def records(self) -> set[NameRecord]:
+        parts = {key[0] for _, _, (key, _) in self._parts}
+        return {*self._ping_intervals, *parts}
 
     def sorted(self, before: float) -> list[_Entry]:
         """Return those that are due before a time (all if -inf), the first to be given up first."""

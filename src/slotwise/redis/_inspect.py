@@ -31,7 +31,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
     slots = int(several[1]) if several else 1
     if not claim:
         return Claimant(acquisition_id, slots, _time(since))
-    _, _, ticket, granted, number, _, owner = claim.split(" ", 6)
+    _, ttl, ticket, granted, number, _, owner = claim.split(" ", 6)
     # lua/base/proof.lua says what the secret in front is for; it is nobody's to see.
     host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
     holds = granted != "0"
@@ -43,6 +43,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
         int(pid.partition("/")[0]),  # after the slash: what a kick does
         label or None,
         int(re.split("[,-]", number)[0]) if holds else None,
+        ttl=None if ttl == "-" else float(ttl),
     )
 
 

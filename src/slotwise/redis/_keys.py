@@ -5,6 +5,10 @@ Nothing here talks to a server.
 
 from __future__ import annotations
 
+import binascii
+import itertools
+from functools import cache
+
 PLACEHOLDER = "@@@ACQUISITION_ID@@@"
 
 # In the order in which our own scripts want them; the first five are documented.
@@ -71,6 +75,30 @@ class Keys(KeySet):
         ) = self.all
 
 
+def names_key(namespace: str, shard: int | None) -> tuple[bytes, int | None]:
+    """Where the names of a namespace are noted, and its hash slot.
+
+    On Cluster each node has its own, in the hash slot ``shard``, unless the namespace has a hash
+    tag of its own: then all names are in that slot.
+    """
+    key = f"{namespace}:names".encode()
+    if shard is None:
+        return key, None
+    if b"{" not in key:
+        key += b":{%s}" % _tag_of(shard)
+    return key, hash_slot(key)
+
+
+@cache
+def _tag_of(slot: int) -> bytes:
+    """Some text whose hash slot is ``slot``."""
+    for number in itertools.count():
+        tag = b"%d" % number
+        if binascii.crc_hqx(tag, 0) % 16384 == slot:
+            return tag
+    raise AssertionError("there is one for every slot")
+
+
 def hash_slot(key: bytes) -> int:
     """Which of a cluster's 16384 hash slots a key is in."""
     start = key.find(b"{")
@@ -78,9 +106,4 @@ def hash_slot(key: bytes) -> int:
         end = key.find(b"}", start + 1)
         if end > start + 1:
             key = key[start + 1 : end]
-    crc = 0
-    for byte in key:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
-    return (crc & 0xFFFF) % 16384
+    return binascii.crc_hqx(key, 0) % 16384

@@ -163,6 +163,9 @@ class RedisLimit:
                 events.rejected(self.name, "redis", closed)
             raise closed
         acquisition = RedisAcquisition(self, slots, checked_label, path, needs)
+        record = acquisition.record
+        if acquisition.requested_at >= record.noted_until:
+            acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
         if events.hooks:
             limit: Any = self  # a Semaphore, or tiers: both have this
             wanted, now = needs if path else slots, acquisition.requested_at

@@ -50,7 +50,7 @@ def _read(
 ) -> tuple[tuple[float, int], Claimant]:
     """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
     try:
-        _, _, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
+        _, ttl, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
         # lua/base/proof.lua says what the secret in front is for; nobody is shown it.
         host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
         holds = granted != "0" and not granted.startswith("-")
@@ -69,6 +69,7 @@ def _read(
             keys=_keys(path, tiers),
             needs=needs_by_name(tiers, needs),
             lacks=tiers[read_node(lacking)[0]].name if lacking else None,
+            ttl=None if ttl == "-" else float(ttl),
         )
         return (began if holds else 0.0, int(ticket)), claimant
     except (ValueError, OverflowError, OSError, IndexError):

@@ -39,15 +39,25 @@ async def collect(
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
+    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle)
+
+
+def read_tier_stats(
+    tiers: tuple[TierSpec, ...],
+    texts: bytes,
+    now_us: int,
+    waiting: int,
+    records: dict[bytes, bytes],
+    idle: IdleKeys,
+) -> dict[str, TierStats]:
+    """Statistics by tier, of the tiers' values and the records of their nodes."""
     rules = [write_value(tier.value).encode() for tier in tiers]
     if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
         rules = texts.split(b",")
     values = [_value_of(rule) for rule in rules]
-    keys = _by_key(tiers, rules, records, idle, int(now_us))
+    keys = _by_key(tiers, rules, records, idle, now_us)
     levels: list[tuple[float, ...]] = [
-        ()
-        if tier.keyed
-        else _level(rule, records.get(write_node(index, None).encode()), int(now_us))
+        () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
     ]
     active = [0] * len(tiers)

@@ -21,6 +21,7 @@ from slotwise.redis._shared_client import SharedClient, shared_client_for
 if TYPE_CHECKING:
     from slotwise.redis._config import RedisConfig
 
+KINDS = (KeyKind("tiers_state"),)
 _MOST_AT_ONCE = 100  # described in one write
 _WITH_REASON = 2  # what tiers/describe.lua says of those that are closed for a reason
 
@@ -36,17 +37,15 @@ def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> Surve
     knows.
     """
     shared = shared_client_for(config)
-    return shared.heartbeat_thread.run(_survey(shared, names, config))
+    return shared.heartbeat_thread.run(survey(shared, names, config))
 
 
-async def _survey(shared: SharedClient, names: Iterable[str] | None, config: RedisConfig) -> Survey:
+async def survey(shared: SharedClient, names: Iterable[str] | None, config: RedisConfig) -> Survey:
+    """Like `survey_tiers_sync`, in the heartbeat thread."""
     errors: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await scan_names(shared, config, [KeyKind("tiers_state")])
-        errors += [
-            Refused(f"{shared.endpoint} has tiers whose name is not text: {key!r}")
-            for key in unnamed
-        ]
+        wanted, unnamed = await scan_names(shared, config, KINDS)
+        errors += [not_text(shared, key) for key in unnamed]
     else:
         wanted = list(dict.fromkeys(names))
     found: dict[str, FoundTiers] = {}
@@ -62,10 +61,12 @@ async def _survey(shared: SharedClient, names: Iterable[str] | None, config: Red
                 errors.append(Refused(f"the tiers {name!r} can't be read: {reply}"))
                 continue
             try:
-                tiers = _read(name, reply, shared, config)
+                tiers = read(name, reply, config)
             except ValueError:
                 errors.append(Refused(f"the tiers {name!r} can't be read: not what slotwise wrote"))
                 continue
+            if reply[-1]:  # something is unfinished
+                shared.continue_serving(tiers.paths._attached()[1], shared.client())  # type: ignore[attr-defined]
             if tiers.is_used or tiers.closure or (names and tiers.specs):
                 found[name] = tiers
     return found, errors
@@ -79,12 +80,19 @@ async def _describe(shared: SharedClient, config: RedisConfig, name: str) -> lis
     return described
 
 
-def _read(name: str, reply: list[Any], shared: SharedClient, config: RedisConfig) -> FoundTiers:
-    shape, declared, holders, waiters, drained, closed, reason, unfinished = reply
+def not_text(shared: SharedClient, key: bytes) -> BackendError:
+    return Refused(f"{shared.endpoint} has tiers whose name is not text: {key!r}")
+
+
+def read(name: str, reply: list[Any], config: RedisConfig) -> FoundTiers:
+    """What tiers/describe.lua replies.
+
+    Raises:
+        ValueError: none of our code wrote that.
+    """
+    shape, declared, holders, waiters, drained, closed, reason, *_ = reply
     specs = read_shape(shape.decode(), declared.decode())
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     paths = RedisPaths(specs, name=name, config=config)
-    if unfinished:
-        shared.continue_serving(paths._attached()[1], shared.client())
     closure = Closure(why) if closed else None
     return FoundTiers(name, specs, paths, holders, waiters, closure, drained=bool(drained))

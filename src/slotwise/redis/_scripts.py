@@ -41,6 +41,8 @@ OURS = (
     "tiers/close",
     "tiers/reopen",
     "tiers/forget",
+    "names/note",
+    "names/survey",
 )
 
 

@@ -56,17 +56,21 @@ class NameRecord:
         "keys",
         "local_limits",
         "name",
+        "namespace",
+        "noted_until",
         "value",
         "values",
     )
 
-    def __init__(self, dialect: Dialect, keys: KeySet) -> None:
+    def __init__(self, dialect: Dialect, namespace: str, keys: KeySet) -> None:
         self.dialect = dialect
+        self.namespace = namespace
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
         self.values: frozenset[int] = frozenset()  # those that instances may be made with
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
+        self.noted_until = -math.inf  # when it is to be noted again that it is used; see `_names`
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
@@ -120,7 +124,8 @@ class SharedClient:
             record = self._records.get((dialect.kind, namespace, name))
             if record is None:
                 keys = dialect.keys(namespace, name, cluster=self.cluster is not None)
-                record = self._records[dialect.kind, namespace, name] = NameRecord(dialect, keys)
+                record = NameRecord(dialect, namespace, keys)
+                self._records[dialect.kind, namespace, name] = record
             return record
 
     def has(self, acquisition_id: str) -> bool:

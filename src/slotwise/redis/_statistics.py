@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE = 500  # counted in one write
 _WITH_REASON = 2  # what semaphore/inspect.lua says of one that is closed for a reason
 # The keys of semaphores that are held, waited for, or closed.
-_KINDS = (
+KINDS = (
     KeyKind("semaphore_main"),
     KeyKind("semaphore_waiting"),
     KeyKind("semaphore_state", closed_only=True),  # those of idle ones stay for a while
@@ -42,11 +42,8 @@ async def collect(
     """
     troubles: list[BackendError] = []
     if names is None:
-        wanted, unnamed = await scan_names(shared, config, _KINDS)
-        troubles += [
-            Refused(f"{shared.endpoint} has a semaphore whose name is not text: {key!r}")
-            for key in unnamed
-        ]
+        wanted, unnamed = await scan_names(shared, config, KINDS)
+        troubles += [not_text(shared, key) for key in unnamed]
     else:
         wanted = list(dict.fromkeys(names))
     shown: list[tuple[str, SemaphoreStats]] = []
@@ -71,6 +68,10 @@ async def collect(
                 shown.append((name, read_stats(outcome, value)))
     shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
     return dict(shown[:limit]), troubles
+
+
+def not_text(shared: SharedClient, key: bytes) -> BackendError:
+    return Refused(f"{shared.endpoint} has a semaphore whose name is not text: {key!r}")
 
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:

@@ -42,6 +42,19 @@ class ClusterMap:
     def primaries(self) -> list[Address]:
         return list(dict.fromkeys(self._addresses))
 
+    def shard_of(self, slot: int) -> int | None:
+        """Return a slot that stands for the node that serves ``slot``; None if it isn't known.
+
+        Two processes that know the same map name a node by the same slot.
+        """
+        address = self.address_of(slot)
+        return self.shards().get(address) if address is not None else None
+
+    def shards(self) -> dict[Address, int]:
+        """Return the slot that stands for each node: the last of its first range."""
+        pairs = list(zip(self._addresses, self._lasts, strict=True))
+        return dict(reversed(pairs))
+
     def note(self, slot: int, address: Address) -> None:
         """Remember that a slot is served by another node now."""
         self._moved[slot] = address

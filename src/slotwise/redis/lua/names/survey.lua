@@ -1,0 +1,93 @@
+-- names/survey.lua: how full everything is, in one call, or in several if there are very many names.
+-- KEYS  1 names (names/note.lua); the keys of the names themselves are made here, of the same shard
+-- ARGV  1 now (s; empty: the server's clock)   2 the namespace   3 "1" if names have braces around them
+--       4 where to go on, empty at first, "-" to look at none but those that follow
+--       5 and more: other names to look at, as members of names
+-- Returns {where to go on, "" at the end, the time (us), then for each name that is known one of
+--   {"semaphore", name, value, held, waiting, 1 if closed and 2 if for a reason, the reason or ""}
+--   {"tiers", name, shape, declared values, values, holders, waiters, 1 if a bucket is not full,
+--    1 if closed and 2 if for a reason, the reason or "", node, its record, node, its record, ...}
+--   {"ask", "semaphore" or "tiers", name}: it has to be asked for by its own script.}
+-- It only reads. What is spoilt, unfinished, too large, or of somebody whose time is up has to be asked for.
+-- include base/clock.lua
+local PAGE = 1000       -- names in one call, and nodes of tiers
+local now_us = microseconds(ARGV[1])
+local now_text = seconds(now_us / 1000000)
+local namespace, braces, from = ARGV[2], ARGV[3] == '1', ARGV[4]
+
+local function key_of(kind, name) return namespace .. ':' .. kind .. ':' .. (braces and '{' .. name .. '}' or name) end
+
+-- Whether somebody's time is up in one of some sorted sets.
+local function is_over(...)
+  for _, key in ipairs({...}) do
+    if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then return true end
+  end
+  return false
+end
+
+local function closed_of(closed, reason) return closed and (reason and 2 or 1) or 0 end
+
+local look_at = {}
+
+-- Nil if there is none, false if it has to be asked for.
+function look_at.semaphore(name)
+  local state, main = key_of('semaphore_state', name), key_of('semaphore_main', name)
+  local waiting, waiting_heartbeat = key_of('semaphore_waiting', name), key_of('semaphore_waiting_heartbeat', name)
+  local facts = redis.call('HMGET', state, '.value', '.closed', '.reason', '.rebuild')
+  local text = facts[1] or redis.call('GET', key_of('semaphore_max', name))
+  local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
+  if not text and held + queued == 0 and not facts[2] then return nil end
+  local value = tonumber(text or nil)
+  if not (value and value >= 1 and value <= 2^53 and value == math.floor(value)) or facts[4]
+      or is_over(main, key_of('semaphore_ttl', name), waiting_heartbeat)
+      or queued ~= redis.call('ZCARD', waiting_heartbeat) then
+    return false
+  end
+  return {'semaphore', name, value, held, queued, closed_of(facts[2], facts[3]), facts[3] or ''}
+end
+
+function look_at.tiers(name)
+  local state = key_of('tiers_state', name)
+  local holders, waiters = key_of('tiers_holders', name), key_of('tiers_waiters', name)
+  local facts = redis.call('HMGET', state, '.shape', '.declared', '.values', '.closed', '.reason', '.suspect', '.blocked')
+  if not facts[1] and not facts[4] then return nil end
+  if facts[6] or facts[7] or is_over(holders, waiters, key_of('tiers_ttls', name))
+      or redis.call('EXISTS', key_of('tiers_unfinished', name)) == 1 then
+    return false
+  end
+  local reply = {
+    'tiers', name, facts[1] or '', facts[2] or '', facts[3] or '', redis.call('ZCARD', holders),
+    redis.call('ZCARD', waiters), redis.call('EXISTS', key_of('tiers_cleanup', name)),
+    closed_of(facts[4], facts[5]), facts[5] or '',
+  }
+  local found = redis.call('HSCAN', state, '0', 'MATCH', '[0-9]*', 'COUNT', PAGE)
+  if found[1] ~= '0' then return false end
+  for _, each in ipairs(found[2]) do reply[#reply + 1] = each end
+  return reply
+end
+
+local reply, seen = {'', whole(now_us)}, {}
+
+local function look(member)
+  local kind, name = string.match(member, '^(%l+) (.*)$')
+  if not look_at[kind] or seen[member] then return end
+  seen[member] = true
+  -- What can't be read here has another type, or moved to another node: its own script says which.
+  local fine, found = pcall(look_at[kind], name)
+  if not fine then found = false end
+  if found ~= nil then reply[#reply + 1] = found or {'ask', kind, name} end
+end
+
+for i = 5, #ARGV do look(ARGV[i]) end
+if from == '-' then return reply end
+local count = redis.pcall('ZCARD', KEYS[1])
+if type(count) ~= 'number' then return reply end  -- somebody has put something else there
+if from == '' and count <= PAGE then
+  for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do look(member) end
+else
+  -- Their order changes all the time: whoever goes through them in that may miss some.
+  local found = redis.call('ZSCAN', KEYS[1], from == '' and '0' or from, 'COUNT', PAGE)
+  reply[1] = found[1] ~= '0' and found[1] or ''
+  for i = 1, #found[2], 2 do look(found[2][i]) end
+end
+return reply
