@@ -9,15 +9,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
 
-from slotwise._core.adaptive import Adaptive
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
 
 if TYPE_CHECKING:
+    from slotwise._core.adaptive import Adaptive
     from slotwise.redis import RedisConfig
 
 ENVIRONMENT = "SLOTWISE_URL"
@@ -77,10 +75,17 @@ def semaphore(
         known = _options_of(ProcessSemaphore) - {"directory"}
         checked = _checked(options, known, "process://")
         return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
-    if isinstance(value, Adaptive):
-        raise TypeError(f"adaptive values are for memory:// and process:// so far, not {scheme}://")
+    if not isinstance(value, int):
+        from slotwise._core.adaptive import Adaptive
+
+        if isinstance(value, Adaptive):
+            raise TypeError(
+                f"adaptive values are for memory:// and process:// so far, not {scheme}://"
+            )
     if not isinstance(where, str):
         return _on_redis(name, value, where, options)
+    from dataclasses import fields
+
     from slotwise.redis import RedisConfig, RedisSemaphore
 
     of_semaphore = _options_of(RedisSemaphore) - {"config"}
@@ -150,6 +155,10 @@ def _is_redis_config(url: object) -> bool:
 
 def directory_of(url: str) -> str | None:
     """Return the directory in a ``process://`` url; None for the default one."""
+    if url == "process://":
+        return None
+    from urllib.parse import unquote, urlsplit  # most start without it
+
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -402,10 +402,11 @@ def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
     )
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "slotwise.processes" in imported
-    slow = {"asyncio.events", "hashlib", "ipaddress", "lzma", "_socket"}
-    if sys.version_info < (3, 13):  # dataclasses ask inspect for annotations since then
-        slow |= {"ast", "linecache"}
-    assert imported & slow == set()
+    slow = {"asyncio.events", "hashlib", "ipaddress", "lzma", "_socket", "ast", "linecache"}
+    seldom_used = {"dataclasses", "datetime", "gettext", "locale", "pathlib"}
+    for_others = {"slotwise._core.event", "slotwise._core.stats"}
+    for_tiers = {"slotwise._core.paths", "slotwise._core.rates", "slotwise._ledger.paths"}
+    assert imported & (slow | seldom_used | for_others | for_tiers) == set()
 
 
 @pytest.mark.parametrize("name", ["mm", "a b"])

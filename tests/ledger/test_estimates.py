@@ -7,7 +7,8 @@ import random
 import pytest
 
 from slotwise._core.rates import Rate
-from slotwise._ledger.estimates import RECENT, HoldTimes, path_in, slots_in, total
+from slotwise._ledger.estimates import RECENT, HoldTimes, slots_in, total
+from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import LargePathClaim
 from slotwise._ledger.paths import PathLedger
 

@@ -67,12 +67,12 @@ def test_the_directory_is_the_argument_then_the_environment_then_the_systems(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("SLOTWISE_DIR", raising=False)
-    system = locate(None)
+    system = Path(locate(None))
     assert system.name == f"slotwise-{os.getuid()}"
     assert str(system.parent) in ("/tmp", "/var/tmp")
     monkeypatch.setenv("SLOTWISE_DIR", str(tmp_path / "env"))
-    assert locate(None) == tmp_path / "env"
-    assert locate(tmp_path / "arg") == tmp_path / "arg"
+    assert locate(None) == str(tmp_path / "env")
+    assert locate(tmp_path / "arg") == str(tmp_path / "arg")
     assert ProcessSemaphore(1, directory=tmp_path / "arg").directory == tmp_path / "arg"
     with pytest.raises(TypeError, match="directory must be a path"):
         ProcessSemaphore(name="s", value=1, directory=7)  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from slotwise._core.overload import Overload, overload_of
 from slotwise._core.paths import RankedNeeds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
-from slotwise._ledger.estimates import HoldTimes, path_in
+from slotwise._ledger.estimates import HoldTimes
+from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import LargePathClaim, PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check

@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
@@ -28,7 +27,7 @@ def adopt_orphans() -> None:
 def descendants(pid: int) -> list[int]:
     """Return all processes below ``pid``, parents first; some of them may be zombies."""
     children_of: Callable[[int], Iterable[int]] = _children
-    if not Path(f"/proc/{pid}/task/{pid}/children").exists():
+    if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
         children_of = _scan()
     found: list[int] = []
     level = [pid]
@@ -87,7 +86,7 @@ def _send(ancestor: int, pid: int, number: int) -> bool:
 def _status(pid: int) -> tuple[bytes, int]:
     """Return the kernel's letter for the state of a process, and its parent; 0 if it has none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = _read(f"/proc/{pid}/stat")
         state, parent = stat.rpartition(b")")[2].split()[:2]
     except (OSError, ValueError):  # it has ended
         return b"Z", 0
@@ -96,12 +95,12 @@ def _status(pid: int) -> tuple[bytes, int]:
 
 def _children(pid: int) -> Iterator[int]:
     try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
         return
     for thread in threads:
         try:
-            yield from map(int, (thread / "children").read_bytes().split())
+            yield from map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
         except OSError:
             pass
 
@@ -109,8 +108,12 @@ def _children(pid: int) -> Iterator[int]:
 def _scan() -> Callable[[int], Iterable[int]]:
     """Return the same as `_children` for kernels without those files."""
     by_parent: dict[int, list[int]] = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            pid = int(process.name)
-            by_parent.setdefault(_status(pid)[1], []).append(pid)
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            by_parent.setdefault(_status(int(name))[1], []).append(int(name))
     return lambda pid: by_parent.get(pid, ())
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib takes longer to import
+        return file.read()

@@ -42,7 +42,7 @@ def examine(given: str | None) -> Iterator[Check]:
     path = locate(given)
     try:
         if not os.path.lexists(path):
-            yield _parent(path)
+            yield _parent(Path(path))
             return
         directory = OpenDirectory(path)
     except SlotwiseError as error:

@@ -7,14 +7,15 @@ the table, because an id that was cut off can't be copied.
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from slotwise._core.redaction import redact
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _PATIENCE = 1.0  # seconds that an error waits for a reader of stderr
 
@@ -62,6 +63,8 @@ def print_usage_error(command: str, words: str) -> None:
 
 
 def print_json(data: Any) -> None:
+    import json  # `run` starts without it
+
     json.dump(data, sys.stdout, indent=2)
     sys.stdout.write("\n")
     sys.stdout.flush()
@@ -83,12 +86,13 @@ def have_rich() -> bool:
     return True
 
 
-class Fact(NamedTuple):
+class Fact:
     """A label and a value, which a terminal shows in that style of rich."""
 
-    label: str
-    value: str
-    style: str = ""
+    def __init__(self, label: str, value: str, style: str = "") -> None:
+        self.label = label
+        self.value = value
+        self.style = style
 
 
 def print_facts(
@@ -205,6 +209,8 @@ def printable(text: str) -> str:
 
 def age(since: datetime | None, now: datetime | None = None) -> float | None:
     """Return for how many seconds something has lasted; 0 if the clocks disagree."""
+    from datetime import UTC, datetime
+
     if since is None:
         return None
     return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -21,17 +22,25 @@ from types import ModuleType
 
 _IN_LOOPS = ("run", "acquire", "release")  # what scripts call all the time
 _SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback")
+_PACKAGES = ("asyncio", "logging")
 
 
 def delay_imports(command: str) -> None:
     """Have some modules wait that this command hardly needs, if they were not imported yet."""
     if command in _IN_LOOPS:
+        gc.disable()  # what is imported stays: looking for garbage among it finds none
         for name in _SELDOM_USED:
             _delay(name)
         _delay("asyncio", _get_running_loop=_running_loop)
         _delay("logging", getLogger=_logger, DEBUG=10)
         # argparse would look for a translation of its words; ours are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
+
+
+def collect_garbage() -> None:
+    """Look for garbage again, from now on, once the imports are done."""
+    gc.freeze()
+    gc.enable()
 
 
 @contextmanager
@@ -71,6 +80,8 @@ class _Delayed(ModuleType):
     """Becomes the module when something of it is asked for."""
 
     def __getattr__(self, attribute: str) -> object:
+        if attribute == "__path__" and self.__name__ not in _PACKAGES:
+            raise AttributeError(attribute)  # every `from ... import` asks whether it is a package
         return getattr(_load(self.__name__), attribute)
 
 

@@ -12,13 +12,16 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from slotwise._cli.output import age, cut, duration, printable
 from slotwise._cli.signals import in_foreground
 from slotwise._core import fork
-from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant
 
 _DELAY = 0.3  # for shorter waits a line would only flicker
 _REFRESH = 1.0

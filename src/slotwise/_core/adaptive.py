@@ -5,10 +5,10 @@ The options only. How a value moves is in `slotwise._ledger.adaptation`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_seconds
+from slotwise._core.frozen import Frozen
 from slotwise._core.redaction import kind_of
 
 Outcome = Literal["ok", "dropped", "ignored"]
@@ -27,8 +27,7 @@ def check_outcome(given: object) -> Outcome:
     raise ValueError(f"outcome must be 'ok', 'dropped' or 'ignored', not {given!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Frozen):
     """For a service whose latency shows how busy it is: a service of your own.
 
     Compare what is finished per second at the current value with what is finished a little
@@ -36,31 +35,40 @@ class Latency:
     and ``samples`` finished calls, whichever is later.
     """
 
-    window: float = 1.0
-    samples: int = 50
+    __slots__ = _fields = __match_args__ = ("window", "samples")
 
-    def __post_init__(self) -> None:
-        if check_seconds("window", self.window, most=3600) is None:
+    window: float
+    samples: int
+
+    def __init__(self, window: float = 1.0, samples: int = 50) -> None:
+        if check_seconds("window", window, most=3600) is None:
             raise TypeError("window must be a number of seconds, not None")
-        check_count("samples", self.samples, most=1_000_000)
+        check_count("samples", samples, most=1_000_000)
+        super().__init__(window=window, samples=samples)
 
     def __str__(self) -> str:
         return f"latency, windows of {self.window:g} s and {self.samples} samples"
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Frozen):
     """For a service of somebody else, whose latency says nothing: only refusals count.
 
     One slot more for every ``value`` successes in a row, three tenths fewer at a drop.
     """
 
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+
     def __str__(self) -> str:
         return "errors"
 
 
-@dataclass(frozen=True, slots=True)
-class Adaptive:
+_BY_LATENCY = Latency()
+
+
+class Adaptive(Frozen):
     """A value that starts at ``start`` and moves between ``min`` and ``max``.
 
     ``drop_on`` are the exceptions that count as "the service is overloaded" if they leave the
@@ -72,38 +80,56 @@ class Adaptive:
         TypeError: not ints, not exception classes, or an unknown algorithm.
     """
 
+    _fields = ("start", "min", "max", "algorithm", "drop_on", "pause_on_retry_after")
+    __slots__ = (*_fields, "written")
+    __match_args__ = ("start", "min", "max")
+
     start: int
     min: int
     max: int
-    algorithm: Latency | Errors = field(kw_only=True, default_factory=Latency)
-    drop_on: tuple[type[BaseException], ...] = field(
-        kw_only=True, default=(TimeoutError, ConnectionError)
-    )
-    pause_on_retry_after: bool = field(kw_only=True, default=False)
+    algorithm: Latency | Errors
+    drop_on: tuple[type[BaseException], ...]
+    pause_on_retry_after: bool
     # The rules as they are stored: min max start, and of `Latency` window_us samples. All users
     # of a name must agree on them; which errors are drops is each caller's own business.
-    written: str = field(init=False, repr=False, compare=False)
+    written: str
 
-    def __post_init__(self) -> None:
-        for name in ("start", "min", "max"):
-            check_count(name, getattr(self, name), most=MOST_SLOTS)
-        if not self.min <= self.start <= self.max:
+    def __init__(
+        self,
+        start: int,
+        min: int,  # noqa: A002
+        max: int,  # noqa: A002
+        *,
+        algorithm: Latency | Errors = _BY_LATENCY,
+        drop_on: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError),
+        pause_on_retry_after: bool = False,
+    ) -> None:
+        for name, number in (("start", start), ("min", min), ("max", max)):
+            check_count(name, number, most=MOST_SLOTS)
+        if not min <= start <= max:
             raise ValueError(
-                f"min <= start <= max must hold, not min={self.min}, start={self.start},"
-                f" max={self.max}"
+                f"min <= start <= max must hold, not min={min}, start={start}, max={max}"
             )
-        if not isinstance(self.algorithm, Latency | Errors):
-            raise TypeError(f"algorithm must be Latency() or Errors(), not {self.algorithm!r}")
-        given: object = self.drop_on
+        if not isinstance(algorithm, Latency | Errors):
+            raise TypeError(f"algorithm must be Latency() or Errors(), not {algorithm!r}")
+        given: object = drop_on
         if not isinstance(given, tuple) or not all(
             isinstance(each, type) and issubclass(each, BaseException) for each in given
         ):
             raise TypeError("drop_on must be a tuple of exception classes")
-        check_flag("pause_on_retry_after", self.pause_on_retry_after)
-        words = [self.min, self.max, self.start]
-        if isinstance(self.algorithm, Latency):
-            words += [round(self.algorithm.window * 1_000_000), self.algorithm.samples]
-        object.__setattr__(self, "written", " ".join(map(str, words)))
+        check_flag("pause_on_retry_after", pause_on_retry_after)
+        words = [min, max, start]
+        if isinstance(algorithm, Latency):
+            words += [round(algorithm.window * 1_000_000), algorithm.samples]
+        super().__init__(
+            start=start,
+            min=min,
+            max=max,
+            algorithm=algorithm,
+            drop_on=drop_on,
+            pause_on_retry_after=pause_on_retry_after,
+            written=" ".join(map(str, words)),
+        )
 
     @property
     def rules(self) -> str:
@@ -127,11 +153,15 @@ class Adaptive:
         return f"adaptive, {self.min} to {self.max}"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Frozen):
     """One move of an adaptive value: when (epoch seconds), from, to, and why."""
+
+    __slots__ = _fields = __match_args__ = ("at", "old", "new", "reason")
 
     at: float
     old: int
     new: int
     reason: str
+
+    def __init__(self, at: float, old: int, new: int, reason: str) -> None:
+        super().__init__(at=at, old=old, new=new, reason=reason)

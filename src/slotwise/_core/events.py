@@ -19,59 +19,21 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core import fork
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 
-Kind: TypeAlias = Literal[
-    "requested",
-    "acquired",
-    "refused",
-    "released",
-    "expired",
-    "lost",
-    "kicked",
-    "resized",
-    "adapted",
-    "unreachable",
-    "back",
-]
-Reason: TypeAlias = Literal["timeout", "cancelled", "closed", "full", "unreachable"]
+if TYPE_CHECKING:
+    from slotwise._core.event import Event as Event  # noqa: TC004 - see `_replace`
+    from slotwise._core.event import Kind as Kind
+    from slotwise._core.event import Reason as Reason
 
 ENDINGS: tuple[Kind, ...] = ("released", "expired", "lost", "kicked")
 
 _NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened to an acquisition, a limit or a server.
-
-    ``name`` is None for a limit without a name, and the server's for ``unreachable`` and
-    ``back``. ``scope`` is ``memory``, ``process`` or ``redis``. ``keys`` has the keys of a path
-    through tiers. ``tier`` is set if it happened to one tier of several. ``values`` has the
-    number of slots by tier, and by ``""`` that of a semaphore; ``needs`` what is taken of each
-    tier, where that is not one slot.
-    """
-
-    kind: Kind
-    name: str | None
-    scope: str
-    acquisition_id: str | None = None
-    waited: float | None = None
-    held: float | None = None
-    reason: Reason | str | None = None
-    tier: str | None = None
-    keys: Mapping[str, str] = field(default_factory=lambda: _NO_KEYS, hash=False)
-    slots: int = 1
-    values: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
-    needs: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
-    value: int | None = None
-    fencing_token: int | None = None
 
 
 # What an event of an acquisition has.
@@ -107,7 +69,7 @@ KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
     "back": ("it answers again, after `waited` seconds", ("waited",)),
 }
 
-Hook: TypeAlias = Callable[[Event], object]
+Hook: TypeAlias = "Callable[[Event], object]"
 
 _log = logging.getLogger("slotwise.instrumentation")
 
@@ -196,7 +158,10 @@ def remove_hook(hook: Hook) -> None:
 
 
 def _replace(change: Callable[[tuple[Hook, ...]], tuple[Hook, ...]]) -> None:
-    global hooks
+    global hooks, Event
+    after = change(hooks)
+    if any(hook is not _load_declared for hook in after):
+        from slotwise._core.event import Event
     with _lock:
         before, hooks = hooks, change(hooks)
         _failed.intersection_update(map(id, hooks))
@@ -216,7 +181,18 @@ def on_switch(switch: Callable[[bool], object]) -> None:
         switch(bool(hooks))
 
 
-def _load_declared(event: Event) -> None:
+def _have_hooks() -> bool:
+    """Whether anybody is to be told, once the hooks that other packages declare are loaded.
+
+    No event can be made before this was true: `Event` is imported with the first hook.
+    """
+    if hooks and hooks[0] is _load_declared:
+        _load_declared()
+        return any(hook is not _load_declared for hook in hooks)
+    return bool(hooks)
+
+
+def _load_declared(_: object = None) -> None:
     """Load the hooks that other packages declare as entry points ``slotwise.hooks``."""
     global _loading
     with _lock:
@@ -232,8 +208,6 @@ def _load_declared(event: Event) -> None:
         others = [hook for hook in hooks if hook is not _load_declared]
         _replace(lambda _: tuple(dict.fromkeys([*others, *declared])))
         _loading = False
-    for hook in declared:
-        _call(hook, event)
 
 
 def _is_any_declared() -> bool:
@@ -308,8 +282,6 @@ def _call(hook: Hook, event: Event) -> None:
     try:
         hook(event)
     except Exception:
-        if hook is _load_declared:
-            raise  # it has no failures of its own: this is what a signal handler raised
         if id(hook) not in _failed:
             _failed.add(id(hook))
             _log.exception("the hook %r failed; further failures of it are not logged", hook)
@@ -331,8 +303,8 @@ def requested(
     needs: Mapping[str, int] = _NOTHING_BY_TIER,
 ) -> None:
     """Somebody asks for slots."""
-    if _telling.busy:
-        return  # a hook's own
+    if _telling.busy or not _have_hooks():
+        return  # a hook's own, or nobody's
     record = Record(name, scope, slots, tier, keys, now, values, needs)
     with _lock:
         _live[acquisition_id] = record
@@ -436,7 +408,8 @@ def resized(
 ) -> None:
     """A limit has another value; ``adapted`` is why it changed it by itself."""
     kind: Kind = "resized" if adapted is None else "adapted"
-    _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
+    if _have_hooks():
+        _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
 
 
 def resized_tier(name: str | None, scope: str, value: object, tier: str, key: str | None) -> None:
@@ -448,11 +421,13 @@ def resized_tier(name: str | None, scope: str, value: object, tier: str, key: st
 
 
 def unreachable(server: str, why: str) -> None:
-    _tell(Event("unreachable", server, "redis", reason=why))
+    if _have_hooks():
+        _tell(Event("unreachable", server, "redis", reason=why))
 
 
 def back(server: str, seconds: float) -> None:
-    _tell(Event("back", server, "redis", waited=seconds))
+    if _have_hooks():
+        _tell(Event("back", server, "redis", waited=seconds))
 
 
 def _forget() -> None:
@@ -463,3 +438,11 @@ def _forget() -> None:
 
 
 fork.in_child(fork.Step.FORGET, _forget)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Event", "Kind", "Reason"):  # for those who import them from here
+        from slotwise._core import event
+
+        return getattr(event, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,10 +18,11 @@ from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
 from slotwise._core.copying import SameWhenCopied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
-from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise._core.results import AcquisitionResult
 
 if TYPE_CHECKING:
     from slotwise._core.explain import Explanation
+    from slotwise._core.stats import SemaphoreStats
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
 EXIT_LIMIT = 0.5

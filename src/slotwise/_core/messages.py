@@ -7,11 +7,9 @@ Nothing here raises. Messages of one driver only are in its own module: `redis._
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from slotwise._core.adaptive import Adaptive
 from slotwise._core.closing import Closure
-from slotwise._core.rates import Rate
 from slotwise.errors import (
     AcquireTimeout,
     ContextReused,
@@ -21,6 +19,10 @@ from slotwise.errors import (
     ValueConflict,
     WouldBlockLoop,
 )
+
+if TYPE_CHECKING:
+    from slotwise._core.adaptive import Adaptive
+    from slotwise._core.rates import Rate
 
 E = TypeVar("E", bound=SlotwiseError)
 

@@ -7,13 +7,11 @@ begin to; on Redis the scripts do. Nothing here raises, but for wrong arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.redaction import kind_of, redacted_repr
 
 
-@dataclass(frozen=True, slots=True)
 class Overload:
     """What a limit was made with; each object of a name has its own.
 
@@ -21,9 +19,18 @@ class Overload:
     ``sheds``, callers are refused whose timeout is shorter than the wait that is expected.
     """
 
-    max_waiting: int | None = None
-    tiers: tuple[int | None, ...] = ()
-    sheds: bool = False
+    # Not a dataclass: those take long to define, and every start of a command would pay for it.
+    __slots__ = ("max_waiting", "sheds", "tiers")
+
+    def __init__(
+        self,
+        max_waiting: int | None = None,
+        tiers: tuple[int | None, ...] = (),
+        sheds: bool = False,
+    ) -> None:
+        self.max_waiting = max_waiting
+        self.tiers = tiers
+        self.sheds = sheds
 
     def exceeded(self, waiting: int, at_nodes: Sequence[int] = ()) -> int | None:
         """Return how many wait where no more may: everywhere, or at a node; None if one more may.

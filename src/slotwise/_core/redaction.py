@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import quote
 
 HIDDEN = "***"
 WITHHELD = "(withheld: it repeats a credential)"
@@ -22,23 +21,25 @@ _LONGEST = 500
 # The placeholders for credentials in the docs and in our own messages.
 _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
 
+# Patterns, which are compiled when the first message is redacted: that takes milliseconds.
+
 # scheme://user:password@, up to the last @ of the word; a password may contain spaces.
-_IN_A_URL = re.compile(r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@")
+_IN_A_URL = r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@"
 # :password@host and user:password@host, where the scheme was forgotten; in a path too.
-_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\"(\[=/])([^\s:@'\"(\[=/]*:(?!/)[^\s@]+)@(?=[\w.\[])")
+_WITHOUT_SCHEME = r"(?<![^\s'\"(\[=/])([^\s:@'\"(\[=/]*:(?!/)[^\s@]+)@(?=[\w.\[])"
 # scheme://:password, where the host was forgotten; digits are a port.
-_WITHOUT_HOST = re.compile(r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+")
+_WITHOUT_HOST = r"(?<=://):(?!\d+(?:\W|$))(?!\S*@)[^\s'\")\]]+"
 # The values in the query of a url: a parameter may be misspelt, and its value a credential.
-_IN_A_QUERY = re.compile(r"(?<=[?&])(?!namespace=|db=)([\w.\-]+=)[^&#\s'\")\]]+")
+_IN_A_QUERY = r"(?<=[?&])(?!namespace=|db=)([\w.\-]+=)[^&#\s'\")\]]+"
 # password=..., password:..., 'password': ... and password: '...', but neither the path
 # /etc/passwd nor prose: in "password: rotate it" an ordinary word follows.
-_ASSIGNED = re.compile(
+_ASSIGNED = (
     r"((?<![/\w\-])[\w\-]*(?i:password|passwd|secret)"
     r"(?:['\"]?\s?=\s?|:(?!//)(?=\S)|['\"]\s?:\s?|:\s(?=['\"])))"
     r"[^&\s,;]+"
 )
 # How Redis quotes a command that it doesn't know: the words of AUTH may be among them.
-_ECHO = re.compile(r",? with args beginning with.*", re.DOTALL)
+_ECHO = r"(?s),? with args beginning with.*"
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -47,15 +48,15 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     If the text contains a secret or a part of it, however it is written, all of the text is
     withheld: what surrounds it could complete it.
     """
-    text = _ECHO.sub("", text)
+    text = re.sub(_ECHO, "", text)
     for secret in secrets:
         if any(_has_part_of(form, text) for form in _forms(secret)):
             return WITHHELD
-    text = _IN_A_URL.sub(_hide_user, text)
-    text = _WITHOUT_SCHEME.sub(_hide_all, text)
-    text = _WITHOUT_HOST.sub(f":{HIDDEN}", text)
-    text = _IN_A_QUERY.sub(rf"\1{HIDDEN}", text)
-    return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    text = re.sub(_IN_A_URL, _hide_user, text)
+    text = re.sub(_WITHOUT_SCHEME, _hide_all, text)
+    text = re.sub(_WITHOUT_HOST, f":{HIDDEN}", text)
+    text = re.sub(_IN_A_QUERY, rf"\1{HIDDEN}", text)
+    return re.sub(_ASSIGNED, rf"\1{HIDDEN}", text)
 
 
 def quoted(words: object, secrets: Iterable[str] = ()) -> str:
@@ -94,6 +95,8 @@ def _hide_all(found: re.Match[str]) -> str:
 
 def _forms(secret: str) -> set[str]:
     """Return the ways to write a secret: as it is, in a url, in quotes."""
+    from urllib.parse import quote  # most commands start without it
+
     return {secret, quote(secret, safe=""), repr(secret)[1:-1]} if secret else set()
 
 

@@ -1,17 +1,24 @@
-"""AcquisitionResult, SemaphoreStats and Claimant: what acquiring and inspecting return."""
+"""AcquisitionResult: what acquiring returns.
+
+What inspecting returns is in `slotwise._core.stats`. Its names can be imported from here as well,
+and are fetched then: a command that only acquires starts without them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from slotwise._core import fork
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_text
 from slotwise._core.lost import Lost
 from slotwise._core.redaction import kind_of
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant as Claimant
+    from slotwise._core.stats import SemaphoreStats as SemaphoreStats
+    from slotwise._core.stats import Totals as Totals
 
 # Held while a `lost` is made, so that two threads that ask get the same one.
 # Re-entrant: a garbage collection in there may ask for another.
@@ -180,24 +187,6 @@ class AcquisitionResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What this process got of a limit since `slotwise.instrumentation.keep_totals`.
-
-    ``refused`` counts by reason: timeout, cancelled, closed, full, unreachable. ``lost`` is how
-    many holds ended without a release. Times are in seconds, None if there were none; the 95th
-    percentiles are right to about 5 %.
-    """
-
-    granted: int
-    refused: Mapping[str, int] = field(hash=False)
-    lost: int
-    wait_mean: float | None
-    wait_p95: float | None
-    hold_mean: float | None
-    hold_p95: float | None
-
-
 def restored(
     acquisition_id: str, slot_number: int, fencing_token: int | None, waited: float, scope: str
 ) -> AcquisitionResult:
@@ -205,61 +194,6 @@ def restored(
     result = AcquisitionResult(acquisition_id, slot_number, fencing_token, waited)
     result._elsewhere = scope
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class SemaphoreStats:
-    """How full a semaphore is.
-
-    After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
-    have left; nothing is granted meanwhile. ``closed`` says whether it is closed
-    everywhere, ``reason`` why. ``paused_for`` is in how many seconds a pause ends, 0.0 if there is
-    none. For a path through tiers without limits ``max_slots`` is 0.
-    ``totals`` has what this process got of it, if it keeps totals. ``scope`` is who shares it, as
-    that of an `AcquisitionResult`.
-    """
-
-    acquired_slots: int
-    max_slots: int
-    waiting: int = 0
-    closed: bool = False
-    reason: str | None = None
-    acquired_percent: float = field(init=False)
-    paused_for: float = field(default=0.0, compare=False, kw_only=True)
-    totals: Totals | None = field(default=None, compare=False, kw_only=True)
-    scope: str = field(default="memory", compare=False, repr=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        percent = 100 * self.acquired_slots / self.max_slots if self.max_slots else 0.0
-        object.__setattr__(self, "acquired_percent", percent)
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """One holder or waiter, of any process.
-
-    ``since`` is when it was granted, or when it began to wait, by the server's
-    clock where there is a server. Clients that speak only the documented Redis
-    protocol leave no host, pid, label or slot number behind, and as holders no time.
-    Of an ``unreadable`` one, whose record none of our code wrote, only the id is known, with
-    bytes that are not text escaped. ``keys`` has the keys of a path through tiers, ``needs`` what
-    it takes of each tier, if that is not one slot of each; then ``slots`` is what it takes of
-    the widest. ``lacks`` is the tier that a waiter for a path, or the one in front of it with the
-    same keys, lacks. ``ttl`` is for how many seconds it may hold, None without end.
-    """
-
-    acquisition_id: str
-    slots: int
-    since: datetime | None
-    host: str | None = None
-    pid: int | None = None
-    label: str | None = None
-    slot_number: int | None = None
-    unreadable: bool = False
-    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
-    needs: Mapping[str, int] = field(default_factory=dict, hash=False)
-    lacks: str | None = None
-    ttl: float | None = None
 
 
 def acquisition_id_of(given: object) -> str:
@@ -271,3 +205,11 @@ def acquisition_id_of(given: object) -> str:
     raise TypeError(
         f"release takes an acquisition_id or an AcquisitionResult, not {kind_of(given)}"
     )
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Claimant", "SemaphoreStats", "Totals"):
+        from slotwise._core import stats
+
+        return getattr(stats, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotwise._core import events
-from slotwise._core.adaptive import Change
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -26,14 +25,17 @@ from slotwise._core.arguments import (
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.messages import display
-from slotwise._core.overload import Overload, overload_of
+from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout
 
 if TYPE_CHECKING:
+    from slotwise._core.adaptive import Change
     from slotwise._core.explain import Explanation
+    from slotwise._core.overload import Overload
+    from slotwise._core.stats import Claimant, SemaphoreStats
 
 
 class Semaphore(Limit):

@@ -6,11 +6,13 @@ Times go into buckets whose bounds grow by a tenth, so a percentile is right to 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import replace
 from math import ceil, log
+from typing import TYPE_CHECKING
 
 from slotwise._core import events, fork
-from slotwise._core.results import SemaphoreStats, Totals
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import SemaphoreStats, Totals
 
 # Names come and go: of more than this many, those used last are kept.
 _MOST_NAMES = 10_000
@@ -71,6 +73,8 @@ class _Tally:
             self.hold.add(event.held or 0.0)
 
     def totals(self) -> Totals:
+        from slotwise._core.stats import Totals
+
         return Totals(
             self.granted,
             dict(self.refused),
@@ -135,6 +139,8 @@ _NOTHING = _Tally()
 
 
 def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> SemaphoreStats:
+    from dataclasses import replace  # who only acquires starts without it
+
     if scope != "memory" and stats.scope == "memory":
         stats = replace(stats, scope=scope)
     return replace(stats, totals=totals_of(scope, name)) if _kept else stats

@@ -6,7 +6,6 @@ The rules are in `paths`; nothing here grants anything. Which nodes a tier has s
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -18,8 +17,7 @@ from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
-
-UNLIMITED = sys.maxsize
+from slotwise._ledger.slots import UNLIMITED as UNLIMITED
 
 Path = tuple[Hashable, ...]
 

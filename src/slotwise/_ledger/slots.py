@@ -7,10 +7,13 @@ a heap that loses its numbers meanwhile.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from slotwise._ledger.ranges import Ranges, ranges_of
+
+UNLIMITED = sys.maxsize  # the value of a node that has no limit
 
 # How many numbers come into circulation at once, and what is handled one by one: with
 # that many the quick lane is worth it, and nobody notices the time.

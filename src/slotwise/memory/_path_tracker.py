@@ -17,8 +17,9 @@ from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
-from slotwise._ledger.estimates import HoldTimes, path_in
+from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.idle_nodes import trim
+from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from slotwise.processes import _messages
@@ -31,7 +30,7 @@ class Attachment:
 
     __slots__ = ("_file", "_incarnation", "_made_in", "directory", "name", "suffix")
 
-    def __init__(self, directory: Path, name: str, suffix: str = SUFFIX) -> None:
+    def __init__(self, directory: str, name: str, suffix: str = SUFFIX) -> None:
         self.directory = directory
         self.name = name  # of a private one too, by which its file is found
         self.suffix = suffix

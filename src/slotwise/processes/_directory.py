@@ -12,7 +12,6 @@ import os
 import stat
 import time
 from collections.abc import Generator
-from pathlib import Path
 
 from slotwise._core import fork
 from slotwise.errors import BackendError
@@ -29,16 +28,15 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 class OpenDirectory:
     """A directory that belongs to this user and that nobody else can write to."""
 
-    __slots__ = ("_identity", "_lock", "_path", "fd", "path")
+    __slots__ = ("_identity", "_lock", "fd", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         """Open the directory; create it if it doesn't exist.
 
         Raises:
             BackendError: it can't be created or opened, or others could tamper with it.
         """
         self.path = path
-        self._path = str(path)  # faster than a Path
         self._lock = fork.new_lock()
         self.fd = _open_safe(path)
         self._identity = _identity(os.fstat(self.fd))
@@ -51,13 +49,13 @@ class OpenDirectory:
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this directory."""
         try:
-            return _identity(os.lstat(self._path)) == self._identity
+            return _identity(os.lstat(self.path)) == self._identity
         except OSError:
             return False
 
     def path_exists(self) -> bool:
         """Return whether the path leads to this directory or to something else."""
-        return os.path.lexists(self._path)
+        return os.path.lexists(self.path)
 
     def is_same_as(self, other: OpenDirectory) -> bool:
         """Return whether both are one directory, which may be mounted at two paths."""
@@ -157,7 +155,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _open_safe(path: Path) -> int:
+def _open_safe(path: str) -> int:
     """Return the descriptor of a directory that only this user can write to."""
     try:
         created = _create(path)
@@ -187,18 +185,18 @@ def _open_safe(path: Path) -> int:
     return fd
 
 
-def _create(path: Path) -> bool:
+def _create(path: str) -> bool:
     try:
-        path.mkdir(mode=0o700)
+        os.mkdir(path, 0o700)  # noqa: PTH102
     except FileExistsError:
         return False
     return True
 
 
-def _make_usable(path: Path) -> None:
+def _make_usable(path: str) -> None:
     """Give the owner of a new directory the permissions that the umask removed."""
     if not hasattr(os, "O_PATH"):
-        path.chmod(0o700)
+        os.chmod(path, 0o700)  # noqa: PTH101
         return
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -209,7 +207,7 @@ def _make_usable(path: Path) -> None:
         os.close(fd)
 
 
-def _refusal(path: Path, error: OSError) -> BackendError:
+def _refusal(path: str, error: OSError) -> BackendError:
     if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
         return not_a_directory(path)
     return os_error(error, path)

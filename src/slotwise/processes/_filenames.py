@@ -6,8 +6,6 @@ Nothing here opens a file.
 from __future__ import annotations
 
 import os
-import string
-from pathlib import Path
 
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 
@@ -25,11 +23,11 @@ ALL_SUFFIXES = (SUFFIX, TIERS_SUFFIX, *PRIVATE_SUFFIXES)
 # A subdirectory for the FIFOs of processes, so that listing them doesn't list all files.
 FIFOS = "wake"
 
-_PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _READABLE_LENGTH = 150  # so that a file name stays below the 255 characters of most systems
 
 
-def locate(directory: str | os.PathLike[str] | None) -> Path:
+def locate(directory: str | os.PathLike[str] | None) -> str:
     """Return the directory for a semaphore's files; it may not exist yet.
 
     TMPDIR and the XDG variables are ignored: they differ between a shell, cron and a service,
@@ -42,18 +40,19 @@ def locate(directory: str | os.PathLike[str] | None) -> Path:
         if isinstance(given, str) and "://" in given:  # with a password in it, perhaps
             what = "SLOTWISE_DIR" if directory is None else "directory"
             raise ValueError(f"{what} must be a path, not a url: {scheme_of_unreadable(given)}")
-        return Path(os.path.abspath(os.fspath(given)))  # noqa: PTH100 - resolve() would hide a symlink
+        return os.path.abspath(os.fspath(given))  # noqa: PTH100 - realpath would hide a symlink
     base = next((each for each in ("/tmp", "/var/tmp") if os.path.isdir(each)), "/tmp")  # noqa: S108, PTH112
-    return Path(base, f"slotwise-{os.getuid()}")
+    return f"{base}/slotwise-{os.getuid()}"
 
 
-def true_path(directory: Path) -> Path:
+def true_path(directory: str) -> str:
     """Return the path of a directory with all symbolic links but the last one resolved.
 
     If the directory itself is a link, it is refused when it is opened.
     """
+    parent, name = os.path.split(directory)
     try:
-        return directory.parent.resolve() / directory.name
+        return os.path.join(os.path.realpath(parent), name)  # noqa: PTH118
     except OSError:
         return directory
 

@@ -6,12 +6,10 @@ import os
 import socket
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slotwise._core.arguments import check_count, check_name
 from slotwise._core.redaction import redacted_repr
-from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
 from slotwise.processes._attachment import Attachment
@@ -20,17 +18,20 @@ from slotwise.processes._messages import stuck_error, unknown
 from slotwise.processes._process import LocalProcess, process_for
 from slotwise.processes._state import SemaphoreClaim, State
 
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant, SemaphoreStats
+
 _STUCK = 1.0  # seconds that nobody needs for a change
 
 
-def check_exists(directory: Path, name: str, suffix: str = SUFFIX) -> None:
+def check_exists(directory: str, name: str, suffix: str = SUFFIX) -> None:
     if not os.path.lexists(directory) or not process_for(directory).directory.has(
         filename_of(name, suffix)
     ):
         raise unknown(directory, name)
 
 
-def names(directory: Path, suffix: str = SUFFIX) -> list[str]:
+def names(directory: str, suffix: str = SUFFIX) -> list[str]:
     """Return the names of all semaphores, or tiers, in a directory, which may not exist."""
     if not os.path.lexists(directory):
         return []
@@ -52,7 +53,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def get_acquired_stats(
-    directory: Path, wanted: Iterable[str] | None, limit: int
+    directory: str, wanted: Iterable[str] | None, limit: int
 ) -> dict[str, SemaphoreStats]:
     """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
     if isinstance(wanted, str):
@@ -82,7 +83,7 @@ def get_acquired_stats(
     return dict(fullest_first[:limit])
 
 
-def stuck_locks(directory: Path, asked: Iterable[str], suffix: str = SUFFIX) -> dict[str, int]:
+def stuck_locks(directory: str, asked: Iterable[str], suffix: str = SUFFIX) -> dict[str, int]:
     """Return which semaphores, or tiers, can't be changed, with the pid that has the file's lock.
 
     A change takes microseconds. A process that is found at it for a second is stopped, or stuck:
@@ -111,6 +112,8 @@ def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
 
 
 def stats_of(state: State) -> SemaphoreStats:
+    from slotwise._core.stats import SemaphoreStats  # who only acquires starts without them
+
     reason = None if state.closure is None else state.closure.reason
     waiting = len(state.waiting)
     return SemaphoreStats(state.in_use, state.value, waiting, state.closed, reason, scope="process")
@@ -127,6 +130,10 @@ def waiters_of(state: State) -> list[Claimant]:
 
 
 def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> Claimant:
+    from datetime import UTC, datetime
+
+    from slotwise._core.stats import Claimant
+
     return Claimant(
         claim.acquisition_id,
         claim.slots,

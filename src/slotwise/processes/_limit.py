@@ -11,8 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Outcome, check_outcome
@@ -28,6 +27,9 @@ from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import true_path
 from slotwise.processes._in_thread import start_thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 A = TypeVar("A", bound=ProcessAcquisition)
 T = TypeVar("T")
@@ -45,11 +47,11 @@ class ProcessLimit:
     _attachment: Attachment
     _declared: Any  # the value or the tiers it was made with; None accepts any
     _generation: Generation
-    _generation_key: tuple[Path, str, str]
+    _generation_key: tuple[str, str, str]
     _holds_nothing: Any = False  # whether it has nothing but rates
     _ttl: float | None
 
-    def _attach(self, path: Path, name: str | None, suffix: str) -> None:
+    def _attach(self, path: str, name: str | None, suffix: str) -> None:
         """Find its file; without a name, it is a private one."""
         stored_name = name or f"private-{secrets.token_hex(8)}"
         stored_name.encode()  # a ValueError here, and not in the middle of a change
@@ -65,7 +67,9 @@ class ProcessLimit:
     @property
     def directory(self) -> Path:
         """The directory for the files."""
-        return self._attachment.directory
+        from pathlib import Path  # inside, paths are str: it is slow to import
+
+        return Path(self._attachment.directory)
 
     def _new_acquisition(
         self,
@@ -168,7 +172,7 @@ class ProcessLimit:
         if self._generation.closed:
             return
         attachment = self._attachment
-        file = processes.open_file(self.directory, attachment.name, attachment.suffix)
+        file = processes.open_file(attachment.directory, attachment.name, attachment.suffix)
         ids = () if file is None else list(file.claims.by_id)
         processes.generations.close(self._generation_key, ids)
         if file is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import fork
@@ -44,7 +43,7 @@ class LocalClaims:
     #   L2  waiting is how many of them sleep until they are granted
 
     def __init__(
-        self, process: LocalProcess, key: str, title: str, subject: str, path: Path
+        self, process: LocalProcess, key: str, title: str, subject: str, path: str
     ) -> None:
         self._process = process
         self._title = title  # for messages

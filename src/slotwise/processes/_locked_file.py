@@ -53,7 +53,7 @@ class LockedFile:
         """``liveness_byte`` is the byte that this process locks; None opens it for reading."""
         self.directory = directory
         self.filename = filename
-        self.path = directory.path / filename  # for messages only
+        self.path = f"{directory.path}/{filename}"  # for messages only
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
         self._inode = -1

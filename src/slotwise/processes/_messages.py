@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 from slotwise._core.messages import (
@@ -61,28 +61,28 @@ _REMEDIES = {
 # ---------------------------------------------------------------- the files
 
 
-def os_error(error: OSError, path: str | Path) -> BackendError:
+def os_error(error: OSError, path: str) -> BackendError:
     """Return an error that says which file can't be used, why, and what to do about it."""
     if isinstance(error, BackendError):  # an OSError too, and it says all that already
         return error
     remedy = _REMEDIES.get(error.errno or 0, "it can't be used")
     if error.errno == errno.ENOENT:
-        parent = Path(path).parent
-        if (parent.parent if parent.name == FIFOS else parent).is_dir():  # as in /proc
+        parent, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
+        if os.path.isdir(parent if name == FIFOS else f"{parent}/{name}"):  # noqa: PTH112 - as in /proc
             remedy = "no file can be created there: set SLOTWISE_DIR to a directory on a disk"
     return _error(path, f"{remedy} ({error.strerror or error})")
 
 
-def _error(path: str | Path, text: str) -> BackendError:
+def _error(path: str, text: str) -> BackendError:
     return BackendError(f"{_shown(path)}: {text}")
 
 
-def _shown(path: str | Path) -> str:
+def _shown(path: str) -> str:
     """Return a path for a message; a url that was taken for one may have a password."""
     return redact(str(path))
 
 
-def foreign_directory(path: Path, owner: int, user: int) -> BackendError:
+def foreign_directory(path: str, owner: int, user: int) -> BackendError:
     return _error(
         path,
         f"it belongs to user {owner}, and this is user {user}:"
@@ -90,7 +90,7 @@ def foreign_directory(path: Path, owner: int, user: int) -> BackendError:
     )
 
 
-def unsafe_directory(path: Path, mode: int) -> BackendError:
+def unsafe_directory(path: str, mode: int) -> BackendError:
     return _error(
         path,
         f"others can write to it (mode {mode:o}):"
@@ -98,13 +98,13 @@ def unsafe_directory(path: Path, mode: int) -> BackendError:
     )
 
 
-def not_a_directory(path: Path) -> BackendError:
-    if path.is_symlink():
+def not_a_directory(path: str) -> BackendError:
+    if os.path.islink(path):  # noqa: PTH114
         return _error(path, "it is a symbolic link: use the path that it points to")
     return _error(path, "not a directory: set SLOTWISE_DIR to one")
 
 
-def newer_release(path: Path, theirs: str, ours: str) -> BackendError:
+def newer_release(path: str, theirs: str, ours: str) -> BackendError:
     return _error(
         path,
         f"a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
@@ -112,7 +112,7 @@ def newer_release(path: Path, theirs: str, ours: str) -> BackendError:
     )
 
 
-def damaged(path: Path, damage: Exception) -> BackendError:
+def damaged(path: str, damage: Exception) -> BackendError:
     return _error(
         path, f"its contents are damaged ({damage}): remove it when nobody uses the semaphore"
     )
@@ -121,7 +121,7 @@ def damaged(path: Path, damage: Exception) -> BackendError:
 # ------------------------------------------------------------ the file's lock
 
 
-def busy(path: Path, error: Busy) -> BackendError:
+def busy(path: str, error: Busy) -> BackendError:
     return _error(path, lock_taken(error.pid))
 
 
@@ -152,7 +152,8 @@ def is_stopped(pid: int) -> bool:
     """Return whether a signal or a debugger stopped the process, if the system can tell."""
     try:
         # The name, in parentheses, can contain anything; the state is the letter after it.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return False
     return fields[:1] in ([b"T"], [b"t"])
@@ -161,7 +162,7 @@ def is_stopped(pid: int) -> bool:
 # ------------------------------------------------------------- the semaphore
 
 
-def unknown(directory: Path, name: str) -> UnknownSemaphore:
+def unknown(directory: str, name: str) -> UnknownSemaphore:
     return UnknownSemaphore(f"there is no semaphore {name!r} in {_shown(directory)}")
 
 
@@ -180,7 +181,7 @@ def timed_out(
     return no_slot(title, timeout, full)
 
 
-def timed_out_locked(title: str, timeout: float, path: Path, error: Busy) -> AcquireTimeout:
+def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
     return waited_in_vain(LockTaken, title, timeout, str(busy(path, error)))
 
@@ -193,7 +194,7 @@ def lost_reason(event: str, ttl: float | None) -> str:
     return ttl_ended(ttl) if event == "expired" else _LOST_REASONS[event]
 
 
-def wait_lost(path: Path) -> BackendError:
+def wait_lost(path: str) -> BackendError:
     return _error(
         path,
         "this waiter lost its place in the queue: the file was deleted, or other code in"

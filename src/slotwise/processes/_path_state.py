@@ -15,7 +15,7 @@ from slotwise._core.messages import display
 from slotwise._core.paths import TierSpec, fair_tiers, most_of
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
-from slotwise._ledger.estimates import path_in
+from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import has_room_at_once
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier

@@ -10,7 +10,6 @@ import atexit
 import itertools
 import os
 from collections import OrderedDict
-from pathlib import Path
 from weakref import WeakSet
 
 from slotwise._core import fork
@@ -143,7 +142,7 @@ class LocalProcess:
 
 
 _lock = fork.new_lock()
-_processes: dict[Path, LocalProcess] = {}
+_processes: dict[str, LocalProcess] = {}
 
 # Every one that was made, for a forked child: another thread may just be adding one above.
 _all_processes: WeakSet[LocalProcess] = WeakSet()
@@ -159,7 +158,7 @@ generations = Generations()
 incarnation = object()
 
 
-def process_for(directory: Path) -> LocalProcess:
+def process_for(directory: str) -> LocalProcess:
     """Return this process in a directory, which is created if it doesn't exist.
 
     Raises:
@@ -180,7 +179,7 @@ def process_for(directory: Path) -> LocalProcess:
         return process
 
 
-def open_file(directory: Path, name: str, suffix: str = SUFFIX) -> SemaphoreFile | None:
+def open_file(directory: str, name: str, suffix: str = SUFFIX) -> SemaphoreFile | None:
     """Return the SemaphoreFile of a name, if this process has one."""
     process = _processes.get(directory)
     return None if process is None else process.files.get(key_of(name, suffix))
@@ -192,7 +191,7 @@ def is_inherited(acquisition_id: str) -> bool:
     return owner in _inherited and number.isdecimal() and int(number) < _inherited[owner]
 
 
-def on_collected(directory: Path, name: str, suffix: str, made_in: object) -> None:
+def on_collected(directory: str, name: str, suffix: str, made_in: object) -> None:
     """Delete the file of a private semaphore that was garbage-collected where it was made."""
     process = _processes.get(directory)
     if made_in is incarnation and process is not None:
@@ -202,7 +201,8 @@ def on_collected(directory: Path, name: str, suffix: str, made_in: object) -> No
 def _boot_id() -> str:
     """Return what tells this boot of the machine from others; "" if the system doesn't say."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123
+            return file.read().decode().strip()
     except OSError:
         return ""
 

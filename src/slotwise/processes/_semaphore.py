@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change
@@ -28,7 +28,7 @@ from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
 from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redact
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
@@ -44,6 +44,9 @@ from slotwise.processes._wait_for_grant import (
     wait_for_grant,
     wait_for_grant_sync,
 )
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant, SemaphoreStats
 
 T = TypeVar("T")
 
@@ -133,7 +136,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         """
         assert self._name is not None
         self._declared = None
-        _inspect.check_exists(self.directory, self._name)
+        _inspect.check_exists(self._attachment.directory, self._name)
         self._inspect(_inspect.stats_of, at_most)
         return self
 

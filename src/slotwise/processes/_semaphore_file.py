@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from fcntl import LOCK_UN, lockf
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import fork
@@ -87,7 +86,7 @@ class SemaphoreFile:
         self._told: Change | None = None  # the last move of an adaptive value that hooks know
 
     @property
-    def path(self) -> Path:
+    def path(self) -> str:
         return self._file.path
 
     @property

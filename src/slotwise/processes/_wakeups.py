@@ -132,7 +132,7 @@ class Wakeups:
             os.rename(new, self._fifo, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
             self._fd = fd
         except OSError as error:
-            raise os_error(error, directory.path / new) from error
+            raise os_error(error, f"{directory.path}/{new}") from error
         _remove_stale(directory)
 
     def _create(self, fifo: str) -> None:
