@@ -100,10 +100,14 @@ class Speak:
     async def reopen(self, semaphore: Semaphore) -> None:
         await self._say(semaphore, "reopen")
 
-    async def waiting(self, semaphore: Limit, count: int) -> None:
-        """Return when exactly ``count`` wait: a state, whatever time it takes."""
+    async def waiting(
+        self, semaphore: Limit, count: int, *, unless: asyncio.Task[Any] | None = None
+    ) -> None:
+        """Return when exactly ``count`` wait, or a task is done: a state, whatever time it takes."""
         async with asyncio.timeout(30):
             while (await semaphore.stats()).waiting != count:
+                if unless is not None and unless.done():
+                    return
                 await asyncio.sleep(0.001)
 
     async def held(self, semaphore: Limit, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,12 @@ from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._keys import Keys
 from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
+from slotwise.testing import settle
 
 
 def deadline_of(client: redis.Redis, acquisition_id: str) -> float:
@@ -205,3 +208,26 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     assert thread is not None
     await asyncio.to_thread(thread.join, 30)
     assert ended == [True]
+
+
+async def test_a_release_in_the_background_ends_with_the_thread_though_its_attempt_has_just_failed(
+    config: RedisConfig,
+) -> None:
+    thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    replies: list[asyncio.Future[None]] = []
+
+    async def attempt() -> None:
+        replies.append(asyncio.get_running_loop().create_future())
+        await replies[-1]
+
+    until = time.monotonic() + 60
+    first: Future[None] = Future()
+    releasing = asyncio.create_task(thread._release_in_attempts(attempt, until, first))
+    await settle()
+    replies[0].set_exception(ClosedByUs("the connection was closed by us"))
+    await asyncio.sleep(0)  # the attempt has failed, and nobody has heard of it yet
+    releasing.cancel()
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+    assert len(replies) == 1

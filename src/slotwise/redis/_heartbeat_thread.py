@@ -225,7 +225,10 @@ class HeartbeatThread:
     ) -> None:
         while (left := until - time.monotonic()) > 0:
             try:
-                released = await asyncio.wait_for(attempt(), left)
+                # Not `wait_for`: in Python 3.11 an attempt that fails while this is cancelled
+                # hides the cancellation, and the next attempt would keep an ended thread alive.
+                async with asyncio.timeout(left):
+                    released = await attempt()
             except (BackendError, TimeoutError) as error:
                 if not first.done():
                     first.set_exception(error)
