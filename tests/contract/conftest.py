@@ -103,7 +103,7 @@ class Speak:
     async def waiting(
         self, semaphore: Limit, count: int, *, unless: asyncio.Task[Any] | None = None
     ) -> None:
-        """Return when exactly ``count`` wait, or a task is done: a state, whatever time it takes."""
+        """Return when exactly ``count`` wait, or a task is done: whatever time that takes."""
         async with asyncio.timeout(30):
             while (await semaphore.stats()).waiting != count:
                 if unless is not None and unless.done():
