@@ -361,7 +361,9 @@ class RatesAgainstModel(PathsAgainstModel):
     @rule(number=which)
     def give_at_once(self, number: int) -> None:
         key = self.model.holding[number % len(self.model.holding)].key
-        if give_at_once(self.ledger, self.ledger.holders[key], self.now):
+        claim = self.ledger.holders[key]
+        path = tuple(node.key for node in claim.nodes)
+        if give_at_once(self.ledger, claim, path, self.now):
             del self.ledger.holders[key]
             assert self.model.release(key, self.now) == []
 

@@ -71,7 +71,7 @@ class Stage:
         self.registry = Registry()
         section.lock = _tracker.lock = _registry.lock = _attachment.lock = self.lock
         assert not section.section.busy
-        assert not section._postponed
+        assert not section.postponed
         assert not deliveries._posted
         _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__

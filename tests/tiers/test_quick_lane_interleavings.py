@@ -70,7 +70,7 @@ class Stage:
         _clock.timekeeper._timers.clear()
         section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
-        assert not section._postponed
+        assert not section.postponed
         assert not deliveries._posted
         next_key = itertools.count(1).__next__
         _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key

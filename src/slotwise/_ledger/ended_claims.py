@@ -1,13 +1,14 @@
-"""EndedClaims: what those who have ended lately took of rates, while that can be corrected."""
+"""What those who have ended lately took of rates, while that can be corrected."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from slotwise._core.rates import Rate
-from slotwise._ledger.path_nodes import PathClaim
+from slotwise._ledger.path_nodes import Path, PathClaim
 from slotwise._ledger.shrinking import shrink
 
 # For how many seconds at least; or for a whole `per`, if that is longer.
@@ -20,20 +21,30 @@ class EndedClaim:
     Not its claim: a driver's claim knows the objects of its name, which may be gone by then.
     """
 
-    __slots__ = ("needs", "nodes", "until")
+    __slots__ = ("needs", "path", "until")
 
-    def __init__(self, until: float, nodes: Sequence[Any], needs: tuple[int, ...] | None) -> None:
+    def __init__(self, until: float, path: Path, needs: tuple[int, ...] | None) -> None:
         self.until = until
-        self.nodes = nodes
+        self.path = path
         self.needs = needs
 
 
-class EndedClaims(OrderedDict[Hashable, Any]):
-    """Each an `EndedClaim`, or what has the same; by their keys, the next to be forgotten first."""
+class EndedClaims:
+    """What was taken by those who have ended, by their keys.
+
+    They are forgotten many at a time: a table is dropped when all in it have been there for
+    long enough, so there may be some whose time is over. To remember one costs little, which
+    matters, since every release does it.
+    """
+
+    __slots__ = ("_old", "remembered_for", "turn_at", "young")
 
     def __init__(self, rates: Iterable[Rate]) -> None:
-        super().__init__()
         self.remembered_for = _AT_LEAST  # in seconds
+        # Each is an `EndedClaim`, or a tuple of what that is made of.
+        self.young: dict[Hashable, Any] = {}
+        self._old: dict[Hashable, Any] = {}
+        self.turn_at = 0.0  # when the young ones become the old ones
         for rate in rates:
             self.remember_longer(rate)
 
@@ -42,8 +53,52 @@ class EndedClaims(OrderedDict[Hashable, Any]):
         self.remembered_for = max(self.remembered_for, rate.per)
 
     def remember(self, claim: PathClaim, now: float) -> None:
-        self.forget_old(now)
-        self[claim.key] = EndedClaim(now + self.remembered_for, claim.nodes, claim.needs)
+        if now >= self.turn_at:
+            self.forget_old(now)
+        # The garbage collector stops looking at tuples of numbers and texts, which nodes are not.
+        path = tuple([node.key for node in claim.nodes])
+        self.young[claim.key] = (now + self.remembered_for, path, claim.needs)
+
+    def forget_old(self, now: float) -> None:
+        if now >= self.turn_at:
+            # All that are young ended before that, so these too may be old enough.
+            too_old = now >= self.turn_at + self.remembered_for
+            self._old = {} if too_old else self.young
+            self.young = {}
+            self.turn_at = now + self.remembered_for
+
+    def get(self, key: Hashable) -> EndedClaim | None:
+        """What one took; None if it is not known, or not any more."""
+        table = self.young if key in self.young else self._old
+        ended = table.get(key)
+        if type(ended) is tuple:
+            ended = table[key] = EndedClaim(*ended)
+        return ended
+
+    def pop(self, key: Hashable, default: None) -> EndedClaim | None:
+        ended = self.get(key) or default
+        self.young.pop(key, None)
+        self._old.pop(key, None)
+        return ended
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return chain(self._old, self.young)
+
+
+class OrderedEndedClaims(OrderedDict[Hashable, Any]):
+    """The same, in the order in which they are forgotten, exactly then: each is a claim.
+
+    Where several have to remember the same at each step.
+    """
+
+    def __init__(self, rates: Iterable[Rate]) -> None:
+        super().__init__()
+        self.remembered_for = _AT_LEAST  # in seconds
+        for rate in rates:
+            self.remember_longer(rate)
+
+    def remember_longer(self, rate: Rate) -> None:
+        self.remembered_for = max(self.remembered_for, rate.per)
 
     def forget_old(self, now: float) -> None:
         forgotten = 0

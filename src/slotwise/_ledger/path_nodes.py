@@ -36,7 +36,8 @@ class PathClaim(BaseClaim):
     group: Group  # while it waits
     # What it takes of each tier; None is one slot of each, and most have that.
     needs: tuple[int, ...] | None = None
-    ranges: Sequence[range] = ()  # of its numbers in the widest tier, if it has ``needs``
+    # Of its numbers in the widest tier, if it has ``needs``; nothing if it has one number of each.
+    ranges: Sequence[range] = ()
 
     def __init__(self, key: Hashable, ttl: float | None = None) -> None:
         self.key = key
@@ -45,7 +46,9 @@ class PathClaim(BaseClaim):
     @property
     def numbers(self) -> tuple[int, ...]:
         """The slot numbers of the widest tier that it was granted, lowest first."""
-        return (self._slot_number,) if self.needs is None else (*chain(*self.ranges),)
+        if self.needs is None or not self.ranges:
+            return (self._slot_number,)
+        return (*chain(*self.ranges),)
 
 
 class LargePathClaim(PathClaim):

@@ -204,7 +204,7 @@ class PathLedger(BaseLedger[C]):
         # Those of the queue, which are looked at often.
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
-        self.recent = EndedClaims(rates)
+        self.recent: Any = EndedClaims(rates)  # or what a driver has instead
         self.deadlines: Deadlines | None = None
         self.closed = False
         self.attention = not QUICK_LANE or bool(rates)
@@ -371,14 +371,17 @@ class PathLedger(BaseLedger[C]):
             LookupError: nobody knows it, or not any more.
         """
         self.recent.forget_old(now)
-        claim = self.holders.get(key) or self.recent.get(key)
-        if claim is None or claim.needs is None:
+        claim = self.holders.get(key)
+        ended = self.recent.get(key) if claim is None else None
+        known = claim if claim is not None else ended
+        if known is None or known.needs is None or (ended is not None and ended.until <= now):
             raise LookupError(key)
-        needs = [*claim.needs]
+        path = _path_of(known)
+        needs = [*known.needs]
         for index, actual in costs.items():
-            self._charge_node(claim, index, actual - needs[index], now)
+            self._charge_node(index, path[index], actual - needs[index], now)
             needs[index] = actual
-        claim.needs = (*needs,)
+        known.needs = (*needs,)
         return self._serve(now)
 
     def undo_grant(self, key: Hashable, now: float = 0.0) -> list[C]:
@@ -396,11 +399,11 @@ class PathLedger(BaseLedger[C]):
         if ended is not None and ended.needs is not None:
             for index, tier in enumerate(self.tiers):
                 if isinstance(tier, RateTier):
-                    self._charge_node(ended, index, -ended.needs[index], now)
+                    self._charge_node(index, _path_of(ended)[index], -ended.needs[index], now)
         return self._serve(now)
 
-    def _charge_node(self, claim: C | EndedClaim, index: int, units: int, now: float) -> None:
-        tier, key = self.tiers[index], claim.nodes[index].key
+    def _charge_node(self, index: int, key: Hashable, units: int, now: float) -> None:
+        tier = self.tiers[index]
         node = tier.nodes.get(key) or tier.make(key, now)  # it may have been full, and forgotten
         node.charge(units, now)
         self.queue.look_at(node)
@@ -485,7 +488,9 @@ class PathLedger(BaseLedger[C]):
             if claim.needs is None:
                 node.put_back_one(claim._slot_number)
             else:
-                node.put_back(claim.needs[node.tier], claim.ranges)
+                number = claim._slot_number
+                ranges = claim.ranges or (range(number, number + 1),)  # or of the rated lane
+                node.put_back(claim.needs[node.tier], ranges)
                 if not node.is_balanced:
                     self.unbalanced.add(node)
                     self.attention = True
@@ -502,3 +507,9 @@ class PathLedger(BaseLedger[C]):
             self.deadlines.discard(claim.key)
         self.queue.leave(claim, now)
         self._lower_attention()
+
+
+def _path_of(claim: PathClaim | EndedClaim) -> Path:
+    if isinstance(claim, EndedClaim):
+        return claim.path
+    return tuple([node.key for node in claim.nodes])

@@ -6,11 +6,10 @@ They do what `PathLedger.try_request` and `PathLedger.give` do, or nothing; the 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slotwise._ledger.path_nodes import Path, PathClaim
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.times import microseconds
 
 C = TypeVar("C", bound=PathClaim)
 
@@ -18,60 +17,69 @@ C = TypeVar("C", bound=PathClaim)
 def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> bool:
     """`try_request` for the most frequent case of a ledger with rates; False to ask that.
 
-    Nobody waits, all nodes are known, and a number of each slot node is free.
+    Nobody waits, all nodes are known, and a number of each slot node is free; there is one. The
+    claim has neither a ttl nor a deadline.
     """
     needs = claim.needs
-    if ledger.waiting or ledger.closed or needs is None:
+    if needs is None or ledger.waiting or ledger.closed:
         return False
-    at = microseconds(now)
-    nodes = []
-    for table, key, need in zip(ledger.tables, path, needs):  # noqa: B905 - it costs
-        node = table.get(key)
+    at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
+    nodes: list[Any] = []
+    number = index = 0
+    for table in ledger.tables:
+        need, node = needs[index], table.get(path[index])
+        index += 1  # noqa: SIM113 - a zip of three costs more than all the rest
         if node is None:
-            return False
+            break
         rate = node.rate
         if rate is None:
             if need != 1 or not node.free:
-                return False
-        else:
-            elapsed, node.at = at - node.at, at
-            if elapsed > 0:
-                level = node.level + elapsed * rate.gain
-                node.level = min(rate.full, level)
-            if need * rate.unit > node.level:
-                return False
-        nodes.append(node)
-    number = 0
-    for node, need in zip(nodes, needs):  # noqa: B905
-        rate = node.rate
-        if rate is None:
+                break
             number = heappop(node.free)
         else:
-            node.level -= need * rate.unit
-    claim.nodes = nodes
-    claim.ranges = (range(number, number + 1),)
-    ledger.queue.last_ticket += 1
-    ledger._file(claim, number, now)
-    return True
+            # `RateNode.has_room` and `RateNode.take`, written out.
+            level = node.level
+            elapsed, node.at = at - node.at, at
+            if elapsed > 0:
+                level += elapsed * rate.gain
+                if level > rate.full:
+                    level = rate.full
+            needed = need * rate.unit
+            if needed > level:
+                node.level = level
+                break
+            node.level = level - needed
+        nodes.append(node)
+    else:
+        claim.nodes = nodes
+        claim.ranges = ()
+        claim._slot_number = number
+        ledger.holders[claim.key] = claim
+        return True
+    for node, need in zip(nodes, needs):  # noqa: B905
+        if node.rate is None:
+            heappush(node.free, number)
+        else:
+            node.level += need * node.rate.unit
+    return False
 
 
-def give_at_once(ledger: PathLedger[C], claim: C, now: float) -> bool:
+def give_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> bool:
     """`give` for the most frequent case of a ledger with rates; False to do that instead.
 
-    Nobody waits, and it has one number of each slot node.
+    Nobody waits, and it was taken by `take_at_once`.
     """
-    needs = claim.needs
-    if ledger.waiting or ledger.unbalanced or ledger.deadlines is not None or needs is None:
+    if claim.ranges or ledger.waiting or ledger.unbalanced or ledger.deadlines is not None:
         return False
-    slots = [node for node in claim.nodes if node.rate is None]
     number = claim._slot_number
-    if claim.ranges != (range(number, number + 1),):
-        return False
-    for node in slots:
-        if needs[node.tier] != 1:
-            return False
-    for node in slots:
-        node.used = now
-        heappush(node.free, number)
-    ledger.recent.remember(claim, now)
+    for node in claim.nodes:
+        if node.rate is None:
+            node.used = now
+            heappush(node.free, number)
+    recent = ledger.recent
+    if now < recent.turn_at:
+        # `EndedClaims.remember`, written out.
+        recent.young[claim.key] = (now + recent.remembered_for, path, claim.needs)
+    else:
+        recent.remember(claim, now)
     return True

@@ -38,7 +38,7 @@ class _Section:
 
 section = _Section()
 
-_postponed: deque[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]] = deque()
+postponed: deque[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]] = deque()
 
 
 def exclusive(work: Callable[..., T], *args: Any) -> T:
@@ -57,8 +57,8 @@ def exclusive(work: Callable[..., T], *args: Any) -> T:
             finally:
                 section.busy = False
     finally:
-        if _postponed:
-            _run_postponed()
+        if postponed:
+            run_postponed()
 
 
 def exclusive_or_later(work: Callable[..., T], *args: Any, then: Callable[[T], None]) -> None:
@@ -66,18 +66,19 @@ def exclusive_or_later(work: Callable[..., T], *args: Any, then: Callable[[T], N
 
     If this thread is in the middle of another section, both run after that.
     """
-    _postponed.append((work, args, then))
-    _run_postponed()
+    postponed.append((work, args, then))
+    run_postponed()
 
 
-def _run_postponed() -> None:
-    while _postponed:
+def run_postponed() -> None:
+    """Do what was postponed; whoever leaves a section has to, if there is anything."""
+    while postponed:
         with lock:
-            if section.busy or not _postponed:
+            if section.busy or not postponed:
                 return  # whoever is in the section runs the rest when it leaves
             section.busy = True
             try:
-                work, args, then = _postponed.popleft()
+                work, args, then = postponed.popleft()
                 result = work(*args)
             finally:
                 section.busy = False

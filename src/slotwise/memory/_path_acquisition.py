@@ -15,11 +15,13 @@ from slotwise._core import messages
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
+from slotwise._ledger.rated_lane import give_at_once, take_at_once
 from slotwise._wait import clock
-from slotwise._wait.section import exclusive
+from slotwise._wait.section import lock, postponed, run_postponed, section
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_acquisition import BaseAcquisition
 from slotwise.memory._ids import next_key
+from slotwise.memory._unfilled import unfilled
 
 if TYPE_CHECKING:
     from slotwise.memory._paths import MemoryPaths
@@ -194,18 +196,52 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
 
     def take(self) -> bool:
         tracker = self.paths._tracker
-        if tracker.refills is None or self.ttl is not None or tracker.waiting or tracker.woken:
+        if not tracker.is_rated or self.ttl is not None or tracker.woken:
             return False
-        return exclusive(tracker.take_rated, self)
+        with lock:  # `exclusive`, written out
+            if section.busy:
+                return False  # `_wait` says that it can't be
+            section.busy = True
+            try:
+                self.since = now = clock.now()
+                taken = take_at_once(tracker, self, self.path, now)
+                if taken and tracker.name is not None:
+                    unfilled[tracker.name] = tracker
+            finally:
+                section.busy = False
+        if postponed:
+            run_postponed()
+        return taken
 
     def give(self) -> bool:
         tracker = self.paths._tracker
         if tracker.holders.pop(self.key, None) is None:
             tracker.keep_task(self.key)
             return False
-        tracker.take_back(self)
+        given = False
+        if tracker.is_rated and not self.ranges:
+            with lock:  # `exclusive`, written out
+                if not section.busy:
+                    section.busy = True
+                    try:
+                        given = give_at_once(tracker, self, self.path, clock.now())
+                    finally:
+                        section.busy = False
+            if postponed:
+                run_postponed()
+        if not given:
+            tracker.take_back(self)
         return True
 
     # Not those of a single slot.
     __aenter__ = BaseAcquisition.__aenter__
-    __aexit__ = BaseAcquisition.__aexit__
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        # `BaseAcquisition.__exit__`, written out.
+        if self.key is None:
+            raise messages.context_not_entered(self._title)
+        try:
+            self.give()
+        except BaseException:
+            self.leave_interrupted()
+            raise

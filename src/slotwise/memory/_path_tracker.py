@@ -23,7 +23,7 @@ from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.rated_lane import give_at_once, take_at_once
+from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
@@ -32,12 +32,9 @@ from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _log
 from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
+from slotwise.memory._unfilled import unfilled
 
 _logger = logging.getLogger("slotwise.memory")
-
-# Those with rates and a name, until they are full: what was taken is not forgotten when nobody
-# has an object of the name.
-unfilled: dict[str, PathTracker] = {}
 
 
 class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
@@ -50,7 +47,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "closure",
         "ended",
         "holds",
+        "is_rated",
         "name",
+        "only_rate",
         "roomy",
         "specs",
         "times_all",
@@ -66,6 +65,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         """``predecessor``: one of the name that has ended, whose holders have to leave first."""
         values = [None if spec.by_key else spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
+        # Whether both slots and rates are taken: then `rated_lane` is the quick way.
+        self.is_rated = self.refills is not None and self.queue.widest is not None
+        # Of a rate alone, without keys, there is one node, forever.
+        self.only_rate: RateNode | None = None
+        if len(specs) == 1 and isinstance(specs[0].value, Rate) and not specs[0].keyed:
+            self.only_rate = self.tiers[0].make(None, clock.now())
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -172,16 +177,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # ------------------------------------------------------------- rates
 
-    def take_rated(self, claim: MemoryPathAcquisition) -> bool:
-        """Take what is free of slots and rates, *in the section*; False to ask for it."""
-        now = clock.now()
-        if not take_at_once(self, claim, claim.path, now):
-            return False
-        claim.since = now
-        if self.name is not None:
-            unfilled[self.name] = self
-        return True
-
     def correct(self, key: int, costs: Mapping[int, int]) -> list[MemoryPathAcquisition]:
         """Correct what an acquisition took of rates, *in the section*: who is granted now."""
         now = clock.now()
@@ -208,8 +203,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         now = clock.now()
-        if self.refills is not None and give_at_once(self, lease, now):
-            return []
         self._free(lease, now)
         return self._after_giving(now)
 

@@ -47,7 +47,8 @@ from slotwise.memory._path_observed import (
     ObservedMemoryPathAcquisition,
     ObservedTimedMemoryPathAcquisition,
 )
-from slotwise.memory._path_tracker import PathTracker, unfilled
+from slotwise.memory._path_tracker import PathTracker
+from slotwise.memory._unfilled import unfilled
 from slotwise.memory._waiting import Waiting
 
 # How many idle keys are forgotten in one go, so that nobody waits long for the lock.
@@ -153,7 +154,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if needs is not None:
             lease = large = _Large()
             large.needs = needs
-            large.head_start = head_start_of(needs)
+            large.head_start = 0 if type(needs) is tuple else head_start_of(needs)
             large.ttl = self._ttl
         elif self._ttl is None:
             lease = _Plain()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slotwise._core.paths import Needs, Path
-from slotwise._ledger.ended_claims import EndedClaims
+from slotwise._ledger.ended_claims import OrderedEndedClaims
 from slotwise._ledger.path_nodes import LargePathClaim
 from slotwise.processes._base_state import CLAIM_SLOTS, ProcessClaim
 
@@ -43,7 +43,7 @@ class ProcessPathClaim(ProcessClaim, LargePathClaim):
         self.needs = None if needs is None else tuple(needs)
 
 
-class EndedPathClaims(EndedClaims):
+class EndedPathClaims(OrderedEndedClaims):
     """The claims themselves, since nothing here keeps an object of their name alive."""
 
     def remember(self, claim: Any, now: float) -> None:

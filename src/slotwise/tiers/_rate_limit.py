@@ -15,9 +15,12 @@ from slotwise._core.arguments import UNSET, Unset, check_count
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
+from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise.memory._paths import MemoryPaths
+from slotwise.memory._rate_acquisition import take_rate
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._tier import Tier
 from slotwise.tiers._tiers import Resolved, Tiers
@@ -31,6 +34,8 @@ R = TypeVar("R")
 
 _TIER = "cost"  # so that settle() takes cost=
 _PATH = (None,)
+_ONE = 1  # compared by identity, which tells it from True and 1.0
+_NO_PRIORITY = 0
 
 
 class RateLimit(Limit):
@@ -61,7 +66,7 @@ class RateLimit(Limit):
             away. It is at once when connections are refused or cut.
     """
 
-    __slots__ = ("_does_io", "_local_value", "_rate", "_tiers")
+    __slots__ = ("_does_io", "_local_value", "_paths", "_rate", "_tiers")
 
     def __init__(
         self,
@@ -93,6 +98,8 @@ class RateLimit(Limit):
         )
         self._local_value = local_value
         self._does_io = self._tiers._does_io
+        backend = self._tiers._backend
+        self._paths = backend if isinstance(backend, MemoryPaths) else None
 
     @property
     def name(self) -> str | None:
@@ -168,9 +175,21 @@ class RateLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         cost: int | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult:
-        """Wait until so much is left; ``cost`` and ``slots`` mean the same."""
-        return await self._tiers._acquire(_PATH, _needs(slots, cost), timeout, label)
+        """Wait until so much is left; ``cost`` and ``slots`` mean the same.
+
+        ``priority`` is a head start in seconds, as for `Tiers.acquire`.
+        """
+        paths = self._paths
+        if paths is not None and timeout is UNSET and label is None and priority is _NO_PRIORITY:
+            needed = slots if cost is None else cost if slots is _ONE else 0
+            if needed is _ONE or (type(needed) is int and needed > 0):
+                acquired = take_rate(paths, needed)
+                if acquired is not None:
+                    return acquired
+        needs = self._needs(slots, cost, priority)
+        return await self._tiers._acquire(_PATH, needs, timeout, label)
 
     def acquire_sync(
         self,
@@ -179,18 +198,30 @@ class RateLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         cost: int | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult:
-        return self._tiers._acquire_sync(_PATH, _needs(slots, cost), timeout, label)
+        needs = self._needs(slots, cost, priority)
+        return self._tiers._acquire_sync(_PATH, needs, timeout, label)
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None, cost: int | None = None
+        self,
+        slots: int = 1,
+        *,
+        label: str | None = None,
+        cost: int | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult | None:
-        return await self._tiers._try_acquire(_PATH, _needs(slots, cost), label)
+        return await self._tiers._try_acquire(_PATH, self._needs(slots, cost, priority), label)
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, cost: int | None = None
+        self,
+        slots: int = 1,
+        *,
+        label: str | None = None,
+        cost: int | None = None,
+        priority: float = 0,
     ) -> AcquisitionResult | None:
-        return self._tiers._try_acquire_sync(_PATH, _needs(slots, cost), label)
+        return self._tiers._try_acquire_sync(_PATH, self._needs(slots, cost, priority), label)
 
     def cm(
         self,
@@ -199,9 +230,20 @@ class RateLimit(Limit):
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
         cost: int | None = None,
+        priority: float = 0,
     ) -> AcquisitionContext:
-        [needed] = _needs(slots, cost)
-        return AcquiringContext(self, needed, timeout, label)
+        [needed] = self._needs(slots, cost, priority)
+        if priority is _NO_PRIORITY:
+            return AcquiringContext(self, needed, timeout, label)
+        return AcquiringContext(self, needed, timeout, label, priority=priority)
+
+    def _needs(self, slots: object, cost: object, priority: float = 0) -> Resolved:
+        if cost is not None and slots != 1:
+            raise TypeError("cost and slots mean the same: only one of them can be given")
+        needs = Resolved((check_count("cost", slots if cost is None else cost),))
+        if priority is not _NO_PRIORITY:
+            needs.head_start = check_priority(priority)
+        return needs
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make a function wait for the rate before each call; a coroutine function awaits it."""
@@ -261,11 +303,11 @@ class RateLimit(Limit):
 
     async def estimate(self, slots: int = 1, *, cost: int | None = None) -> float | None:
         """In how many seconds a newcomer would be served; 0.0 if it would be at once."""
-        return await self._tiers._backend.estimate(_PATH, _needs(slots, cost))
+        return await self._tiers._backend.estimate(_PATH, self._needs(slots, cost))
 
     def estimate_sync(self, slots: int = 1, *, cost: int | None = None) -> float | None:
         """Like `estimate`."""
-        return self._tiers._backend.estimate_sync(_PATH, _needs(slots, cost))
+        return self._tiers._backend.estimate_sync(_PATH, self._needs(slots, cost))
 
     async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
         """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
@@ -305,7 +347,3 @@ class RateLimit(Limit):
 
     def close_sync(self) -> None:
         self._tiers.close_sync()
-
-
-def _needs(slots: object, cost: object) -> Resolved:
-    return Resolved((check_count("cost", slots if cost is None else cost),))

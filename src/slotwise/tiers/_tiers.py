@@ -184,6 +184,10 @@ class Tiers(SameWhenCopied):
         self._rates = frozenset(tier.name for tier in tiers if tier.rate is not None)
         self._named_costs = self._rates - self._keyed
         self._one_of_each = Resolved([1] * len(tiers))
+        self._defaults: Needs = (*self._one_of_each,)
+        self._without_keys: Path | None = None if self._keyed else (None,) * len(tiers)
+        places = [(at, name) for at, name in enumerate(names) if name in self._named_costs]
+        self._places_of_costs = tuple(places)
         for own, other in self._key_of.items():
             if other not in self._keyed:
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
@@ -428,9 +432,19 @@ class Tiers(SameWhenCopied):
 
         The arguments, and what entering it raises, are those of `acquire`.
         """
-        if costs is None and not self._rates and priority is _NO_PRIORITY:
+        if costs is not None or priority is not _NO_PRIORITY or slots is not _ONE:
+            return self._cm(*self._resolve(keys, slots, costs, priority), timeout, label)
+        if not self._rates:
             return self._cm(self._path(keys), slots, timeout, label)
-        return self._cm(*self._resolve(keys, slots, costs, priority), timeout, label)
+        # `_resolve` and `_cm` for the most frequent case of tiers with rates, written out.
+        needs = self._take_costs(keys) if keys else self._defaults
+        path = self._without_keys
+        if keys or path is None:
+            path = self._path(keys)
+        if label is not None:
+            check_label(label)
+        seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
+        return self._context(path, seconds, label, needs)
 
     async def _acquire(
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
@@ -512,6 +526,19 @@ class Tiers(SameWhenCopied):
                     raise TypeError(f"the cost of {name!r} was given twice")
                 given[name] = keys.pop(name)
         return self._path(keys), self._with_costs(slots, given)
+
+    def _take_costs(self, keys: dict[str, Any]) -> Needs:
+        """What is needed of each tier by the costs among ``keys``, which are taken out."""
+        needs: list[int] | None = None
+        for index, name in self._places_of_costs:
+            if name in keys:
+                cost = keys.pop(name)
+                if type(cost) is not int or cost < 1:
+                    check_count(f"the cost of {name!r}", cost)
+                if needs is None:
+                    needs = [*self._defaults]
+                needs[index] = cost
+        return self._defaults if needs is None else (*needs,)
 
     def _with_priority(self, slots: Slots | Resolved, priority: float) -> Slots | Resolved:
         """What is needed of each tier, with a head start if there is one."""

@@ -1,0 +1,99 @@
+"""MemoryRateAcquisition: what was taken at once of a rate alone, which holds nothing.
+
+Whoever has to wait for it is a claim of its ledger, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from slotwise._core import events
+from slotwise._core.results import DONE, AcquisitionResult
+from slotwise._wait import clock
+from slotwise._wait.section import lock, postponed, run_postponed, section
+from slotwise.memory._ids import id_of, next_key
+from slotwise.memory._unfilled import unfilled
+
+if TYPE_CHECKING:
+    from slotwise.memory._paths import MemoryPaths
+
+
+_PATH = (None,)
+_ONE_UNIT = (1,)
+
+_observed = False  # whether somebody listens to events, who is told by another way
+
+
+def _switch(listening: bool) -> None:
+    global _observed
+    _observed = listening
+
+
+events.on_switch(_switch)
+
+
+class MemoryRateAcquisition(AcquisitionResult):
+    """A cost that was taken of a rate, and can be corrected."""
+
+    __slots__ = ("key", "paths")
+
+    _slot_number = 0
+
+    __init__ = object.__init__  # what it is made of is filled in by `take_rate`
+
+    key: int
+    paths: MemoryPaths
+
+    @property
+    def acquisition_id(self) -> str:
+        return id_of(self.key)
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        self.paths.check_costs(costs)
+        self.paths.charge(self.key, costs)
+        return DONE
+
+
+def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
+    """Take so much of a single rate without keys, if nobody waits; None to ask the tracker.
+
+    It does what `PathLedger.try_request` does, or nothing; a test compares them.
+    """
+    tracker = paths._tracker
+    node = tracker.only_rate
+    if node is None or _observed or tracker.woken:
+        return None
+    acquired: MemoryRateAcquisition = MemoryRateAcquisition()
+    acquired.key = key = next_key()
+    acquired.paths = paths
+    with lock:  # `exclusive`, written out
+        if section.busy or tracker.waiting or tracker.closed:
+            return None
+        section.busy = True
+        try:
+            # `RateNode.has_room` and `RateNode.take`, written out.
+            now, rate = clock.now(), node.rate
+            at = int(now * 1_000_000 + 0.5)
+            level = node.level + (at - node.at) * rate.gain if at > node.at else node.level
+            node.at = at
+            if level > rate.full:
+                level = rate.full
+            needed = cost * rate.unit
+            if needed > level:
+                node.level = level
+                return None
+            node.level = level - needed
+            recent = tracker.recent
+            if now >= recent.turn_at:
+                recent.forget_old(now)
+            # `EndedClaims.remember`, written out.
+            needs = _ONE_UNIT if cost == 1 else (cost,)
+            recent.young[key] = (now + recent.remembered_for, _PATH, needs)
+            if tracker.name is not None:
+                unfilled[tracker.name] = tracker
+        finally:
+            section.busy = False
+    if postponed:
+        run_postponed()
+    return acquired
