@@ -13,7 +13,7 @@ from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError, did_you_mean
 from slotwise._cli.output import NOT_TEXT, Declined, print_error, print_usage_error
-from slotwise._cli.quick_start import unprinted_log
+from slotwise._cli.quick_start import UnprintedLog
 from slotwise.errors import SlotwiseError
 
 FAILED, INTERRUPTED, NOBODY_READS = 1, 130, 141
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     """Do what ``slotwise`` with these words does, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with unprinted_log():
+    with UnprintedLog():
         return _main(words)
 
 

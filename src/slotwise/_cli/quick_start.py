@@ -15,8 +15,6 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -43,20 +41,21 @@ def collect_garbage() -> None:
     gc.enable()
 
 
-@contextmanager
-def unprinted_log() -> Iterator[None]:
-    """Let nothing of our log be printed: what matters of it is in the errors."""
-    logging = sys.modules.get("logging")
-    if isinstance(logging, _Delayed):  # our loggers say nothing; see `_load` for later ones
-        yield
-        return
-    logging = import_module("logging")
-    logger, silent = logging.getLogger("slotwise"), logging.NullHandler()
-    logger.addHandler(silent)  # without a handler Python would print it
-    try:
-        yield
-    finally:
-        logger.removeHandler(silent)
+class UnprintedLog:
+    """Lets nothing of our log be printed: what matters of it is in the errors."""
+
+    def __enter__(self) -> None:
+        logging = sys.modules.get("logging")
+        # Our loggers say nothing while it waits; see `_load` for later ones.
+        self._is_needed = not isinstance(logging, _Delayed)
+        if self._is_needed:
+            logging = import_module("logging")
+            self._logger, self._silent = logging.getLogger("slotwise"), logging.NullHandler()
+            self._logger.addHandler(self._silent)  # without a handler Python would print it
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_needed:
+            self._logger.removeHandler(self._silent)
 
 
 def exit_quickly(command: str, code: int) -> None:
@@ -96,7 +95,7 @@ def _load(name: str) -> ModuleType:
     if name in _replaced:  # for those who have imported the stand-in
         _replaced[name].__dict__.update(module.__dict__)
     if name == "logging" and not module.getLogger("slotwise").handlers:
-        module.getLogger("slotwise").addHandler(module.NullHandler())  # as `unprinted_log` would
+        module.getLogger("slotwise").addHandler(module.NullHandler())  # as `UnprintedLog` would
     return module
 
 

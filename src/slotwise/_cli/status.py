@@ -10,8 +10,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slotwise._cli.output import age, cut, duration, printable
@@ -28,18 +27,20 @@ _REFRESH = 1.0
 _CLEAR = "\r\x1b[K"
 
 
-@contextmanager
-def status_while_waiting(semaphore: Semaphore) -> Iterator[None]:
-    """Keep the status on stderr up to date, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    status = _Status(semaphore)
-    threading.Thread(target=status.show, name="slotwise-status", daemon=True).start()
-    try:
-        yield
-    finally:
-        status.end()
+class StatusWhileWaiting:
+    """Keeps the status on stderr up to date, if that is a terminal."""
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self._status = _Status(semaphore) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            show = self._status.show
+            threading.Thread(target=show, name="slotwise-status", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.end()
 
 
 class _Status:

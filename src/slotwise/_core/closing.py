@@ -8,16 +8,21 @@ Nothing here waits or wakes: drivers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
+from slotwise._core.frozen import Frozen
 
 
-class Closure(NamedTuple):
+class Closure(Frozen):
     """A name is closed everywhere, for this reason."""
 
+    __slots__ = _fields = ("reason",)
+
     reason: str | None
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason=reason)
 
 
 class Generation:

@@ -6,18 +6,30 @@ get what the subclass has added to the object.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Self
 
 
-class Recipe(NamedTuple):
+class Recipe:
     """How to make another object of the same limit."""
 
-    base: type  # our class, whose __init__ is called
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-    attributes: Mapping[str, Any] = {}  # set afterwards
+    __slots__ = ("args", "attributes", "base", "options")
+
+    def __init__(
+        self,
+        base: type,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.base = base  # our class, whose __init__ is called
+        self.args = args
+        self.options = options
+        self.attributes = dict(attributes)  # set afterwards
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.base, self.args, self.options, self.attributes))
 
 
 class SameWhenCopied:
@@ -49,6 +61,8 @@ class SameWhenCopied:
         recipe = self._recipe()
         if recipe is None:
             return self
+        import copy  # most never copy one
+
         made: Self = make(type(self), *recipe)
         memo[id(self)] = made
         _set(made, copy.deepcopy(_added_by_subclass(self, recipe), memo))

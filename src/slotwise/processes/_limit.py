@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -120,12 +119,16 @@ class ProcessLimit:
         return released
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
-        with suppress(RuntimeError):  # no thread can be started: this process ends
+        try:
             start_thread(partial(self._release_quietly, acquired))
+        except RuntimeError:  # no thread can be started: this process ends
+            pass
 
     def _release_quietly(self, acquired: AcquisitionResult) -> None:
-        with suppress(BackendError):  # it has ended with the file, or ends with this process
+        try:
             self.release_sync(acquired)
+        except BackendError:  # it has ended with the file, or ends with this process
+            pass
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
         """Return the holder, if it is in this process; its task is not cancelled any more."""

@@ -161,7 +161,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         if recipe is None or self._declared is not None:
             return recipe
         options = {**recipe.options, "value": 1}  # of an `existing` one, whatever its value
-        return recipe._replace(options=options, attributes={"_declared": None})
+        return Recipe(recipe.base, recipe.args, options, {"_declared": None})
 
     @property
     def value(self) -> int:
