@@ -31,4 +31,5 @@ async def work(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-app = LimitMiddleware(work, LIMIT, wait=60)
+# Two of them: both hear of SIGTERM, and the server does.
+app = LimitMiddleware(LimitMiddleware(work, LIMIT, wait=60), MemorySemaphore(100), wait=60)

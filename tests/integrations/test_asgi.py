@@ -14,6 +14,7 @@ from tests.integrations._servers import Client, Switch, http, uvicorn_thread, wa
 from websockets.exceptions import InvalidStatus
 
 from slotwise import MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
+from slotwise.integrations import asgi
 from slotwise.integrations.asgi import LimitMiddleware
 
 
@@ -316,6 +317,127 @@ def test_background_work_holds_no_slot(app, serve) -> None:
     assert http.get(url).text == "ok"
     app.go_on.set()
     wait_until(lambda: "/background" in app.finished, "not cancelled by its client's leaving")
+
+
+class LeavingClient:
+    """What a server has of a client that leaves, where sending takes a while.
+
+    Args:
+        leaves_at: the type of the message during whose sending it leaves; "" at once.
+    """
+
+    def __init__(self, leaves_at: str) -> None:
+        self.left = asyncio.Event()
+        self.leaves_at = leaves_at
+        if not leaves_at:
+            self.left.set()
+        self.sent: list[str] = []
+
+    async def receive(self):
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message) -> None:
+        self.sent.append(message["type"])
+        if message["type"] == self.leaves_at:
+            self.left.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+HTTP = {"type": "http", "path": "/", "method": "GET", "headers": []}
+
+
+@pytest.mark.parametrize("wait", [0, 60])
+async def test_leaving_during_the_last_chunk_does_not_stop_what_comes_behind_it(
+    wait, monkeypatch
+) -> None:
+    monkeypatch.setattr(asgi, "_SHORT_RESPONSE", 0)
+    limit = MemorySemaphore(1)
+    done = []
+
+    async def work(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(0.01)  # so that the client is watched
+        await send({"type": "http.response.body", "body": b"ok"})
+        assert await receive() == {"type": "http.disconnect"}
+        await asyncio.sleep(0.01)
+        done.append(held(limit))
+
+    client = LeavingClient("http.response.body")
+    await LimitMiddleware(work, limit, wait=wait)(HTTP, client.receive, client.send)
+    assert done == [0]
+
+
+@pytest.mark.parametrize("wait", [0, 60])
+async def test_who_left_before_a_short_response_does_not_stop_it(wait, monkeypatch) -> None:
+    monkeypatch.setattr(asgi, "_SHORT_RESPONSE", 60)
+    limit = MemorySemaphore(1)
+    committed = []
+
+    async def work(scope, receive, send) -> None:
+        await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        await send({"type": "http.response.body", "body": b"k"})
+        committed.append(held(limit))
+
+    client = LeavingClient("")
+    await LimitMiddleware(work, limit, wait=wait)(HTTP, client.receive, client.send)
+    assert committed == [0]
+
+
+async def test_trailers_and_files_end_a_response_too() -> None:
+    limit = MemorySemaphore(1)
+    seen = []
+
+    async def work(scope, receive, send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": []}
+        if scope["path"] == "/trailers":
+            await send(start | {"trailers": True})
+            await send({"type": "http.response.body", "body": b"ok"})
+            seen.append(held(limit))
+            await send({"type": "http.response.trailers", "headers": [], "more_trailers": True})
+            seen.append(held(limit))
+            await send({"type": "http.response.trailers", "headers": []})
+        else:
+            await send(start)
+            await send({"type": "http.response.pathsend", "path": "/file"})
+        seen.append(held(limit))
+
+    client = LeavingClient("never")
+    for path in ("/trailers", "/file"):
+        await LimitMiddleware(work, limit)(HTTP | {"path": path}, client.receive, client.send)
+    assert seen == [1, 1, 0, 0]
+
+
+async def test_several_tasks_of_the_app_may_receive_at_once() -> None:
+    limit = MemorySemaphore(1)
+    holder = await limit.acquire()
+    received: asyncio.Queue[dict] = asyncio.Queue()
+    got = []
+
+    async def work(scope, receive, send) -> None:
+        async def listen() -> None:
+            got.append((await receive()).get("body"))
+
+        tasks = [asyncio.create_task(listen()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        for body in (b"a", b"b"):
+            received.put_nowait({"type": "http.request", "body": body, "more_body": True})
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    client = LeavingClient("never")
+    # It waits first, so that the client is watched and the app's tasks wait for what arrives.
+    call = asyncio.create_task(
+        LimitMiddleware(work, limit, wait=60)(HTTP, received.get, client.send)
+    )
+    while not waiting(limit):
+        await asyncio.sleep(0)
+    await limit.release(holder)
+    await call
+    assert sorted(got) == [b"a", b"b"]
 
 
 def test_a_failing_app_frees_its_slot(app, serve) -> None:

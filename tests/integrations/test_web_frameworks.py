@@ -6,6 +6,7 @@ Each app has ``/stream``, which yields a chunk, waits for the test, and yields t
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -85,6 +86,18 @@ def holds_until_the_last_chunk(port: int, prefix: str = "", refused_by: int = 50
     assert http.get(f"{url}/quick").text == "ok"
 
 
+def releases_what_is_never_sent(port: int) -> None:
+    """Responses that something behind the view drops are not closed, and may be in a cycle."""
+    gc.disable()
+    try:
+        assert http.get(f"http://127.0.0.1:{port}/dropped").text == "ok"
+        wait_until(lambda: held() == 0, "released")
+        assert http.get(f"http://127.0.0.1:{port}/unsent").status_code == 500
+        wait_until(lambda: held() == 0, "released")
+    finally:
+        gc.enable()
+
+
 # --------------------------------------------------------------------------- WSGI
 
 
@@ -148,13 +161,20 @@ def test_flask_holds_the_slot_until_the_response_is_closed(capsys, caplog) -> No
     def dropped():
         return "never sent"
 
+    @app.get("/unsent")
+    @limited_view(LIMIT)
+    def unsent():
+        return "never sent"
+
     @app.after_request
     def replace_response(response):
+        if flask.request.path == "/unsent":
+            raise RuntimeError("not of the view")
         return flask.Response("ok") if flask.request.path == "/dropped" else response
 
     with wsgi_thread(app) as port:
         holds_until_the_last_chunk(port)
-        assert http.get(f"http://127.0.0.1:{port}/dropped").text == "ok"
+        releases_what_is_never_sent(port)
 
 
 # ------------------------------------------------------------------------- Django
@@ -173,6 +193,16 @@ def django_stream(request):
 @django_limited_view(LIMIT)
 def django_failing(request):
     raise RuntimeError("the view's own")
+
+
+def django_dropped(request):  # as by a middleware
+    django_quick(request)
+    return HttpResponse("ok")
+
+
+def django_unsent(request):
+    response = django_quick(request)
+    raise RuntimeError(f"not of the view: {response}")
 
 
 @django_limited_view(LIMIT)
@@ -195,6 +225,8 @@ class urls:  # noqa: N801 - stands for a module
         path("quick", django_quick),
         path("stream", django_stream),
         path("failing", django_failing),
+        path("dropped", django_dropped),
+        path("unsent", django_unsent),
         path("async/quick", django_async_quick),
         path("async/stream", django_async_stream),
         path("async/failing", django_async_failing),
@@ -213,6 +245,7 @@ def django_settings() -> None:
 def test_django_holds_the_slot_until_the_response_is_closed(caplog) -> None:
     with wsgi_thread(WSGIHandler()) as port:
         holds_until_the_last_chunk(port)
+        releases_what_is_never_sent(port)
 
 
 def test_async_django_holds_the_slot_until_the_response_is_closed(caplog, serve) -> None:

@@ -30,7 +30,7 @@ class Inbox:
 
     __slots__ = (
         "_app_receives",
-        "_arrival",
+        "_arrivals",
         "_kept",
         "_on_disconnect",
         "_pump",
@@ -49,19 +49,20 @@ class Inbox:
         self._size = 0
         self._pump: asyncio.Task[None] | None = None
         self._watched = False
-        self._app_receives = False
-        self._arrival: asyncio.Future[None] | None = None
+        self._app_receives = 0
+        self._arrivals: list[asyncio.Future[None]] = []
         self.disconnected: Message | None = None
 
     async def receive(self) -> Message:
-        """Return the next message, to the app."""
+        """Return the next message, to the app; several of its tasks may ask at once."""
         while not self._kept:
             if self.disconnected is not None:
                 return self.disconnected
             if self._pump is None:
                 return await self._receive_directly()
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
+            arrival = asyncio.get_running_loop().create_future()
+            self._arrivals.append(arrival)
+            await arrival
         message = self._kept.popleft()
         self._size -= len(message.get("body", b""))
         self._pump_if_watched()
@@ -70,11 +71,11 @@ class Inbox:
     async def _receive_directly(self) -> Message:
         # Two calls of a server's receive() at a time would get in each other's way, so while the
         # app waits there nobody else does: it gets the news first.
-        self._app_receives = True
+        self._app_receives += 1
         try:
             message = await self._receive()
         finally:
-            self._app_receives = False
+            self._app_receives -= 1
             self._pump_if_watched()
         self._note(message)
         return message
@@ -87,7 +88,15 @@ class Inbox:
         self._pump_if_watched()
 
     def stop(self) -> None:
-        """Look out no longer; what has been received is still there for the app."""
+        """Look out no longer; what has been received is still there for the app.
+
+        A call of the server's receive() that is under way is left alone: what it returns may be
+        part of a body, and is kept.
+        """
+        self._watched = False
+
+    def close(self) -> None:
+        """Nobody asks any more."""
         self._watched = False
         if self._pump is not None:
             self._pump.cancel()
@@ -104,7 +113,7 @@ class Inbox:
 
     async def _keep_messages(self) -> None:
         try:
-            while self.disconnected is None and self._size < MOST_BYTES:
+            while self._watched and self.disconnected is None and self._size < MOST_BYTES:
                 message = await self._receive()
                 self._note(message)
                 if self.disconnected is None:
@@ -118,8 +127,10 @@ class Inbox:
             self._wake_app()
 
     def _wake_app(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
 
     def _note(self, message: Message) -> None:
         if message["type"] in _DISCONNECTS and self.disconnected is None:

@@ -25,7 +25,7 @@ class Held:
     is collected.
     """
 
-    __slots__ = ("_acquired", "_granted_at", "_limit", "_times")
+    __slots__ = ("__weakref__", "_acquired", "_granted_at", "_limit", "_times")
 
     def __init__(
         self, limit: Limit, acquired: AcquisitionResult | None, times: RequestTimes | None = None

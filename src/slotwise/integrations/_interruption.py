@@ -37,6 +37,11 @@ class Interruption:
             self.reason = reason
             self._task.cancel()
 
+    def give_up(self) -> None:
+        """Interrupt nothing from now on; what has been interrupted already stays so."""
+        if self.reason is None:
+            self._over = True
+
     def ended(self) -> bool:
         """Return whether a CancelledError was that of `interrupt`, and of nobody else."""
         if self._over:

@@ -1,4 +1,7 @@
-"""Hear of SIGTERM before the handler that a server has installed."""
+"""Hear of SIGTERM before the handler that a server has installed.
+
+There is one handler for all middlewares of the process. What they do about it is up to them.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,78 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
+Handler = Callable[[int, FrameType | None], object]
 
-class SigtermListener:
-    """Calls ``callback`` at SIGTERM, then the handler that was there before.
+
+class _ChainedHandler:
+    """Calls all callbacks at SIGTERM, then the handler that was there before.
 
     An event loop's own handlers go on too: they are woken by the number of the signal, whatever
-    the Python handler is. Only the main thread can install it; elsewhere nothing is heard.
+    the Python handler is.
     """
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+        # Somebody else may put a handler in front of ours that calls ours, and we ours in front of
+        # that: whoever is called by its own predecessor goes on to the one before.
+        self._previous: list[Handler] = []
+        self._depth = 0
+
+    def add(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` at SIGTERM from now on, and be the first handler.
+
+        Without a present handler nothing is done: SIGTERM ends the process at once. Only the main
+        thread can install handlers; elsewhere nothing is heard.
+        """
+        present = signal.getsignal(signal.SIGTERM)
+        if present != self.handle:
+            if not callable(present):
+                return
+            self._previous.append(present)
+            try:
+                signal.signal(signal.SIGTERM, self.handle)
+            except ValueError:  # not the main thread
+                self._previous.pop()
+                return
+        if callback not in self._callbacks:
+            self._callbacks.append(callback)
+
+    def remove(self, callback: Callable[[], None]) -> None:
+        """Put the former handler back, unless somebody else needs ours, or has installed theirs."""
+        if callback not in self._callbacks:
+            return
+        self._callbacks.remove(callback)
+        if not self._callbacks and signal.getsignal(signal.SIGTERM) == self.handle:
+            try:
+                signal.signal(signal.SIGTERM, self._previous[-1])
+            except ValueError:  # not the main thread
+                return
+            self._previous.pop()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self._depth == 0:
+            for callback in list(self._callbacks):
+                callback()
+        self._depth += 1
+        try:
+            if self._depth <= len(self._previous):
+                self._previous[-self._depth](number, frame)
+        finally:
+            self._depth -= 1
+
+
+_handler = _ChainedHandler()
+
+
+class SigtermListener:
+    """Calls ``callback`` at SIGTERM, between `install` and `remove`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
-        self._previous: Callable[[int, FrameType | None], object] | None = None
 
     def install(self) -> None:
-        """Put it in front of the present handler; without one, SIGTERM ends the process at once."""
-        present = signal.getsignal(signal.SIGTERM)
-        if not callable(present) or present == self._handle:
-            return
-        previous = self._previous
-        self._previous = present
-        try:
-            signal.signal(signal.SIGTERM, self._handle)
-        except ValueError:  # not the main thread
-            self._previous = previous
+        """Come before the present handler; calling it again, before one that came since."""
+        _handler.add(self._callback)
 
     def remove(self) -> None:
-        """Put the former handler back, unless somebody else has installed theirs since."""
-        if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._handle:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._previous = None
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._callback()
-        if self._previous is not None:
-            self._previous(number, frame)
+        _handler.remove(self._callback)

@@ -126,13 +126,17 @@ class LimitMiddleware:
         return path in self._exempt or path.removeprefix(scope.get("root_path", "")) in self._exempt
 
 
+# The client's leaving is watched for once a response has taken this many seconds.
+_SHORT_RESPONSE = 0.03
+
+
 class _Stage(Enum):
     """How far an exchange is."""
 
     ENTERING = auto()  # it may wait in line
     RUNNING = auto()  # the app's call, before its response has begun
     RESPONDING = auto()
-    COMPLETE = auto()  # the last chunk is sent, or the call has ended
+    COMPLETE = auto()  # the last chunk is being sent, or the call has ended
 
 
 class _Exchange:
@@ -170,7 +174,7 @@ class _Exchange:
         self._acquired: AcquisitionResult | None = None
         self._granted_at = 0.0
         self._trailers = False
-        self._watch: asyncio.Handle | None = None
+        self._watch: asyncio.Handle | None = None  # a call of `Inbox.watch` to come
 
     async def run(self) -> None:
         try:
@@ -181,11 +185,11 @@ class _Exchange:
                 await self._refuse(refusal)
             elif self._scope["type"] == "websocket":
                 # The app hears itself of the client's leaving, and ends.
-                self._stop_watching()
                 await self._middleware._app(self._scope, self._inbox.receive, self._send)
             else:
                 await self._respond()
         finally:
+            self._inbox.close()
             await self._complete()
 
     # ------------------------------------------------------------------ entering
@@ -226,7 +230,8 @@ class _Exchange:
         """Wait for a slot, unless that is interrupted."""
         middleware, interruption = self._middleware, self._interruption
         middleware._waiting.add(interruption)
-        self._watch_soon()
+        # Soon, not now: who gets a slot at once needs no watch.
+        self._watch = asyncio.get_running_loop().call_soon(self._inbox.watch)
         try:
             if not middleware.draining:  # or meanwhile, in another thread
                 self._acquired = await self._limit.acquire(timeout=seconds)
@@ -236,6 +241,7 @@ class _Exchange:
         finally:
             middleware._waiting.discard(interruption)
             interruption.ended()
+            self._stop_watching()
 
     # ----------------------------------------------------------------- refusing
 
@@ -279,15 +285,29 @@ class _Exchange:
         if kind == "http.response.start":
             self._stage = _Stage.RESPONDING
             self._trailers = message.get("trailers", False)
-            # Soon, not now: most apps send their whole body next, and need no watch.
-            self._watch_soon()
-        await self._send(message)
-        if (
-            (kind == "http.response.body" and not message.get("more_body") and not self._trailers)
-            or (kind == "http.response.trailers" and not message.get("more_trailers"))
-            or kind == "http.response.pathsend"
-        ):
+            # Not now: most apps send their whole body next, and need no watch. A client that left
+            # before that must not keep them from finishing.
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_later(_SHORT_RESPONSE, self._inbox.watch)
+        elif self._is_last(message):
+            # The app has done its work: whether the client stays for the last chunk, or is still
+            # there during what comes after it, makes no difference.
+            self._stage = _Stage.COMPLETE
+            self._stop_watching()
+            self._interruption.give_up()
+            await self._send(message)
             await self._complete()
+            return
+        await self._send(message)
+
+    def _is_last(self, message: Mapping[str, Any]) -> bool:
+        """Whether a message ends the response."""
+        kind = message["type"]
+        if kind in ("http.response.body", "http.response.zerocopysend"):
+            return not message.get("more_body") and not self._trailers
+        if kind == "http.response.trailers":
+            return not message.get("more_trailers")
+        return bool(kind == "http.response.pathsend") and not self._trailers
 
     async def _complete(self) -> None:
         """Release the slot: whatever the app does from now on, it needs none."""
@@ -310,11 +330,6 @@ class _Exchange:
             underway.set_result(None)
 
     # ------------------------------------------------------- the client's leaving
-
-    def _watch_soon(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._watch = asyncio.get_running_loop().call_soon(self._inbox.watch)
 
     def _stop_watching(self) -> None:
         if self._watch is not None:

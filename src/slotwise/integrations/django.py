@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -13,9 +14,24 @@ from slotwise.integrations._refusal import Refusal
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
 with needs_extra("django"):
+    from django.core.signals import got_request_exception
     from django.http import HttpResponse
 
 __all__ = ["limited_view"]
+
+_HELD = "_slotwise_held"  # of a request: its slots
+
+
+def _release_after_error(request: Any = None, **_more: object) -> None:
+    """Release the slot of a response that is never sent, such as when a middleware fails.
+
+    Nobody closes it, and the traceback may keep it alive.
+    """
+    for held in list(getattr(request, _HELD, ())):
+        held.close()
+
+
+got_request_exception.connect(_release_after_error)
 
 
 def limited_view(
@@ -50,7 +66,7 @@ def limited_view(
                 entered = await entrance.enter(found)
                 if not isinstance(entered, Held):
                     return _refuse(entered)
-                return await _held_async(entered, view(request, *args, **kwargs))
+                return await _held_async(request, entered, view(request, *args, **kwargs))
 
             return hold_async
 
@@ -68,34 +84,48 @@ def limited_view(
                 entered.close()
                 raise
             if inspect.isawaitable(response):
-                return _held_async(entered, response)
-            return _closing(response, entered)
+                return _held_async(request, entered, response)
+            return _closing(request, response, entered)
 
         return hold
 
     return decorate
 
 
-async def _held_async(held: Held, response: Awaitable[Any]) -> Any:
+async def _held_async(request: Any, held: Held, response: Awaitable[Any]) -> Any:
     try:
-        return _closing(await response, held)
+        return _closing(request, await response, held)
     except BaseException:
         await held.close_async()
         raise
 
 
-def _closing(response: Any, held: Held) -> Any:
-    """Let the response release the slot when Django closes it, after its last chunk."""
-    close_response = response.close
+def _closing(request: Any, response: Any, held: Held) -> Any:
+    """Let the response release the slot when Django closes it, after its last chunk.
+
+    A response that a middleware replaces is never closed: nothing here keeps it alive, so that its
+    slot is released with it.
+    """
+    if not hasattr(request, _HELD):
+        setattr(request, _HELD, weakref.WeakSet())
+    getattr(request, _HELD).add(held)
+    close_response = _weak(response.close)
 
     def close() -> None:
         try:
-            close_response()
+            close_response()()
         finally:
             held.close()
 
     response.close = close
     return response
+
+
+def _weak(method: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that returns ``method``, and doesn't keep its object alive."""
+    if inspect.ismethod(method):
+        return weakref.WeakMethod(method)
+    return lambda: method  # that of another limited_view, which doesn't either
 
 
 def _refuse(refusal: Refusal) -> Any:

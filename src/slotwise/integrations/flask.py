@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from weakref import WeakSet
 
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._held import Entrance, Held
@@ -14,6 +15,21 @@ with needs_extra("flask"):
     import flask
 
 __all__ = ["limited_view"]
+
+
+_HELD = "slotwise.held"  # in the environ: the slots of the request
+
+
+def _release_after_error(_app: object, **_error: object) -> None:
+    """Release the slot of a response that is never sent, such as when an after_request fails.
+
+    Nobody closes it, and the traceback may keep it alive.
+    """
+    for held in list(flask.request.environ.get(_HELD, ())):
+        held.close()
+
+
+flask.got_request_exception.connect(_release_after_error)
 
 
 def limited_view(
@@ -53,6 +69,7 @@ def limited_view(
                 entered.close()
                 raise
             response.call_on_close(entered.close)
+            flask.request.environ.setdefault(_HELD, WeakSet()).add(entered)
             return response
 
         return hold
