@@ -13,21 +13,41 @@ from slotwise._ledger import adaptation as rules
 from slotwise._ledger.adaptation import adaptation
 from slotwise.redis._scripts import _FOLDER
 
-# Plays many samples in one call, and returns the record after each.
+# Plays many samples in one call, and returns the record after each, what has changed, and whether the fast way
+# counted the sample too.
 PLAY = """
+local function dump(it)
+  local words = {}
+  for i, field in ipairs(it.rules.window and OF_LATENCY or OF_ERRORS) do words[i] = it[field] end
+  local window = it.rules.window and {'begin', 'calls', 'succeeded', 'busy', 'failed'} or {'since', 'succeeded', 'used'}
+  for _, field in ipairs(window) do words[#words + 1] = it[field] end
+  for i, word in ipairs(words) do words[i] = string.format('%.17g', word) end
+  return table.concat(words, ' ')
+end
+
 local rules = read_adaptive(ARGV[1])
-local it, replies = read_adaptation(rules, nil, 0), {}
-for i = 2, #ARGV, 6 do
-  it.change = nil
-  local at, verb, held = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2])
+local it, replies = read_adaptation(rules, nil, nil, 0), {}
+for i = 2, #ARGV, 5 do
+  local at, verb, held, sample = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  local slots = tonumber(ARGV[i + 4])
+  local record, window = adaptation_record(it)
+  local quickly = verb == 'end' and slots == 1 and count_in_window(window, sample, 0, at)
   if verb == 'freeze' then freeze(it, at, held > 0 and held or nil)
   elseif verb == 'thaw' then thaw(it, at)
-  else note_end(it, at, held, ARGV[i + 3], tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])) end
-  replies[#replies + 1] = adaptation_record(it) .. '|' .. (it.change or '')
-  it = read_adaptation(rules, adaptation_record(it), at)
+  else note_end(it, at, held, sample, slots) end
+  local changes = table.concat(it.changes, ';')
+  local now_record, now_window = adaptation_record(it)
+  if quickly and (quickly ~= now_window or record ~= now_record) then return {'not ' .. quickly .. ' but ' .. now_window} end
+  replies[#replies + 1] = dump(it) .. '|' .. changes .. '|' .. (quickly and 1 or 0)
+  it = read_adaptation(rules, now_record, now_window, at)
 end
 return replies
 """
+SOURCE = "".join((_FOLDER / f"base/{name}.lua").read_text() for name in ("window", "adaptation"))
+
+
+def sample_of(held: int, outcome: str, retry_after: int) -> str:
+    return f"{outcome[0]}{held}" + (f" {retry_after}" if retry_after else "")
 
 
 def text_of(options: Adaptive) -> str:
@@ -81,27 +101,34 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
             last = value.changes[-1]
             change, moves = f"{now} {last.old} {last.new} {last.reason}", moves + 1
         looks += value.limit != value.value
-        arguments += (now, verb, held, outcome, retry_after, slots)
+        arguments += (now, verb, held, sample_of(held, outcome, retry_after), slots)
         expected.append((value.dump(), change))
-    source = (_FOLDER / "base/adaptation.lua").read_text() + PLAY
-    replies = [each.split("|") for each in client.eval(source, 0, *map(str, arguments))]
+    found = client.eval(SOURCE + PLAY, 0, *map(str, arguments))
+    replies = [each.split("|") for each in found]
     for number, ((record, change), reply) in enumerate(zip(expected, replies, strict=True)):
         assert [*map(float, reply[0].split(" "))] == [*map(float, record.split(" "))], number
         assert reply[1] == change
     assert moves >= 1
+    counted_quickly = sum(reply[2] == "1" for reply in replies)
+    assert counted_quickly > 1000, "most samples are only counted"
     assert looks > 50 or isinstance(options.algorithm, Errors)
 
 
 def test_a_record_that_was_spoilt_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
-    source = (_FOLDER / "base/adaptation.lua").read_text()
-    source += "return adaptation_record(read_adaptation(read_adaptive(ARGV[1]), ARGV[2], 5))"
-    options = Adaptive(7, 2, 9)
-    fresh = client.eval(source, 0, text_of(options), "")
-    assert [*map(float, fresh.split(" "))] == [
-        *map(float, adaptation(options, 5).dump().split(" "))
-    ]
-    for spoilt in ("x", "1 2 3", fresh + " 1", fresh.replace("7", "700", 1)):
-        assert client.eval(source, 0, text_of(options), spoilt) == fresh
+    source = SOURCE + (
+        "return {adaptation_record(read_adaptation(read_adaptive(ARGV[1]), ARGV[2], ARGV[3], 5,"
+        " tonumber(ARGV[4])))}"
+    )
+    rules = text_of(Adaptive(7, 2, 9))
+    fresh = client.eval(source, 0, rules, "", "", "")
+    assert fresh[0].startswith("7 7 0 5 7 ")
+    window = fresh[1]
+    for spoilt in ("x", "1 2 3", fresh[0] + " 1", fresh[0].replace("7", "700", 1), "nan" * 13):
+        assert client.eval(source, 0, rules, spoilt, window, "") == fresh
+    # The value is still known, and nothing but a window is lost with the window.
+    assert client.eval(source, 0, rules, "x", window, "4")[0].startswith("4 4 0 5 4 ")
+    assert client.eval(source, 0, rules, "x", window, "10") == fresh
+    assert client.eval(source, 0, rules, fresh[0], "5 1 inf nan", "4") == fresh
 
 
 def test_the_script_has_the_constants_of_the_ledger() -> None:

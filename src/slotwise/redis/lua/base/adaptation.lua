@@ -1,13 +1,15 @@
 -- base/adaptation.lua: how an adaptive value moves. Not a script.
 -- Mirrors slotwise/_ledger/adaptation.py, where the rules and the reasons of the constants stand, bit
--- for bit: the same operations in the same order. A record is its fields, with spaces between them.
+-- for bit: the same operations in the same order. base/window.lua says what a window is, and what a sample.
 local LOOK, CALM, WANTED, GAIN, BOLD, MOVE = 0.85, 4, 0.4, 0.5, 2.0, 0.1
 local BOUND, DISTINCT, FAILURES, MARGIN, FADE, GROWTH = 0.8, 0.02, 20, 0.95, 1.06, 3.0
 local LONGEST_SETTLING, ERRORS_CUT = 60000000, 0.7
 local STEADY, BELOW, ABOVE = 0, 1, 2
+-- What is kept of it beside the window: .adapt.
 local OF_LATENCY = {'value', 'limit', 'frozen', 'grows_after', 'exact', 'phase', 'steady_calls', 'steady_busy',
-                    'steady', 'rest', 'streak', 'ceiling', 'mean', 'begin', 'calls', 'succeeded', 'busy', 'failed'}
-local OF_ERRORS = {'value', 'limit', 'frozen', 'grows_after', 'cut', 'since', 'succeeded', 'used'}
+                    'steady', 'rest', 'streak', 'ceiling', 'mean'}
+local OF_ERRORS = {'value', 'limit', 'frozen', 'grows_after', 'cut'}
+local OUTCOMES = {o = 'ok', d = 'dropped', i = 'ignored'}
 
 -- "min max start window_us samples" for Latency, "min max start" for Errors.
 local function read_adaptive(text)
@@ -33,36 +35,60 @@ local function be_steady(it, at, rest)
   restart(it, at, it.mean)
 end
 
--- The adaptation of a record, or a new one if there is none or it was spoilt.
-local function read_adaptation(rules, record, at)
-  local it, fields = {rules = rules}, rules.window and OF_LATENCY or OF_ERRORS
-  local number, i = nil, 0
-  for word in string.gmatch(record or '', '%S+') do
-    i, number = i + 1, tonumber(word)
-    if not number or not fields[i] then i = -1 break end
+-- Numbers in a text, by the names of fields; false if it is spoilt.
+local function read_fields(it, fields, text)
+  local i = 0
+  for word in string.gmatch(text, '%S+') do
+    i = i + 1
+    local number = tonumber(word)
+    if not number or not fields[i] or not (math.abs(number) < 2^60) then return false end
     it[fields[i]] = number
   end
-  if i == #fields and it.value >= rules.min and it.value <= rules.max
-     and it.limit >= rules.min and it.limit <= rules.max then return it end
-  it = {rules = rules, value = rules.start, limit = rules.start, frozen = 0, grows_after = at,
-        exact = rules.start, phase = STEADY, steady_calls = 0, steady_busy = 0, steady = 0, rest = 0, streak = 0,
-        ceiling = 0, mean = 0, cut = at}
-  restart(it, at, 0)
+  return i == #fields
+end
+
+-- The adaptation of a record; a new one if there is none or it was spoilt, at `value` if that may be.
+local function read_adaptation(rules, record, window, at, value)
+  local it = {rules = rules, changes = {}}
+  local is_sound = read_fields(it, rules.window and OF_LATENCY or OF_ERRORS, record or '')
+  if not (is_sound and it.value >= rules.min and it.value <= rules.max and it.limit >= rules.min
+          and it.limit <= rules.max and it.value % 1 == 0 and it.limit % 1 == 0) then
+    if not (value and value >= rules.min and value <= rules.max and value % 1 == 0) then value = rules.start end
+    it = {rules = rules, changes = {}, value = value, limit = value, frozen = 0, grows_after = at, exact = value,
+          phase = STEADY, steady_calls = 0, steady_busy = 0, steady = 0, rest = 0, streak = 0, ceiling = 0,
+          mean = 0, cut = at}
+    window = ''
+  end
+  local seen = {}
+  if not read_fields(seen, {'begin', 'ends', 'need', 'calls', 'succeeded', 'busy', 'failed'},
+                     string.gsub(window or '', '^frozen ', '')) then
+    restart(it, at, 0)
+  elseif rules.window then
+    it.begin, it.calls, it.succeeded, it.busy, it.failed = seen.begin, seen.calls, seen.succeeded, seen.busy, seen.failed
+  else
+    it.since, it.succeeded, it.used = seen.begin, seen.succeeded, seen.busy
+  end
   return it
 end
 
+-- The texts of .adapt and .window.
 local function adaptation_record(it)
-  local words = {}
-  for i, field in ipairs(it.rules.window and OF_LATENCY or OF_ERRORS) do
+  local words, rules = {}, it.rules
+  for i, field in ipairs(rules.window and OF_LATENCY or OF_ERRORS) do
     words[i] = string.format('%.17g', it[field])
   end
-  return table.concat(words, ' ')
+  local window = rules.window and {it.begin, it.begin + rules.window, rules.need, it.calls, it.succeeded, it.busy, it.failed}
+    or {it.since, 0, it.value, it.succeeded, it.succeeded, it.used, 0}
+  local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(window))
+  return table.concat(words, ' '), (it.frozen == 1 and 'frozen ' or '') .. text
 end
 
--- Take another value. What has changed is kept in `it.change`: "at_us old new reason".
+-- Take another value. What has changed is added to `it.changes`: "at_us old new reason".
 local function move(it, at, value, reason)
   local new = between(it.rules.min, math.floor(value + 0.5), it.rules.max)
-  if new ~= it.value then it.change = string.format('%.0f %d %d %s', at, it.value, new, reason) end
+  if new ~= it.value then
+    it.changes[#it.changes + 1] = string.format('%.0f %d %d %s', at, it.value, new, reason)
+  end
   it.value, it.limit = new, new
   restart(it, at, 0)
 end
@@ -199,8 +225,9 @@ local function count_for_errors(it, at, held, outcome, slots)
   end
 end
 
--- Count an acquisition that ended (all times in us); `it.limit` is the limit from now on.
-local function note_end(it, at, held, outcome, retry_after, slots)
+-- Count an acquisition that ended, by its sample (all times in us); `it.limit` is the limit from now on.
+local function note_end(it, at, held, sample, slots)
+  local outcome, retry_after = OUTCOMES[string.sub(sample, 1, 1)], tonumber(string.match(sample, ' (%d+)$')) or 0
   if retry_after > 0 then it.grows_after = math.max(it.grows_after, at + retry_after) end
   if it.frozen == 1 then return end
   if it.rules.window then

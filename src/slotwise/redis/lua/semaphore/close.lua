@@ -1,7 +1,7 @@
 -- semaphore/close.lua: refuse everybody who is here or comes, until reopen.lua.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
---       3 the value the caller was made with   4 the reason (only if there is one)
+--       3 the value the caller was made with, or its rules   4 the reason (only if there is one)
 -- Returns messages for the caller, followed by "unfinished" if it has to be called again: one call
 -- refuses a bounded number of waiters. If nobody calls again, their heartbeats have them refused.
 -- Mirrors Ledger.close.
@@ -20,8 +20,7 @@ else
   redis.call('HDEL', state, '.reason')
 end
 if not current_value() then
-  redis.call('HSET', state, '.value', ARGV[3], '.values', ',' .. ARGV[3] .. ',')
-  redis.call('SET', max, ARGV[3])
+  agree_on_value(ARGV[3], 0, 0, 60)
 end
 refuse_waiters(ARGV[4])
 keep_closed()

@@ -63,6 +63,7 @@ end
 
 local function mend_some()
   local filed = redis.call('HLEN', state) - USUAL_FACTS - redis.call('HEXISTS', state, '.hold')
+                - ADAPTIVE_FACTS * redis.call('HEXISTS', state, '.adapt')
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
   end
@@ -113,12 +114,12 @@ local function renew_name(first, at)
   if not is_known and holders + waiters > 0 then note_orphans() end
   -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
   local filed = (facts[3] or not is_known) and claimed(ids)
-  local value = current_value()
   local deadline = seconds(now + interval)
   local evicted_at = tonumber(facts[4])
   if evicted_at and now > evicted_at + longest then redis.call('HDEL', state, '.evicted') end
 
   end_ttls()
+  local value = current_value()
   -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
   local held = present(main, ids, 1, #ids)
   local queued = present(waiting, ids, holders + 1, #ids)

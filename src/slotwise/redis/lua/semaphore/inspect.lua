@@ -1,11 +1,13 @@
 -- semaphore/inspect.lua: how full a semaphore is, and, if asked, who is there.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders", "waiters" or "estimate"
+-- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders", "waiters", "estimate" or
+--       "changes"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
 --       5 where to go on with the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or "",
 -- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
--- or "" if nobody knows; for lists, for each one the id, since when (s) and its claim, "" for
+-- or "" if nobody knows; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0, and
+-- how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and its claim, "" for
 -- a foreign one. Lists of up to PAGE members come in one call; of longer ones each call has a part,
 -- in which somebody may stand twice. Waiters come in their order.
 -- Mirrors Ledger.expire, then reads.
@@ -63,6 +65,9 @@ elseif ARGV[2] == 'waiters' then
   end
   if #ids == PAGE then reply[6] = since[PAGE] end
   list(ids, since)
+elseif ARGV[2] == 'changes' then
+  local kept = redis.call('HMGET', state, '.values', '.changes')
+  reply[7], reply[8], reply[9] = rules_in(kept[1]) or '', find_adaptation() and adaptation.frozen or 0, kept[2] or ''
 elseif ARGV[2] == 'estimate' then
   local slots = tonumber(from)
   reply[7] = value and closed == 0 and estimates.estimate_text(estimate(slots, value, reply[2], reply[3])) or value and '' or '0'

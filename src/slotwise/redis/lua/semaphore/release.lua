@@ -1,7 +1,8 @@
 -- semaphore/release.lua: release an acquisition, or take it out of the queue; the next ones get the
 -- slots at once.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
+-- ARGV  1 now (s; empty: the server's clock)   2 acquisition id, perhaps with a sample (base/window.lua)
+--       3 the loop client that calls, or empty
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
 --       6 "count" to be told how full it is, else empty
 -- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
@@ -11,16 +12,21 @@
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
+-- include base/window.lua
 local released, freed = 0, nil
-if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
+local id, sample = split_sample(ARGV[2])
+if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   -- The common cases, with fewer calls: one slot, which nobody waits for, or which
   -- goes as it is, number and all, to the first in line.
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-  local id, queues = ARGV[2], redis.call('EXISTS', waiting, waiting_heartbeat)
+  local queues = redis.call('EXISTS', waiting, waiting_heartbeat)
   local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold')
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window')
   local ttl, number, granted = ttl_and_number(facts[1])
-  released = redis.call('ZREM', main, id)
+  local window = facts[7] and number and count_in_window(facts[7], sample or 'i-', granted, microseconds(ARGV[1]))
+  -- If an adaptive value may move, that is for the second half.
+  if window or not facts[7] then released = redis.call('ZREM', main, id) end
+  if released == 1 and window then redis.call('HSET', state, '.window', window) end
   if released == 1 and number then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
@@ -65,11 +71,11 @@ if not string.find(ARGV[2], '*', 1, true) and ARGV[6] == '' then
 end
 -- include semaphore/rules.lua
 open(1, ARGV[1])
-local id, interval, counted = ARGV[2], tonumber(ARGV[4]), ARGV[6] ~= ''
+local interval, counted = tonumber(ARGV[4]), ARGV[6] ~= ''
 caller, pattern = ARGV[3], ARGV[5]
 
 local waited = 0
-if not freed then released = math.max(released, drop(id)) end
+if not freed then released = math.max(released, drop(id, sample)) end
 if released == 0 then waited = leave_queue(id) end
 local value = current_value()
 settle(value, interval)

@@ -3,27 +3,30 @@
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3 heartbeat_max_interval (s), for foreign waiters   4 pattern of foreign notification lists
---       5... the acquisition ids, none of several slots
+--       5... the acquisition ids, none of several slots, each perhaps with a sample (base/window.lua)
 -- Returns {a digit for each id: 1 if it was held, else 0}, followed by messages for
 -- the caller.  Mirrors Ledger.release or Ledger.cancel for each, with one hand-over at the end.
 -- include base/clock.lua
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
+-- include base/window.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
-local ids = {unpack(ARGV, 5)}
+local ids, samples = {}, {}
+for i = 5, #ARGV do ids[i - 4], samples[i - 4] = split_sample(ARGV[i]) end
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
 local is_main_lost = redis.call('EXISTS', main) == 0 or redis.call('HEXISTS', state, '.rebuild') == 1
 local digits, freed, since, with_ttl, not_held, known = {}, {}, {}, {}, {}, true
+local ended = {}  -- the samples of those that were held
 for i, id in ipairs(ids) do
   local ttl, number, granted = ttl_and_number(claims[i])
   local is_held = scores[i] or is_main_lost and number and number ~= '0'
   digits[i] = is_held and '1' or '0'
   if not is_held then not_held[#not_held + 1] = id end
   if is_held and number then
-    freed[#freed + 1], since[#since + 1] = tonumber(number), tonumber(granted) or 0
+    freed[#freed + 1], since[#since + 1], ended[#ended + 1] = tonumber(number), tonumber(granted) or 0, samples[i] or 'i-'
     if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
   else
     known = false
@@ -39,17 +42,32 @@ if #not_held > 0 then
 end
 
 -- How long they were held counts if somebody waits.
-local hold = redis.call('HGET', state, '.hold')
+local hold, window = unpack(redis.call('HMGET', state, '.hold', '.window'))
 if #freed > 0 and (times_all(hold) or redis.call('EXISTS', waiting) == 1) then
   local now = microseconds(ARGV[1]) / 1000000
   for _, granted in ipairs(since) do hold = note_hold(hold, now - granted, 1) end
   redis.call('HSET', state, '.hold', hold)
 end
 
+-- Of an adaptive value: how many are counted before it may move.
+local counted = #ended
+if window and #ended > 0 then
+  local now_us, before = microseconds(ARGV[1]), window
+  for i, sample in ipairs(ended) do
+    local counting = count_in_window(window, sample, since[i], now_us)
+    if not counting then
+      counted = i - 1
+      break
+    end
+    window = counting
+  end
+  if window ~= before then redis.call('HSET', state, '.window', window) end
+end
+
 -- The common case, with few calls: as many as were freed wait, alive, each for
 -- one slot and without a ttl; they take the numbers over, the lowest first.
 local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
-if known and #heads == #freed then
+if known and #heads == #freed and counted == #ended then
   local facts = redis.call('HMGET', state, '.value', '.token', '.closed', unpack(heads))
   local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
@@ -102,10 +120,11 @@ if #freed > 0 and redis.call('EXISTS', numbers) == 1 then
   for i, number in ipairs(freed) do back[2 * i - 1], back[2 * i] = number, number end
   redis.call('ZADD', numbers, unpack(back))
 end
-if redis.call('EXISTS', waiting, waiting_heartbeat) == 0 then return reply end
+if redis.call('EXISTS', waiting, waiting_heartbeat) == 0 and counted == #ended then return reply end
 -- include semaphore/rules.lua
 open(1, ARGV[1])
 caller, pattern = ARGV[2], ARGV[4]
+for i = counted + 1, #ended do count_end({granted = since[i]}, 1, ended[i]) end
 settle(current_value(), tonumber(ARGV[3]))
 for _, message in ipairs(messages) do reply[#reply + 1] = message end
 return reply

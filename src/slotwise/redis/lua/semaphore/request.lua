@@ -1,7 +1,8 @@
 -- semaphore/request.lua: take slots, or else wait: queue, wake_up_nexts and acquire in one.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id
---       3 the value the caller was made with   4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
+--       3 the value the caller was made with, or its rules if it adapts (semaphore/rules.lua)
+--       4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
 --       6 "wait" or "try"; "wait N" waits only while fewer than N others do, "-" being any number;
 --       followed by "shed S" only if it is expected to be served within S seconds; "replace" kicks who has
 --       held for longest, and waits in front if that takes time, "replace try" only if it doesn't   7 "again" if it may have been asked before, else empty
@@ -12,7 +13,7 @@
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
 --         {"full", value, held, waiting, when it would be served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed
---         {"conflict", value, held, waiting}       in use with another value
+--         {"conflict", value, held, waiting, its rules if it adapts}   in use with another value
 --         {"too many", value}                      more slots than there are
 --         {"closed", the reason if there is one}   for everybody, until reopen.lua
 -- followed by messages for the caller.
@@ -45,6 +46,7 @@ do
       for i = 5, 10 do
         if facts[i] then claims = claims - 1 end
       end
+      if not tonumber(ARGV[3]) then claims = claims - 3 end  -- those of a value that adapts
       is_whole = claims <= 0
     end
     if is_whole and held < value and not last and ARGV[5] == '' then
@@ -95,5 +97,5 @@ end
 -- include semaphore/request_rule.lua
 open(1, ARGV[1])
 pattern = ARGV[9]
-return request(ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6],
+return request(ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6],
                ARGV[7] == 'again', ARGV[8])

@@ -1,6 +1,6 @@
 -- semaphore/request_many.lua: several requests of one tick wait at once, each for one slot.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 the value the callers were made with
+-- ARGV  1 now (s; empty: the server's clock)   2 the value the callers were made with, or its rules
 --       3 heartbeat_max_interval (s)   4 ttl (s; empty: none)
 --       5 "again" if they may have been asked before, else empty   6 owner: "!secret host pid label"
 --       7 "due" to be told when somebody's time is up, else empty
@@ -51,7 +51,7 @@ open(1, ARGV[1])
 pattern = ARGV[8]
 local replies = {'each'}
 for i = 10, #ARGV do
-  replies[#replies + 1] = request(ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[9],
+  replies[#replies + 1] = request(ARGV[i], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[9],
                                   ARGV[5] == 'again', ARGV[6])
 end
 return replies

@@ -14,32 +14,17 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   end_ttls()
   drop_silent()
-  local facts = redis.call('HMGET', state, '.value', '.values', '.token', '.closed', '.reason')
+  local facts = redis.call('HMGET', state, '.token', '.closed', '.reason')
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
 
   -- One that is asked again may have been granted before the close.
-  if facts[4] and not (again and redis.call('ZSCORE', main, id)) then
+  if facts[2] and not (again and redis.call('ZSCORE', main, id)) then
     if again and leave_queue(id) == 1 then redis.call('HDEL', state, id) end  -- close.lua was not finished
-    return closed_reply(facts[5])
+    return closed_reply(facts[3])
   end
 
-  local value = tonumber(facts[1])
-  if not value and held + queued > 0 then
-    value = tonumber(redis.call('GET', max))  -- foreign clients were here first
-  end
-  local are_values_known = facts[2]
-  if value and not facts[2] then facts[2] = ',' .. whole(value) .. ',' end  -- lost, or theirs
-  if not (value and facts[2] and string.find(facts[2], ',' .. declared .. ',', 1, true)) then
-    if value and held + queued > 0 then return {'conflict', value, held, queued} end
-    value = declared
-    facts[2] = ',' .. declared .. ','
-  end
-  if not (facts[1] and are_values_known) or tonumber(facts[1]) ~= value then
-    if not tonumber(facts[1]) then note_orphans() end
-    redis.call('HSET', state, '.value', value, '.values', facts[2])
-    redis.call('SET', max, value, 'KEEPTTL')
-    outlive(max, 4 * interval)
-  end
+  local value, other, other_rules = agree_on_value(declared, held, queued, interval)
+  if not value then return {'conflict', other, held, queued, other_rules} end
   keep(interval)
   if string.find(word, ' shed', 1, true) then
     local text = redis.call('HGET', state, '.hold')
@@ -69,13 +54,13 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   if queued > 0 and held < value then
     settle(value, interval)
-    facts[3] = redis.call('HGET', state, '.token')
+    facts[1] = redis.call('HGET', state, '.token')
     held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   end
 
   local claim = filed(now_text)
   if queued == 0 and held + slots <= value and not rebuilding and allot(id, claim, value) then
-    hold(id, claim, facts[3], interval)
+    hold(id, claim, facts[1], interval)
     return answer('granted', claim.number, claim.token, value)
   end
   local replaces = string.sub(word, 1, 7) == 'replace'

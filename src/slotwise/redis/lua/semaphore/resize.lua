@@ -1,10 +1,11 @@
 -- semaphore/resize.lua: change the value of a semaphore in use.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
---       4 pattern of foreign notification lists   5 the value the caller was made with
+--       4 pattern of foreign notification lists   5 the value the caller was made with, or its rules
 --       6 the new value   7 for how long it is remembered when nobody is there (s)
 --       8 empty to change it, or the ticket from which to look on for waiters that can't be granted any more
--- Returns {"resized", value, the ticket from which to look on, or "" at the end} or {"closed", the reason if
+-- Returns {"adaptive"} if the value adapts: it can be frozen (semaphore/freeze.lua),
+-- or {"resized", value, the ticket from which to look on, or "" at the end} or {"closed", the reason if
 -- there is one}, followed by messages for the caller. If nobody looks on, those waiters are
 -- refused when they come to the head of the queue.
 -- Mirrors Ledger.resize.
@@ -16,6 +17,7 @@ end_ttls()
 drop_silent()
 local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then return closed_reply(facts[2]) end
+if find_adaptation() or rules_in(',' .. declared .. ',') then return {'adaptive'} end
 local held = redis.call('ZCARD', main)
 
 local from, shrinks = ARGV[8], true

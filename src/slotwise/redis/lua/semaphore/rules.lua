@@ -13,7 +13,10 @@
 --                            holders of before are told so by their next heartbeat, .until, until
 --                            when (us) a closed one would have been known,
 --                            .hold, how long slots are held (base/hold_times.lua), and
---                            .life, until when (us) state, max and numbers live at least
+--                            .life, until when (us) state, max and numbers live at least;
+--                            if the value adapts, .values has its rules, "min max start window_us samples" or
+--                            "min max start", and there are .adapt and .window (base/adaptation.lua,
+--                            base/window.lua) and .changes, a line "at_us old new reason" for each;
 --                            .rebuild: keys that were lost are being made anew, how far that has come, and
 --                            which (rebuild); .surplus: how many fields are neither claims nor facts that we know
 --                            .orphans: somebody may hold slots whose claim was lost
@@ -26,22 +29,25 @@
 -- include base/proof.lua
 -- include base/renewal.lua
 -- include base/hold_times.lua
+-- include base/window.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
 local pattern, caller = '', nil  -- of foreign notification lists; the loop client that calls
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until', '.hold', '.rebuild', '.surplus'}
+               '.evicted', '.until', '.hold', '.rebuild', '.surplus', '.adapt', '.window', '.changes'}
 local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
+local ADAPTIVE_FACTS = 3  -- how many more there are if the value adapts: .adapt .window .changes
 local rebuild  -- a function, below
 local REBUILT = 300       -- how many claims a call puts back into keys that were lost
 local rebuilding = false  -- whether that is not finished
+local adaptation, is_adaptation_known = nil, false  -- that of this semaphore; nil if its value is fixed
 
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   waiting_heartbeat, state, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6]
   set_clock(given_now)
-  rebuilding = false
+  rebuilding, is_adaptation_known = false, false
   if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 or redis.call('HEXISTS', state, '.rebuild') == 1 then
     rebuild()
   end
@@ -252,10 +258,66 @@ local function time_hold(claim, slots)
   end
 end
 
+-- ------------------------------------------------------------------------- adaptive values
+
+local CHANGES = 100        -- how many are kept
+local LEARNT = 3600        -- for how long (s) a value is kept after it has moved, though nobody comes
+local adaptations          -- the functions of base/adaptation.lua, once they are needed
+
+local function use_adaptations()
+  if adaptations then return end
+-- include base/adaptation.lua
+  adaptations = {rules = read_adaptive, read = read_adaptation, record = adaptation_record,
+                 note_end = note_end, freeze = freeze, thaw = thaw}
+end
+
+-- The rules of an adaptive value in the text of .values; nil if it is fixed.
+local function rules_in(values) return string.match(values or '', '^,(%d+ [^,]+),$') end
+
+local function find_adaptation()
+  if is_adaptation_known then return adaptation end
+  adaptation, is_adaptation_known = nil, true
+  local rules = rules_in(redis.call('HGET', state, '.values'))
+  if rules then
+    use_adaptations()
+    local facts = redis.call('HMGET', state, '.adapt', '.window', '.value')
+    adaptation = adaptations.read(adaptations.rules(rules), facts[1], facts[2], now_us, tonumber(facts[3] or nil))
+  end
+  return adaptation
+end
+
+-- Write down what became of an adaptive value in this call; it is the semaphore's from now on.
+local function save_adaptation()
+  if not (is_adaptation_known and adaptation and adaptation.is_changed) then return end
+  adaptation.is_changed = false
+  local record, window = adaptations.record(adaptation)
+  local limit = whole(adaptation.limit)
+  if redis.call('HGET', state, '.value') ~= limit then redis.call('SET', max, limit, 'KEEPTTL') end
+  redis.call('HSET', state, '.adapt', record, '.window', window, '.value', limit)
+  local lines = {}
+  for line in string.gmatch(redis.call('HGET', state, '.changes') or '', '[^\n]+') do lines[#lines + 1] = line end
+  for _, change in ipairs(adaptation.changes) do
+    lines[#lines + 1] = change
+    local value, reason = string.match(change, '^%S+ %S+ (%S+) (.*)$')
+    if reason ~= 'frozen' then messages[#messages + 1] = 'adapted ' .. value .. ' ' .. reason end
+  end
+  redis.call('HSET', state, '.changes', table.concat(lines, '\n', math.max(#lines - CHANGES + 1, 1)))
+  for _, key in ipairs({state, max}) do outlive(key, #adaptation.changes > 0 and LEARNT or 60) end
+  adaptation.changes = {}
+end
+
+-- An acquisition has ended: an adaptive value may go by that. It takes effect when it is saved.
+local function count_end(claim, slots, sample)
+  if not find_adaptation() then return end
+  sample = sample or 'i-'
+  adaptations.note_end(adaptation, now_us, held_for(sample, claim.granted, now_us), sample, slots)
+  adaptation.is_changed = true
+end
+
 local slots_dropped = 0  -- by this call
 
--- Take an acquisition out of everything; how many slots it held.
-local function drop(id)
+-- Take an acquisition out of everything; how many slots it held. The sample is for an adaptive value.
+local function drop(id, sample)
   if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
   local held = redis.call('ZREM', main, id)
   for from = 2, slots_of(id), CHUNK do
@@ -273,6 +335,8 @@ local function drop(id)
   if claim and held > 0 then
     free_numbers(claim.numbers)
     time_hold(claim, held)
+    -- One without a ttl was kicked, and its grace is over.
+    count_end(claim, held, sample == 'd-' and claim.ttl == '-' and 'i-' or sample)
   end
   redis.call('HDEL', state, id)
   slots_dropped = slots_dropped + held
@@ -285,15 +349,16 @@ local function leave_queue(id)
 end
 
 -- Drop acquisitions whose time is up, as many as one call may: the next call goes on.
-local function drop_some(ids)
+local function drop_some(ids, sample)
   for _, id in ipairs(ids) do
-    if slots_dropped >= SLOTS_AT_ONCE then return end
-    drop(id)
+    if slots_dropped >= SLOTS_AT_ONCE then break end
+    drop(id, sample)
   end
+  save_adaptation()
 end
 
 local function end_ttls()
-  drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE))
+  drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE), 'd-')
 end
 
 local function drop_silent()
@@ -535,12 +600,57 @@ local function refuse_waiters(reason)
 end
 
 local function current_value()
+  save_adaptation()
   return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
+end
+
+-- Whether no client of the documented protocol is here, among the first.
+local function are_all_ours()
+  for _, key in ipairs({main, waiting}) do
+    for _, id in ipairs(redis.call('ZRANGE', key, 0, LOOKED_AT - 1)) do
+      if string.sub(id, 1, 3) ~= 'sw-' then return false end
+    end
+  end
+  return true
+end
+
+-- The value of the semaphore for a caller that was made with `declared`, a number of slots or the rules of an adaptive
+-- value; nil if it is in use with another. What is written is what it is from now on.
+local function agree_on_value(declared, held, queued, interval)
+  local facts = redis.call('HMGET', state, '.value', '.values', '.adapt')
+  local value, values, is_used = tonumber(facts[1] or nil), facts[2], held + queued > 0
+  local rules, wanted = rules_in(',' .. declared .. ','), ',' .. declared .. ','
+  if not value and is_used then
+    value = tonumber(redis.call('GET', max) or nil)  -- foreign clients were here first
+  end
+  if value and not values then  -- lost, or theirs
+    -- An adaptive value may have been any. Those who bring their own can't share it.
+    values = rules and are_all_ours() and wanted or ',' .. whole(value) .. ','
+  end
+  if not (value and values and string.find(values, wanted, 1, true)) then
+    if value and is_used then return nil, value, rules_in(values) end
+    value, values = tonumber(rules and string.match(rules, '^%S+ %S+ (%S+)') or declared), wanted
+  end
+  if values ~= facts[2] or tonumber(facts[1] or nil) ~= value then
+    if not tonumber(facts[1] or nil) then note_orphans() end
+    redis.call('HDEL', state, '.adapt', '.window', '.changes')
+    redis.call('HSET', state, '.value', value, '.values', values)
+    redis.call('SET', max, value, 'KEEPTTL')
+    outlive(max, 4 * interval)
+    facts[3], is_adaptation_known = false, false
+  end
+  if rules and not facts[3] then
+    find_adaptation().is_changed = true
+    save_adaptation()
+    value = adaptation.limit
+  end
+  return value
 end
 
 -- Hand what is free to the queue, strictly in order. The interval is what a
 -- foreign waiter is given, which did not leave its own.
 local function settle(value, interval)
+  if is_adaptation_known and adaptation and adaptation.is_changed then value = current_value() end
   if rebuilding then unfinished = true end
   if rebuilding or not value then return end
   local free = value - redis.call('ZCARD', main)
