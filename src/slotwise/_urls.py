@@ -59,7 +59,7 @@ def semaphore(
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.
-        TypeError: the scope has no such option, or no adaptive values.
+        TypeError: the scope has no such option.
     """
     where = url if url is not None else url_of_environment() or "memory://"
     scheme = scheme_of(where)
@@ -75,13 +75,6 @@ def semaphore(
         known = _options_of(ProcessSemaphore) - {"directory"}
         checked = _checked(options, known, "process://")
         return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
-    if not isinstance(value, int):
-        from slotwise._core.adaptive import Adaptive
-
-        if isinstance(value, Adaptive):
-            raise TypeError(
-                f"adaptive values are for memory:// and process:// so far, not {scheme}://"
-            )
     if not isinstance(where, str):
         return _on_redis(name, value, where, options)
     from dataclasses import fields
@@ -96,7 +89,7 @@ def semaphore(
 
 
 def _on_redis(
-    name: str | None, value: int, config: RedisConfig, options: Mapping[str, Any]
+    name: str | None, value: int | Adaptive, config: RedisConfig, options: Mapping[str, Any]
 ) -> Semaphore:
     from slotwise.redis import RedisSemaphore
 

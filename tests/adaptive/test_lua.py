@@ -13,13 +13,14 @@ from slotwise._ledger import adaptation as rules
 from slotwise._ledger.adaptation import adaptation
 from slotwise.redis._scripts import _FOLDER
 
-# Plays many samples in one call, and returns the record after each, what has changed, and whether the fast way
-# counted the sample too.
+# Plays many samples in one call, and returns the record after each, what has changed, and whether
+# the fast way counted the sample too.
 PLAY = """
 local function dump(it)
   local words = {}
   for i, field in ipairs(it.rules.window and OF_LATENCY or OF_ERRORS) do words[i] = it[field] end
-  local window = it.rules.window and {'begin', 'calls', 'succeeded', 'busy', 'failed'} or {'since', 'succeeded', 'used'}
+  local window = it.rules.window and {'begin', 'calls', 'succeeded', 'busy', 'failed'}
+    or {'since', 'succeeded', 'used'}
   for _, field in ipairs(window) do words[#words + 1] = it[field] end
   for i, word in ipairs(words) do words[i] = string.format('%.17g', word) end
   return table.concat(words, ' ')
@@ -37,7 +38,9 @@ for i = 2, #ARGV, 5 do
   else note_end(it, at, held, sample, slots) end
   local changes = table.concat(it.changes, ';')
   local now_record, now_window = adaptation_record(it)
-  if quickly and (quickly ~= now_window or record ~= now_record) then return {'not ' .. quickly .. ' but ' .. now_window} end
+  if quickly and (quickly ~= now_window or record ~= now_record) then
+    return {'not ' .. quickly .. ' but ' .. now_window}
+  end
   replies[#replies + 1] = dump(it) .. '|' .. changes .. '|' .. (quickly and 1 or 0)
   it = read_adaptation(rules, now_record, now_window, at)
 end

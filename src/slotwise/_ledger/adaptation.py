@@ -25,6 +25,7 @@ from collections import deque
 from typing import ClassVar
 
 from slotwise._core.adaptive import Adaptive, Change, Latency, Outcome
+from slotwise._core.outcomes import outside_of_adaptive
 
 # A look is this far below the value: far enough to tell 15 % fewer calls from noise with 50
 # samples, near enough to cost little throughput while it lasts.
@@ -107,7 +108,7 @@ class Adaptation(ABC):
         """Stay at a value, or at the current one; whether the limit is another one now."""
         least, most = self.options.min, self.options.max
         if value is not None and not least <= value <= most:
-            raise ValueError(f"an adaptive value must be within {least} and {most}, not {value}")
+            raise outside_of_adaptive(least, most, value)
         before, self.frozen = self.limit, True
         self._move(now_us, self.value if value is None else value, "frozen")
         return self.limit != before

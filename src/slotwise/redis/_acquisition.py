@@ -396,12 +396,16 @@ class RedisAcquisition(AcquisitionResult):
 
     # ------------------------------------------------------------- releasing
 
-    def send_release(self, client: LoopClient) -> asyncio.Future[Released]:
+    def take_sample(self) -> str:
+        """How its work ended, to be sent with the release; only adaptive limits care."""
+        return ""
+
+    def send_release(self, client: LoopClient, sample: str = "") -> asyncio.Future[Released]:
         """Release it, or take it out of the queue, over any connection; counts who is there."""
         # If nobody has seen a grant, what was taken of rates goes back.
         unseen = "~" if self.limit._rates and not self.seen else ""
         return send_release(
-            *(self.shared, self.record, client, unseen + self._acquisition_id),
+            *(self.shared, self.record, client, unseen + self._acquisition_id + sample),
             *(self.interval, self.limit._limits),
             count=True,
         )
@@ -471,10 +475,10 @@ class RedisAcquisition(AcquisitionResult):
             return False
         return self.in_batch or not self.client.withdraw(self.call)
 
-    async def release_quietly(self) -> None:
+    async def release_quietly(self, sample: str = "") -> None:
         """Release it for somebody who can't; if that fails, silence frees the slots."""
         self.mark_ended()
         try:
-            await self.send_release(self.shared.client())
+            await self.send_release(self.shared.client(), sample)
         except BackendError:
             pass

@@ -555,8 +555,10 @@ class HeartbeatThread:
         soonest = math.inf
         for holder in list(self._shared.holders.values()):
             if holder.expires_at <= now:
+                holder._state_outcome("dropped")
+                sample = holder.take_sample()
                 self._expire(holder)
-                self._spawn(holder.release_quietly())
+                self._spawn(holder.release_quietly(sample))
             else:
                 soonest = min(soonest, holder.expires_at)
         if soonest < math.inf:

@@ -66,11 +66,13 @@ class RedisLimit:
     _holds_nothing = False
 
     _dialect: ClassVar[Dialect]
+    _acquisitions: type[RedisAcquisition] = RedisAcquisition
 
     _cancel_task_after_ttl: bool
     _cancel_task_on_loss: bool
     _closing_key: _closing.Key
     _config: RedisConfig
+    _declared: int | str  # what it was made with, as scripts have it
     _fallback: Fallback | None
     _fork_epoch: object
     _generation: Generation
@@ -162,7 +164,7 @@ class RedisLimit:
             if events.hooks:
                 events.rejected(self.name, "redis", closed)
             raise closed
-        acquisition = RedisAcquisition(self, slots, checked_label, path, needs)
+        acquisition = self._acquisitions(self, slots, checked_label, path, needs)
         record = acquisition.record
         if acquisition.requested_at >= record.noted_until:
             acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
@@ -212,7 +214,8 @@ class RedisLimit:
         """
         if outcome is not None:
             check_outcome(outcome)
-        return await self._release(acquisition_id, release_within, self._config.cleanup_timeout)
+        at_most = self._config.cleanup_timeout
+        return await self._release(acquisition_id, release_within, at_most, outcome)
 
     def release_sync(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
@@ -223,7 +226,9 @@ class RedisLimit:
         """
         if outcome is not None:
             check_outcome(outcome)
-        return self._release_blocking(acquisition_id, self.release)
+        return self._release_blocking(
+            acquisition_id, lambda each: self.release(each, outcome=outcome)
+        )
 
     async def _release_on_exit(
         self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
@@ -244,7 +249,11 @@ class RedisLimit:
             acquired.shared.heartbeat_thread.release_soon([acquired])
 
     async def _release(
-        self, acquired: str | AcquisitionResult, how: Release, seconds: float
+        self,
+        acquired: str | AcquisitionResult,
+        how: Release,
+        seconds: float,
+        outcome: Outcome | None = None,
     ) -> bool:
         acquisition_id = acquisition_id_of(acquired)
         shared, record = self._attached()
@@ -261,12 +270,15 @@ class RedisLimit:
                 holder.mark_ended()
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
-        # What was settled in this tick travels with it.
-        settled = "" if holder is None else holder.take_settled()
+        # What was settled in this tick travels with it, and how the work ended.
+        more = self._sample_of_others(outcome)
+        if holder is not None:
+            holder._state_outcome(outcome)
+            more = holder.take_settled() + holder.take_sample()
 
         def send(client: LoopClient) -> asyncio.Future[Released]:
             return send_release(
-                shared, record, client, acquisition_id + settled, self._interval, self._limits
+                shared, record, client, acquisition_id + more, self._interval, self._limits
             )
 
         released = await how(seconds, shared, record, self._interval, send)
@@ -278,6 +290,10 @@ class RedisLimit:
             issued_here = shared_clients.has_issued(acquisition_id)
             _log.released_nothing(self, acquisition_id, issued_here=issued_here)
         return bool(released.held)
+
+    def _sample_of_others(self, outcome: Outcome | None) -> str:  # noqa: ARG002
+        """What is sent with the release of an acquisition that this process doesn't know."""
+        return ""
 
     def _release_blocking(
         self, acquired: str | AcquisitionResult, release: Callable[[str], Coroutine[Any, Any, T]]

@@ -24,6 +24,7 @@ OURS = (
     "semaphore/heartbeat",
     "semaphore/inspect",
     "semaphore/resize",
+    "semaphore/freeze",
     "semaphore/kick",
     "semaphore/close",
     "semaphore/reopen",

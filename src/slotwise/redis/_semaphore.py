@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -22,6 +23,8 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
+from slotwise._core.outcomes import not_replaceable, outside_of_adaptive, too_many_for_adaptive
+from slotwise._core.paths import Needs, Path
 from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
@@ -30,6 +33,12 @@ from slotwise._core.unreachable import check_local_slots, check_unreachable
 from slotwise.errors import BackendError
 from slotwise.redis import _statistics
 from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._adaptive import (
+    AdaptiveRedisAcquisition,
+    read_changes,
+    read_conflict,
+    sample_of_others,
+)
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, logger
@@ -58,6 +67,7 @@ _REOPEN = load("semaphore/reopen")
 _RESIZE = load("semaphore/resize")
 _KICK = load("semaphore/kick")
 _FORGET = load("semaphore/forget")
+_FREEZE = load("semaphore/freeze")
 
 
 class RedisSemaphore(RedisLimit, Semaphore):
@@ -67,7 +77,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     process. ``name=None`` makes a private one, with a random name.
 
     Args:
-        value: how many slots there are.
+        value: how many slots there are; or an `Adaptive`, which finds out.
         name: what instances share it by.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
@@ -95,7 +105,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def __init__(
         self,
-        value: int,
+        value: int | Adaptive,
         *,
         name: str | None = None,
         max_acquire_time: float | None = None,
@@ -112,7 +122,13 @@ class RedisSemaphore(RedisLimit, Semaphore):
         config: RedisConfig | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
-        self._value = _check_value(value)
+        self._adaptive: Adaptive | None = None
+        if isinstance(value, Adaptive):
+            check_max_value(value.max)
+            self._adaptive, self._value, self._declared = value, value.start, value.written
+            self._acquisitions = AdaptiveRedisAcquisition
+        else:
+            self._value = self._declared = _check_value(value)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._set_up(
             self._written_name,
@@ -125,6 +141,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
             ),
             make_local=self._make_local,
         )
+
+    def _attach(self) -> None:
+        super()._attach()
+        if self._adaptive is not None:
+            self._record.tell_changes_to(self)
 
     def _make_local(self) -> Any:
         local = memory_driver("", "MemorySemaphore")(
@@ -148,7 +169,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def _arguments(self) -> dict[str, Any]:
         return {
-            "value": self._value,
+            "value": self._adaptive or self._value,
             **super()._arguments(),
             "heartbeat_max_interval": self._interval,
             "ping_interval": self._ping_interval,
@@ -199,7 +220,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     def value(self) -> int:
         """How many slots there are, as the server last told this process."""
         record = self._record
-        return record.value if self._value in record.values else self._value
+        return record.value if self._declared in record.values else self._value
 
     # ------------------------------------------------------------- acquiring
 
@@ -227,6 +248,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         refuse_priority(priority, self._title)
         seconds = check_timeout(timeout, self._max_acquire_time)
         replaces, wanted = check_on_full(on_full), self._check_slots(slots)
+        if replaces and self._adaptive is not None:
+            raise not_replaceable(self._title)
 
         def send() -> RedisAcquisition:
             acquisition = self._new_acquisition(wanted, label)
@@ -314,10 +337,20 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if slots > self.value:
             raise too_many_slots(self._title, slots, self.value)
 
+    def _new_acquisition(
+        self, slots: int, label: str | None, path: Path = (), needs: Needs | None = None
+    ) -> RedisAcquisition:
+        acquisition = super()._new_acquisition(slots, label, path, needs)
+        if self._adaptive is not None:
+            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
+        return acquisition
+
     def _check_slots(self, slots: object) -> int:
         if slots == 1 and type(slots) is int:  # True is 1 too, but not a number of slots
             return slots
         count = check_count("slots", slots)
+        if self._adaptive is not None and count > self._adaptive.min:
+            raise too_many_for_adaptive(self._title, count, self._adaptive)
         if count > _MAX_SLOTS:
             raise ValueError(f"slots must be at most {_MAX_SLOTS} at once on Redis, not {slots}")
         return count
@@ -493,14 +526,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
             raise self._closed_error()
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
-        args += [self._value, value, _REMEMBERED]
+        args += [self._declared, value, _REMEMBERED]
         go_on = b""  # one call looks at a bounded number of waiters
         while True:
             word, *more = await self._run_script(_RESIZE, [*args, go_on])
             if word == b"closed":
                 raise self._closed_error(read_closure(more))
+            if word == b"adaptive":
+                await self.freeze(value)
+                return
             current, go_on, *messages = more
-            record.learn(current, self._value, value)
+            record.learn(current, self._declared, value)
             self._dispatch(messages)
             if not go_on:
                 self._tell_resized(value)
@@ -508,6 +544,55 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def resize_sync(self, value: int) -> None:
         self._run_blocking(self.resize(value))
+
+    async def changes(self) -> list[Change]:
+        *_, rules, _, changes = await self._inspect("changes")
+        if not rules and self._adaptive is None:
+            raise self._fixed_value()
+        return read_changes(changes)
+
+    def changes_sync(self) -> list[Change]:
+        return self._run_blocking(self.changes())
+
+    async def freeze(self, value: int | None = None) -> None:
+        if value is not None:
+            _check_value(value)
+        self._tell_resized(await self._steer(b"freeze", value))
+
+    def freeze_sync(self, value: int | None = None) -> None:
+        self._run_blocking(self.freeze(value))
+
+    async def thaw(self) -> None:
+        await self._steer(b"thaw", None)
+
+    def thaw_sync(self) -> None:
+        self._run_blocking(self.thaw())
+
+    async def _steer(self, verb: bytes, value: int | None) -> int:
+        """Freeze or thaw an adaptive value; returns the value."""
+        if self._generation.closed:
+            raise self._closed_error()
+        shared, record = self._attached()
+        args = [b"", shared.client().token, self._interval, record.keys.notification]
+        args += [self._declared, verb, b"" if value is None else value, _REMEMBERED]
+        word, *more = await self._run_script(_FREEZE, args)
+        if word == b"closed":
+            raise self._closed_error(read_closure(more))
+        if word == b"fixed":
+            raise self._fixed_value()
+        if word == b"outside":
+            least, most = more
+            raise outside_of_adaptive(least, most, value)
+        if word == b"conflict":
+            raise read_conflict(record.name, self._declared, more)
+        current: int
+        current, *messages = more
+        record.learn(current, self._declared)
+        self._dispatch(messages)
+        return current
+
+    def _sample_of_others(self, outcome: Outcome | None) -> str:
+        return sample_of_others(outcome)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for the whole fleet, until `reopen`.
@@ -518,7 +603,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         """
         reason = check_reason(reason)
         shared, _ = self._attached()
-        args = [b"", shared.client().token, self._value, *([] if reason is None else [reason])]
+        args = [b"", shared.client().token, self._declared, *([] if reason is None else [reason])]
         await self._refuse_waiters(await self._run_script(_CLOSE, args))
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:

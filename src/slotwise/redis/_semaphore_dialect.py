@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
+from slotwise.redis._adaptive import read_conflict
 from slotwise.redis._closing import read_closure
 from slotwise.redis._dialect import Dialect, Released, fail_full, pack_call, write_wait
 from slotwise.redis._keys import Keys
@@ -63,7 +64,7 @@ class SemaphoreDialect(Dialect):
         return [
             b"",
             acquisition.acquisition_id,
-            limit._value,
+            limit._declared,
             acquisition.interval,
             b"" if acquisition.ttl is None else acquisition.ttl,
             _word(acquisition, wait=wait),
@@ -77,7 +78,7 @@ class SemaphoreDialect(Dialect):
         shared, record = limit._attached()
         first = pack_call(self.request, record.keys.all, 10, b"")
         ttl = b"" if limit._ttl is None else limit._ttl
-        words = limit._value, limit._interval, ttl, write_wait(limit._overload), b""
+        words = limit._declared, limit._interval, ttl, write_wait(limit._overload), b""
         return first, pack_half((*words, f"{_owner(limit, shared)} ", record.keys.notification))
 
     def pack_request(self, acquisition: RedisAcquisition, due: bytes) -> bytes:
@@ -89,7 +90,7 @@ class SemaphoreDialect(Dialect):
         first = batch[0]
         return [
             b"",
-            first.limit._value,
+            first.limit._declared,
             first.interval,
             b"" if first.ttl is None else first.ttl,
             b"",
@@ -103,11 +104,11 @@ class SemaphoreDialect(Dialect):
     def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:
         word = reply[0]
         if word == b"granted":
-            acquisition.record.learn(reply[3], acquisition.limit._value)
+            acquisition.record.learn(reply[3], acquisition.limit._declared)
             acquisition.on_granted(reply[1], reply[2])
             return reply[4:]
         if word == b"queued":
-            acquisition.record.learn(reply[1], acquisition.limit._value)
+            acquisition.record.learn(reply[1], acquisition.limit._declared)
             acquisition.on_queued(reply[2])
             return reply[3:]
         if word == b"busy":
@@ -121,10 +122,8 @@ class SemaphoreDialect(Dialect):
         if word == b"closed":
             acquisition.fail(acquisition.limit._closed_error(read_closure(reply[1:])))
         elif word == b"conflict":
-            value, held, waiting = reply[1:]
-            name, declared = acquisition.record.name, acquisition.limit._value
-            error = messages.value_conflict(name, declared, value=value, held=held, waiting=waiting)
-            acquisition.fail(error)
+            declared = acquisition.limit._declared
+            acquisition.fail(read_conflict(acquisition.record.name, declared, reply[1:]))
         else:
             acquisition.fail(self.refused_error(acquisition, reply[1]))
         return []

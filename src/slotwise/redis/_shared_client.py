@@ -21,7 +21,7 @@ from functools import partial
 from hashlib import sha1
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from slotwise._core import fork
 from slotwise._core.messages import KICKED
@@ -50,6 +50,7 @@ class NameRecord:
 
     __slots__ = (
         "__weakref__",
+        "_adapting",
         "_templates",
         "dialect",
         "heartbeat_at",
@@ -68,17 +69,34 @@ class NameRecord:
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
-        self.values: frozenset[int] = frozenset()  # those that instances may be made with
+        # Those that instances may be made with: values, or the rules of one that adapts.
+        self.values: frozenset[int | str] = frozenset()
+        self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self.noted_until = -math.inf  # when it is to be noted again that it is used; see `_names`
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
-    def learn(self, value: int, *declared: int) -> None:
+    def learn(self, value: int, *declared: int | str) -> None:
         """Note the value that the server told, and values that instances may be made with."""
         if value != self.value or not self.values.issuperset(declared):
-            self.values = self.values | {value, *declared} if self.value else frozenset(declared)
+            if self.value and isinstance(declared[0], int):
+                self.values = self.values | {value, *declared}
+            else:
+                self.values = frozenset(declared)
             self.value = value
+
+    def tell_changes_to(self, limit: Any) -> None:
+        """Have an object of this name told when its adaptive value has moved."""
+        self._adapting = ref(limit)
+
+    def on_adapted(self, message: bytes) -> None:
+        """Act on "adapted value reason", behind the reply to a script."""
+        limit = None if self._adapting is None else self._adapting()
+        if limit is not None:
+            _, value, reason = message.decode(errors="replace").split(" ", 2)
+            self.learn(int(value), limit._declared)
+            limit._tell_resized(int(value), reason)
 
     def release_template(self, token: str, interval: float) -> tuple[bytes, bytes]:
         """A packed release, except for the id in its middle."""
@@ -217,6 +235,8 @@ class SharedClient:
         for message in messages:
             if message == UNFINISHED:
                 self.continue_serving(record, client)
+            elif message.startswith(b"adapted "):
+                record.on_adapted(message)
             else:
                 self.dispatch(message)
 

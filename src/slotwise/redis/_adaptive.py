@@ -1,0 +1,62 @@
+"""Adaptive values on Redis: the samples that releases carry, and what the server says of changes.
+
+How a value moves is in lua/base/adaptation.lua. A sample needs no command of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from slotwise._core import messages
+from slotwise._core.adaptive import Adaptive, Change, Outcome
+from slotwise._core.outcomes import Outcomes
+from slotwise.errors import ValueConflict
+from slotwise.redis._acquisition import RedisAcquisition
+
+
+class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
+    """Slots of an adaptive semaphore, and how the work under them ended."""
+
+    def take_sample(self) -> str:
+        lost = getattr(self, "_lost", None)
+        # Who was kicked, and has kept its slots until now, says nothing about the service.
+        outcome: Outcome = "ignored" if lost is not None and lost.is_set() else self.outcome
+        held_us = max(int((time.monotonic() - self.since) * 1_000_000), 0)
+        if self.retry_after:
+            return f" {outcome[0]}{held_us} {int(self.retry_after * 1_000_000)}"
+        return f" {outcome[0]}{held_us}"
+
+
+def sample_of_others(outcome: Outcome | None) -> str:
+    """The sample of an acquisition of another process: only the server knows since when."""
+    return f" {(outcome or 'ok')[0]}-"
+
+
+def read_changes(text: bytes) -> list[Change]:
+    """The changes in lines "at_us old new reason"; those that were spoilt are left out."""
+    changes = []
+    for line in text.decode(errors="replace").splitlines():
+        with suppress(ValueError):
+            at_us, old, new, reason = line.split(" ", 3)
+            changes.append(Change(int(at_us) / 1_000_000, int(old), int(new), reason))
+    return changes
+
+
+def read_conflict(name: str, declared: int | str, reply: list[Any]) -> ValueConflict:
+    """Why a name can't be used: {value, held, waiting, the rules if it adapts}."""
+    value, held, waiting, *more = reply
+    known = _read_rules(more[0].decode(errors="replace")) if more else None
+    given = _read_rules(declared) if isinstance(declared, str) else None
+    if known is not None or given is not None:
+        return messages.rules_conflict(name, given, known, value)
+    fixed = declared if isinstance(declared, int) else None
+    return messages.value_conflict(name, fixed, value=value, held=held, waiting=waiting)
+
+
+def _read_rules(written: str) -> Adaptive | None:
+    try:
+        return Adaptive.read(written)
+    except (TypeError, ValueError):
+        return None
