@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, ValueConflict
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.memory._adaptive import AdaptiveTracker
@@ -210,9 +209,3 @@ async def test_it_finds_the_knee_of_a_service_in_virtual_time(clock: FakeClock) 
         limit.release_sync(acquired)
     assert 6 <= limit.value <= 12
     assert all(change.old != change.new for change in limit.changes_sync())
-
-
-def test_redis_says_that_it_has_no_adaptive_values() -> None:
-    assert slotwise.semaphore("anywhere", ERRORS, "memory://").value == 10
-    with pytest.raises(TypeError, match="adaptive values are for memory:// and process:// so far"):
-        slotwise.semaphore("anywhere", ERRORS, "redis://127.0.0.1:1")

@@ -4,7 +4,7 @@
 --       4 pattern of foreign notification lists   5 the value the caller was made with, or its rules
 --       6 "freeze" or "thaw"   7 the value to freeze it at; empty: the current one
 --       8 for how long (s) it is remembered when nobody is there
--- Returns {"done", value}, and behind it messages for the caller
+-- Returns {"done", value}, followed by messages for the caller
 --         {"fixed"}                                it doesn't adapt
 --         {"outside", min, max}                    of its rules
 --         {"conflict", value, held, waiting, its rules if it adapts}   in use with another value
