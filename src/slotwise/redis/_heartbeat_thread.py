@@ -542,7 +542,9 @@ class HeartbeatThread:
         except BackendError:
             return  # the next heartbeat asks again
         for outcome in outcomes:
-            if not outcome.startswith((b"failed ", b"full")):  # heartbeats report that anyway
+            if outcome.startswith(b"adapted "):
+                record.on_adapted(outcome)
+            elif not outcome.startswith((b"failed ", b"full")):  # heartbeats report that anyway
                 self._on_outcome(outcome)
         self.schedule_check(record, due)
 

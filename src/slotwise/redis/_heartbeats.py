@@ -172,7 +172,10 @@ class HeartbeatSender:
             if waiters:
                 self._schedule_check(record, due)
             for outcome in outcomes:
-                self._on_outcome(outcome)
+                if outcome.startswith(b"adapted "):
+                    record.on_adapted(outcome)
+                else:
+                    self._on_outcome(outcome)
             # Last: a waiter that is gone must not take this for a sign of its own life.
             if _is_part(holders):
                 self._renewed_part(holders[0], sent_at)

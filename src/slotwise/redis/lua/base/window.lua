@@ -8,6 +8,9 @@
 -- .window is "begin ends need calls succeeded busy failed" (times in us), with "frozen " in front of it while
 -- the value is frozen.
 
+-- Whether a semaphore may have had another value, by the text of .values: it was resized, or it adapts.
+local function has_moved(values) return not string.find(values or '', '^,%d+,$') end
+
 -- An id and the sample behind it, which may be nil.
 local function split_sample(text)
   local space = string.find(text, ' ', 1, true)

@@ -21,7 +21,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local queues = redis.call('EXISTS', waiting, waiting_heartbeat)
   local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window')
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window', '.values')
   local ttl, number, granted = ttl_and_number(facts[1])
   local window = facts[7] and number and count_in_window(facts[7], sample or 'i-', granted, microseconds(ARGV[1]))
   -- If an adaptive value may move, that is for the second half.
@@ -45,6 +45,11 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
       interval, head_ttl, ticket, owner = waiting_claim(facts[2])
     end
     local value = tonumber(facts[3]) or 0
+    -- After a shrink, a number above the value may be held, and a lower one be free.
+    if head_ttl == '-' and has_moved(facts[8]) then
+      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
+      if lowest[1] ~= 'top' and (tonumber(lowest[2]) or 0) <= value then head_ttl = nil end
+    end
     if head_ttl == '-' and freed <= value and redis.call('ZCARD', main) == value - 1 then
       local now_us = microseconds(ARGV[1])
       local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)

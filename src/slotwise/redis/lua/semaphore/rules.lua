@@ -316,7 +316,8 @@ end
 
 local slots_dropped = 0  -- by this call
 
--- Take an acquisition out of everything; how many slots it held. The sample is for an adaptive value.
+-- Take an acquisition out of everything; how many slots it held. The sample is for an adaptive value: "expired"
+-- is that of one whose ttl has ended.
 local function drop(id, sample)
   if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
   local held = redis.call('ZREM', main, id)
@@ -335,8 +336,9 @@ local function drop(id, sample)
   if claim and held > 0 then
     free_numbers(claim.numbers)
     time_hold(claim, held)
-    -- One without a ttl was kicked, and its grace is over.
-    count_end(claim, held, sample == 'd-' and claim.ttl == '-' and 'i-' or sample)
+    -- One that had none was kicked, and its grace is over.
+    if sample == 'expired' then sample = claim.ttl == '-' and 'i-' or 'd-' end
+    count_end(claim, held, sample)
   end
   redis.call('HDEL', state, id)
   slots_dropped = slots_dropped + held
@@ -358,7 +360,7 @@ local function drop_some(ids, sample)
 end
 
 local function end_ttls()
-  drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE), 'd-')
+  drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE), 'expired')
 end
 
 local function drop_silent()
