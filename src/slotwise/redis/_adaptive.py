@@ -12,25 +12,32 @@ from typing import Any
 from slotwise._core import messages
 from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.outcomes import Outcomes
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import ValueConflict
 from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._shared_client import has_issued
 
 
 class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
     """Slots of an adaptive semaphore, and how the work under them ended."""
 
     def take_sample(self) -> str:
-        lost = getattr(self, "_lost", None)
-        # Who was kicked, and has kept its slots until now, says nothing about the service.
-        outcome: Outcome = "ignored" if lost is not None and lost.is_set() else self.outcome
+        outcome = self.outcome
         held_us = max(int((time.monotonic() - self.since) * 1_000_000), 0)
         if self.retry_after:
             return f" {outcome[0]}{held_us} {int(self.retry_after * 1_000_000)}"
         return f" {outcome[0]}{held_us}"
 
 
-def sample_of_others(outcome: Outcome | None) -> str:
-    """The sample of an acquisition of another process: only the server knows since when."""
+def sample_of_stranger(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
+    """The sample of an acquisition of another process: only the server knows since when.
+
+    One of this process has ended before, and the server may not know it yet.
+    """
+    if isinstance(acquired, AdaptiveRedisAcquisition):
+        return acquired.take_sample()
+    if has_issued(acquisition_id_of(acquired)):
+        return ""
     return f" {(outcome or 'ok')[0]}-"
 
 

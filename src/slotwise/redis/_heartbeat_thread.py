@@ -590,6 +590,7 @@ class HeartbeatThread:
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
         """Tell a holder, from any thread, that the server doesn't have it any more."""
+        holder._state_outcome("ignored")
         _log.lost(holder, "kicked" if why == KICKED else "lost", why)
         message = f"{holder.acquisition_id} was lost: {why}"
         cancel = message if holder.cancel_on_loss else None

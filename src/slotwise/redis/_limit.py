@@ -271,8 +271,10 @@ class RedisLimit:
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
         # What was settled in this tick travels with it, and how the work ended.
-        more = self._sample_of_others(outcome)
-        if holder is not None:
+        more = ""
+        if holder is None:
+            more = self._sample_of_stranger(acquired, outcome)
+        else:
             holder._state_outcome(outcome)
             more = holder.take_settled() + holder.take_sample()
 
@@ -291,8 +293,12 @@ class RedisLimit:
             _log.released_nothing(self, acquisition_id, issued_here=issued_here)
         return bool(released.held)
 
-    def _sample_of_others(self, outcome: Outcome | None) -> str:  # noqa: ARG002
-        """What is sent with the release of an acquisition that this process doesn't know."""
+    def _sample_of_stranger(
+        self,
+        acquired: str | AcquisitionResult,  # noqa: ARG002
+        outcome: Outcome | None,  # noqa: ARG002
+    ) -> str:
+        """What is sent with the release of an acquisition that this process doesn't hold."""
         return ""
 
     def _release_blocking(

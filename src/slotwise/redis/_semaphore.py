@@ -37,7 +37,7 @@ from slotwise.redis._adaptive import (
     AdaptiveRedisAcquisition,
     read_changes,
     read_conflict,
-    sample_of_others,
+    sample_of_stranger,
 )
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
@@ -591,8 +591,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._dispatch(messages)
         return current
 
-    def _sample_of_others(self, outcome: Outcome | None) -> str:
-        return sample_of_others(outcome)
+    def _sample_of_stranger(
+        self, acquired: str | AcquisitionResult, outcome: Outcome | None
+    ) -> str:
+        return sample_of_stranger(acquired, outcome)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for the whole fleet, until `reopen`.

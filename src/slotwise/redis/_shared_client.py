@@ -273,6 +273,7 @@ class SharedClient:
             holder = self.holders.get(acquisition_id)
             if holder is not None:
                 if more == ["later"]:  # it keeps its slots for its grace, or until its release
+                    holder._state_outcome("ignored")
                     holder.lost.set(KICKED)
                     _log.ended(holder, "kicked")
                 else:
