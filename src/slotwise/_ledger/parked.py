@@ -45,8 +45,10 @@ class Parked:
         """The group whose turn comes first."""
         heap = self._heap
         while heap:
-            if self._counts(heap[0]):
-                return heap[0][2]
+            rank, tie, group = heap[0]
+            # `_counts`, written out.
+            if group.parked_at is self._node and group.rank == rank and group.tie == tie:
+                return group
             heappop(heap)
         return None
 

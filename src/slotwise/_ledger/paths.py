@@ -130,7 +130,7 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
-from slotwise._ledger.path_nodes import BaseNode, Node, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_nodes import BaseNode, Group, Node, NumberedNode, Path, PathClaim
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import TierNodes
@@ -230,18 +230,26 @@ class PathLedger(BaseLedger[C]):
             ValueError: it needs more than there is.
             ValueUnknown: the value of a key has to be learnt first.
         """
+        group = self.groups.get(path)
+        if group is not None and self._is_behind(claim, group, now):
+            self.queue.wait(claim, path, group.nodes, now, weight)
+            if wait_until is not None:
+                self.timed().set(claim.key, wait_until)
+            return []
         granted: list[C] = []
+        nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
         if self.unfinished or self.refills:
-            self.check_request(claim, path, now)  # what is granted next has to be returned
             granted = self.settle(now)
-        if self.try_request(claim, path, now, weight):
+        if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
             return granted
         # From here on nobody gives without looking for those who wait. What was
         # given before that, without looking, is seen by another try.
         self.attention = True
-        while not self.try_request(claim, path, now, weight):
-            if self.queue.wait(claim, path, self._nodes(path, now), now, weight):
+        try_again = self.refills is None  # with rates, nobody gives without looking
+        while not (try_again and self._try_nodes(claim, path, nodes, now, weight)):
+            try_again = True
+            if self.queue.wait(claim, path, nodes, now, weight):
                 if wait_until is not None:
                     self.timed().set(claim.key, wait_until)
                 if claim.head_start and self.unfinished:
@@ -254,6 +262,9 @@ class PathLedger(BaseLedger[C]):
     def try_request(self, claim: C, path: Path, now: float = 0.0, weight: float = 1.0) -> bool:
         """Grant ``claim`` what it needs if rule 2 allows it; else take nothing."""
         nodes = self.check_request(claim, path, now)
+        return self._try_nodes(claim, path, nodes, now, weight)
+
+    def _try_nodes(self, claim: C, path: Path, nodes: list[Any], now: float, weight: float) -> bool:
         turn, ticket = None, self.queue.next_ticket(now)
         if self.groups:
             turn = self.queue.turn_of_newcomer(claim.head_start, path, ticket)
@@ -278,6 +289,18 @@ class PathLedger(BaseLedger[C]):
             self.queue.count_grant(claim, path, ticket, weight, now)
         self._file(claim, number, now)
         return True
+
+    def _is_behind(self, claim: C, group: Group, now: float) -> bool:
+        """Whether all that can be done is to wait behind others of the same path.
+
+        It is a shorter way to what the rest of `request` does.
+        """
+        if claim.head_start or self.queue.work or group.rank >= self.queue.next_ticket(now):
+            return False
+        if self.refills and self.queue.next_refill() <= now:
+            return False
+        needs = claim.needs
+        return needs is None or needs == group.needs or self.unfit(needs, group.path) is None
 
     def check_request(self, claim: C, path: Path, now: float) -> list[Any]:
         """Raise what `request` raises, or return the nodes of a path."""

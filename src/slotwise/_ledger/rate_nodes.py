@@ -47,8 +47,11 @@ class RateNode(BaseNode):
 
     def refill(self, now: float) -> None:
         """Put in what has come back by now."""
-        self.level = self.level_at(now)
-        self.at = microseconds(now)
+        # One call asks several times at the same instant.
+        at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
+        if at != self.at:
+            self.level = self.level_at(now)
+            self.at = at
 
     def level_at(self, now: float) -> int:
         elapsed = microseconds(now) - self.at
@@ -57,9 +60,11 @@ class RateNode(BaseNode):
         return min(self.level + elapsed * self.rate.gain, self.rate.full)
 
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
-        self.refill(now)
-        kept = 0 if self.kept_for is group else self.kept
-        return (need + kept) * self.rate.unit <= self.level
+        if int(now * 1_000_000 + 0.5) != self.at:
+            self.refill(now)
+        if self.kept and self.kept_for is not group:
+            need += self.kept
+        return need * self.rate.unit <= self.level
 
     def ready_at(self, need: int, group: Group) -> float:
         """When there will be room for that, if nobody takes anything; `NEVER` by time alone."""

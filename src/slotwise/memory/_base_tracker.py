@@ -110,7 +110,7 @@ class BaseTracker(BaseLedger[C]):
                 claim.since = claim.waiting_since = now
                 claim.failure = None
                 claim.waker = make_waker()
-                self._expect_waking()
+                self._expect_waking(claim.waker)
                 if until is not None:
                     self._ring_by(until)
         return self._after_change(granted, now)
@@ -139,8 +139,8 @@ class BaseTracker(BaseLedger[C]):
     def _queue(self, claim: C, now: float, until: float | None) -> list[C]:
         """Grant a claim its slots, or queue it until then."""
 
-    def _expect_waking(self) -> None:
-        """Somebody begins to wait."""
+    def _expect_waking(self, waker: Waker) -> None:
+        """Somebody begins to wait, and sleeps on ``waker``."""
 
     def _after_change(self, granted: list[C], now: float) -> list[C]:
         """Every change of the ledger ends with this, *in the section*."""
@@ -237,10 +237,14 @@ class BaseTracker(BaseLedger[C]):
                 reason = messages.cancelled_after_ttl(claim.acquisition_id, claim.ttl)
                 cancels.append(ttl_cancels.announce(claim.key, task, reason, owner=self))
         self._after_change(granted, now)
-        self._ring_by(self.next_deadline())
+        self._ring_by(self._next_alarm())
         self.post_refused(waiters, self._timeout_error)
         self.post(granted)
         return now, holders, cancels
+
+    def _next_alarm(self) -> float:
+        """When `_ring` has to be called, *in the section*."""
+        return self.next_deadline()
 
     def _tell_due(self, due: Due[C]) -> None:
         now, holders, cancels = due

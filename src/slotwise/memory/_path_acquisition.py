@@ -7,7 +7,7 @@ as a MemoryAcquisition is, and for the same reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,8 +67,8 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     def _title(self) -> str:
         return self.paths._tracker.title
 
-    async def _wait(self) -> None:
-        await self.paths._acquire(self)
+    def _wait(self) -> Coroutine[Any, Any, None]:
+        return self.paths._acquire(self)
 
     def _wait_sync(self) -> None:
         self.paths._acquire_sync(self)

@@ -17,6 +17,7 @@ from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
+from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.idle_nodes import trim
 from slotwise._ledger.path_estimates import path_in
@@ -27,10 +28,12 @@ from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
+from slotwise._wait.wakers import Waker
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _log
 from slotwise.memory._base_tracker import BaseTracker
+from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._unfilled import unfilled
 
@@ -46,8 +49,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "alarm",
         "closure",
         "ended",
+        "has_keys",
         "holds",
         "is_rated",
+        "loop_alarm",
         "name",
         "only_rate",
         "roomy",
@@ -77,8 +82,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if predecessor is not None:
             self.close()
         self.specs = tuple(specs)
+        self.has_keys = any(spec.keyed for spec in specs)
         self.name = name
         self.alarm = NEVER  # when `_ring` is called next
+        self.loop_alarm = LoopAlarm()
         self.woken = Woken()
         # How long paths are held. It is timed only while somebody waits, or with `times_all`;
         # of a path that the quick lane took, nobody knows since when.
@@ -100,8 +107,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._reopen_perhaps()
             if self.closed:
                 raise claim.paths.closed_error()
-        if claim.needs is not None:
-            error = self._never_fits(claim.path, claim.needs)
+        needs, only_rate = claim.needs, self.only_rate
+        if needs is not None and (only_rate is None or needs[0] > only_rate.value):
+            error = self._never_fits(claim.path, needs)
             if error is not None:
                 raise error
         claim._slot_number = 0  # until it is granted
@@ -156,14 +164,16 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         granted = self.settle(now)
         if self.try_request(claim, claim.path, now, claim.share_weight):
             granted.append(claim)
-        trim(self, now)  # it may have brought a new key
+        if self.has_keys:
+            trim(self, now)  # it may have brought a new key
         return granted
 
     def _queue(
         self, claim: MemoryPathAcquisition, now: float, until: float | None
     ) -> list[MemoryPathAcquisition]:
         granted = self.request(claim, claim.path, now, wait_until=until, weight=claim.share_weight)
-        trim(self, now)  # it may have brought a new key
+        if self.has_keys:
+            trim(self, now)  # it may have brought a new key
         return granted
 
     def _after_change(
@@ -172,10 +182,46 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if self.refills is not None:
             if self.name is not None:
                 unfilled[self.name] = self
-            self._ring_by(self.queue.next_refill())
+            self._ring_when_refilled(now)
         return super()._after_change(granted, now)
 
     # ------------------------------------------------------------- rates
+
+    def _expect_waking(self, waker: Waker) -> None:
+        if self.refills is not None:
+            self.loop_alarm.expect(waker, alone=len(self.waiting) == 1)
+
+    def _ring_when_refilled(self, now: float) -> None:
+        """Have those served who lack only time, when that has passed."""
+        when = self.queue.next_refill()
+        if when < NEVER and not self.loop_alarm.set(when, now, self._ring_in_loop, self._is_roomy):
+            self._ring_by(when)
+
+    def _is_roomy(self) -> bool:
+        """Whether nothing is lost if it is looked at late, by what a loop is late at most."""
+        refills = self.refills
+        assert refills
+        node = refills[0][2]
+        first = node.first_parked()
+        lacking = first is not None and node.rate.burst - first.need(node)
+        return lacking * node.rate.unit >= LATE_US * node.rate.gain
+
+    def _next_alarm(self) -> float:
+        if self.loop_alarm.when <= self.queue.next_refill():
+            return BaseLedger.next_deadline(self)  # a loop has its own for the others
+        return self.next_deadline()
+
+    def _ring_in_loop(self, when: float) -> None:
+        if when == self.loop_alarm.when:
+            self.change_or_later(self._serve_refilled)
+
+    def _serve_refilled(self) -> list[MemoryPathAcquisition]:
+        self.loop_alarm.when = NEVER
+        now = clock.now()
+        if BaseLedger.next_deadline(self) <= now:
+            self._ring_by(now)  # first those whose time is up; then the others are served
+            return []
+        return self.go_on(now)
 
     def correct(self, key: int, costs: Mapping[int, int]) -> list[MemoryPathAcquisition]:
         """Correct what an acquisition took of rates, *in the section*: who is granted now."""

@@ -5,8 +5,8 @@ It waits; who gets what is decided by the ledger in the tracker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import events, messages
@@ -197,11 +197,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             lease._wait_sync()
         return lease
 
-    async def _acquire(self, lease: MemoryPathAcquisition) -> None:
+    def _acquire(self, lease: MemoryPathAcquisition) -> Coroutine[Any, Any, None]:
         """Get what was not simply free, waiting if need be."""
+        # Not a coroutine of its own: each that waits would be one more for the garbage collector.
         if self._cancel_task_after_ttl and lease.ttl is not None:
             cast("TimedMemoryPathAcquisition", lease).task = running_task()
-        await self._get(lease)
+        return self._get(lease)
 
     def _acquire_sync(self, lease: MemoryPathAcquisition) -> None:
         """Like `_acquire`, for a thread."""

@@ -62,7 +62,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
     """
     tracker = paths._tracker
     node = tracker.only_rate
-    if node is None or _observed or tracker.woken:
+    if node is None or _observed or tracker.waiting or tracker.woken:
         return None
     acquired: MemoryRateAcquisition = MemoryRateAcquisition()
     acquired.key = key = next_key()

@@ -356,7 +356,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._expect_waking()
         return self.home is loop
 
-    def _expect_waking(self) -> None:
+    def _expect_waking(self, waker: Waker | None = None) -> None:  # noqa: ARG002 - of tiers
         if self.woken is NOBODY_WOKEN:
             self.woken = Woken()
 

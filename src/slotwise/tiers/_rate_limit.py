@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import UNSET, Unset, check_count
+from slotwise._core.arguments import UNSET, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
@@ -188,8 +188,9 @@ class RateLimit(Limit):
                 acquired = take_rate(paths, needed)
                 if acquired is not None:
                     return acquired
-        needs = self._needs(slots, cost, priority)
-        return await self._tiers._acquire(_PATH, needs, timeout, label)
+        needs, label = self._needs(slots, cost, priority), check_label(label)
+        seconds = self._tiers._timeout(timeout)
+        return await self._tiers._backend.acquire(_PATH, timeout=seconds, label=label, needs=needs)
 
     def acquire_sync(
         self,
