@@ -39,15 +39,15 @@ class Parked:
         if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
             self._heap = [entry for entry in self._heap if self._counts(entry)]
             heapify(self._heap)
-        heappush(self._heap, (*group.turn[1:], group))
+        heappush(self._heap, (group.rank, group.tie, group))
 
     def first(self) -> Group | None:
         """The group whose turn comes first."""
-        heap = self._heap
+        heap, node = self._heap, self._node
         while heap:
             rank, tie, group = heap[0]
-            # `_counts`, written out.
-            if group.parked_at is self._node and group.rank == rank and group.tie == tie:
+            # `_counts`, written out: this is asked about ten times for each grant.
+            if group.parked_at is node and group.rank == rank and group.tie == tie:
                 return group
             heappop(heap)
         return None

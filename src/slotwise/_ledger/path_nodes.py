@@ -259,13 +259,15 @@ class Group:
 
     __slots__ = (
         *("_order", "keeps", "needs", "nodes", "parked_at", "path", "rank", "share", "ticket"),
-        *("tie", "waiters"),
+        *("tie", "turn", "waiters"),
     )
 
-    def __init__(self, path: Path, nodes: tuple[BaseNode, ...], share: Share | None) -> None:
+    turn: Turn  # its head's
+
+    def __init__(self, path: Path, nodes: tuple[BaseNode, ...], share: Share | None = None) -> None:
         self.path = path
         self.nodes = nodes
-        self.share = share  # of its key, where keys take turns
+        self.share = share  # of its key, where keys take turns: see `FairGroup`
         self.waiters: OrderedDict[Hashable, Any] = OrderedDict()  # in the order of arrival
         # A heap of (rank, tie, claim) with some that have left, once their order is another
         # one than that of their arrival.
@@ -274,10 +276,6 @@ class Group:
         self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: BaseNode | None = None
         self.keeps: list[BaseNode] = []
-
-    @property
-    def turn(self) -> Turn:
-        return 0.0 if self.share is None else self.share.tag, self.rank, self.tie
 
     def add(self, claim: Any) -> bool:
         """Let one more wait; return whether it is the head now."""
@@ -315,16 +313,22 @@ class Group:
     def _set_head(self, claim: Any) -> None:
         self.ticket, self.rank, self.tie = claim.ticket, claim.rank, tie_of(claim)
         self.needs = claim.needs
+        self._set_turn()
 
-    def lacks(self, now: float) -> BaseNode | None:
+    def _set_turn(self) -> None:
+        self.turn = 0.0, self.rank, self.tie
+
+    def lacks(self, now: float, several: bool = True) -> BaseNode | None:
         """The first node, narrow to wide, without room for its head, or where another blocks it.
 
-        It is not parked itself when this is asked.
+        It is not parked itself when this is asked. While nobody waits for ``several`` slots of
+        a node, nobody can be blocked: what is enough for one is enough for any.
         """
+        needs, turn = self.needs, self.turn
         for node in self.nodes:
-            if not node.has_room(self.need(node), now, self):
+            if not node.has_room(1 if needs is None else needs[node.tier], now, self):
                 return node
-            if node.kept_for is not self and node.is_blocked(self.turn, now):
+            if several and node.kept_for is not self and node.is_blocked(turn, now):
                 return node
         return None
 
@@ -339,6 +343,21 @@ class Group:
     def need(self, node: BaseNode) -> int:
         """How much of a node its head needs."""
         return 1 if self.needs is None else self.needs[node.tier]
+
+
+class FairGroup(Group):
+    """Those who wait for one path, where keys take turns: the tag of the key changes by itself."""
+
+    __slots__ = ()
+
+    share: Share
+
+    def _set_turn(self) -> None:
+        pass
+
+    @property
+    def turn(self) -> Turn:  # type: ignore[override] # there it is set
+        return self.share.tag, self.rank, self.tie
 
 
 def tie_of(claim: PathClaim) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.parked import Turn
-from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, Group, Node, Path, PathClaim
+from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, FairGroup, Group, Node, Path, PathClaim
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._ledger.times import microseconds
 
@@ -29,7 +29,8 @@ class PathQueue(Generic[C]):
     """The waiters by their keys and in groups, and the nodes that have to be looked at."""
 
     __slots__ = (
-        *("passing", "fair", "groups", "last_ticket", "refills", "waiting", "widest", "work"),
+        *("passing", "fair", "groups", "last_ticket", "refills", "several", "waiting", "widest"),
+        "work",
     )
 
     def __init__(
@@ -41,6 +42,7 @@ class PathQueue(Generic[C]):
         self.waiting: dict[Hashable, C] = {}
         self.groups: dict[Path, Group] = {}
         self.last_ticket = 0
+        self.several = False  # whether somebody has waited for several slots since nobody waited
         # The highest tickets of those who were granted while somebody waited, one more than
         # `PATIENCE` at most, as a heap: so many have passed whoever is older than all of them.
         self.passing: list[int] = []
@@ -70,7 +72,7 @@ class PathQueue(Generic[C]):
         if group is None:
             group = self.new_group(path, nodes, weight)
             self.join(claim, group, ticket)
-            at = group.lacks(now) or group.unfinished()
+            at = group.lacks(now, self.several) or group.unfinished()
             if at is None:
                 self._take_out(claim)
                 return False
@@ -84,13 +86,17 @@ class PathQueue(Generic[C]):
         self.last_ticket = ticket
         if self.join(claim, group, ticket):  # it came with a head start
             self._drop_keeps(group, group.keeps)
-            self.park(group, group.lacks(now) or at)
+            self.park(group, group.lacks(now, self.several) or at)
             self.look_at(at)
         return True
 
     def new_group(self, path: Path, nodes: Sequence[Any], weight: float = 1.0) -> Group:
-        share = None if self.fair is None else self.fair.share_of(path[self.fair.tier], weight)
-        self.groups[path] = group = Group(path, tuple(nodes), share)
+        if self.fair is None:
+            group = Group(path, tuple(nodes))
+        else:
+            share = self.fair.share_of(path[self.fair.tier], weight)
+            group = FairGroup(path, tuple(nodes), share)
+        self.groups[path] = group
         return group
 
     def join(self, claim: C, group: Group, ticket: int) -> bool:
@@ -104,6 +110,8 @@ class PathQueue(Generic[C]):
         if group.share is not None:
             group.share.waiting += 1
         self.waiting[claim.key] = claim
+        if claim.needs is not None:
+            self.several = True
         return group.add(claim)
 
     def leave(self, claim: C, now: float) -> None:
@@ -138,6 +146,7 @@ class PathQueue(Generic[C]):
             assert group.share is not None
             self.fair.leave(group.share)
         if not self.waiting:
+            self.several = False
             self.passing.clear()
             if self.fair is not None:
                 self.fair.reset()
@@ -147,6 +156,8 @@ class PathQueue(Generic[C]):
     def park(self, group: Group, node: BaseNode) -> None:
         self._move(group, node)
         node.park(group)
+        if node.look is None and self.refills is None:
+            return
         if node.first_parked() is group:
             self._look_when_refilled(node, group)
             if node.look is not None:
@@ -221,6 +232,13 @@ class PathQueue(Generic[C]):
                 looks -= 1
                 node.unpark()
                 self._examine(first, node, now, granted)
+                first = node.first_parked()
+                if first is None:
+                    if self.refills is None:
+                        continue
+                elif not node.has_room(first.need(node), now, first):
+                    self._look_when_refilled(node, first)  # as it would be on the next pass
+                    continue
             self.look_at(node)
         while work and work[0][2].look != work[0][0]:
             heappop(work)  # so that `unfinished` tells the truth
@@ -228,7 +246,7 @@ class PathQueue(Generic[C]):
 
     def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
         """Grant the head of a group, or park it where it lacks something."""
-        lacking = group.lacks(now)
+        lacking = group.lacks(now, self.several)
         while lacking is None:
             claim: C = group.head
             number = take_all(claim, group.nodes, self.widest, now)
@@ -237,7 +255,7 @@ class PathQueue(Generic[C]):
                 self._grant(claim, here, now)
                 granted.append(claim)
                 return
-            lacking = group.lacks(now)
+            lacking = group.lacks(now, self.several)
         narrower = group.nodes[: group.nodes.index(lacking)]
         if group.keeps:
             self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
@@ -256,7 +274,7 @@ class PathQueue(Generic[C]):
         self.count_grant(claim, group.path, claim.ticket, weight, now)
         self._take_out(claim)
         if group.waiters:
-            self.park(group, group.lacks(now) or here)
+            self.park(group, group.lacks(now, self.several) or here)
 
     def is_overdue(self, ticket: int) -> bool:
         """Whether more than `PATIENCE` that came later have been granted."""

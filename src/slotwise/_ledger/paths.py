@@ -245,8 +245,8 @@ class PathLedger(BaseLedger[C]):
             return granted
         # From here on nobody gives without looking for those who wait. What was
         # given before that, without looking, is seen by another try.
+        try_again = not self.attention  # while it is up, nobody gives without looking
         self.attention = True
-        try_again = self.refills is None  # with rates, nobody gives without looking
         while not (try_again and self._try_nodes(claim, path, nodes, now, weight)):
             try_again = True
             if self.queue.wait(claim, path, nodes, now, weight):
@@ -451,7 +451,7 @@ class PathLedger(BaseLedger[C]):
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
         for node in nodes:
-            if isinstance(node, Node) and node in self.unbalanced:
+            if self.unbalanced and isinstance(node, Node) and node in self.unbalanced:
                 node.balance()
                 if node.is_balanced:
                     self.unbalanced.discard(node)
@@ -475,10 +475,13 @@ class PathLedger(BaseLedger[C]):
     # ---------------------------------------------------------- the own steps
 
     def _nodes(self, path: Path, now: float) -> list[Any]:
-        return [
-            tier.nodes.get(key) or tier.make(key, now)
-            for tier, key in zip(self.tiers, path, strict=True)
-        ]
+        try:
+            return [nodes[key] for nodes, key in zip(self.tables, path, strict=True)]
+        except KeyError:
+            return [
+                tier.nodes.get(key) or tier.make(key, now)
+                for tier, key in zip(self.tiers, path, strict=True)
+            ]
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
