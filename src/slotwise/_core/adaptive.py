@@ -149,6 +149,16 @@ class Adaptive(Frozen):
         window_us, samples = more
         return cls(start, least, most, algorithm=Latency(window_us / 1_000_000, samples))
 
+    def check_value(self, value: int) -> int:
+        """Return a value that it may be frozen at.
+
+        Raises:
+            ValueError: it is outside min and max.
+        """
+        if not self.min <= value <= self.max:
+            raise outside_of_adaptive(self.min, self.max, value)
+        return value
+
     def __str__(self) -> str:
         return f"adaptive, {self.min} to {self.max}"
 
@@ -165,3 +175,7 @@ class Change(Frozen):
 
     def __init__(self, at: float, old: int, new: int, reason: str) -> None:
         super().__init__(at=at, old=old, new=new, reason=reason)
+
+
+def outside_of_adaptive(least: int, most: int, value: int | None) -> ValueError:
+    return ValueError(f"an adaptive value must be within {least} and {most}, not {value}")

@@ -64,10 +64,6 @@ def not_replaceable(title: str) -> TypeError:
     return TypeError(f"{title} is adaptive: nobody can be replaced there")
 
 
-def outside_of_adaptive(least: int, most: int, value: int | None) -> ValueError:
-    return ValueError(f"an adaptive value must be within {least} and {most}, not {value}")
-
-
 def too_many_for_adaptive(title: str, slots: int, options: Adaptive) -> ValueError:
     """The error of a request that a falling value might leave waiting forever."""
     return ValueError(

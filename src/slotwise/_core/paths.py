@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from slotwise._core.adaptive import Outcome
+from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
@@ -58,6 +58,10 @@ class TierSpec:
     fair: str = ""
     value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
     weight_of: Callable[[str], float] | None = field(default=None, compare=False, repr=False)
+    # How its value moves by itself, and the part of that on which all objects must agree; then
+    # ``value`` is where it starts.
+    adaptive: Adaptive | None = field(default=None, compare=False, repr=False)
+    rules: str = ""
     # How many may wait for one key of it; each object of a name has its own.
     max_waiting: int | None = field(default=None, compare=False, repr=False)
 
@@ -85,6 +89,10 @@ class TierSpec:
         fair = "".join(roles[role] for role in self.fair.split())
         if self.by_key:
             return f"{self.name} by key{fair}"
+        if self.adaptive is not None:
+            return (
+                f"{self.name} adaptive ({self.adaptive.rules}){' each' if self.keyed else ''}{fair}"
+            )
         return f"{self.name}={self.value}{' each' if self.keyed else ''}{fair}"
 
     @property
@@ -92,6 +100,19 @@ class TierSpec:
         """The value of a tier without a rate."""
         assert isinstance(self.value, int)
         return self.value
+
+
+def options_of(specs: Sequence[TierSpec]) -> Adaptive | None:
+    """What an acquisition of adaptive tiers goes by; None if no tier is.
+
+    An exception that is a drop for one of them is one for all: it has one outcome.
+    """
+    adaptive = [spec.adaptive for spec in specs if spec.adaptive is not None]
+    if len(adaptive) < 2:
+        return adaptive[0] if adaptive else None
+    drop_on = dict.fromkeys(error for options in adaptive for error in options.drop_on)
+    pauses = any(options.pause_on_retry_after for options in adaptive)
+    return replace(adaptive[0], drop_on=(*drop_on,), pause_on_retry_after=pauses)
 
 
 def fair_tiers(specs: Sequence[TierSpec]) -> tuple[int | None, int | None]:
@@ -381,6 +402,32 @@ class PathBackend(ABC):
 
     @abstractmethod
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None: ...
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        """Return how the value of an adaptive tier, or of one key of it, has moved."""
+        return self.changes_sync(tier, key)
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        raise NotImplementedError
+
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        """Keep the value of an adaptive tier, of all its keys, or of one."""
+        self.freeze_sync(tier, value, key)
+
+    def freeze_sync(
+        self,
+        tier: str,
+        value: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        raise NotImplementedError
+
+    async def thaw(self, tier: str, key: str | None = None) -> None:
+        """Let it move again."""
+        self.thaw_sync(tier, key)
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        raise NotImplementedError
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         """State what an acquisition has taken of rates, by their tiers' names.

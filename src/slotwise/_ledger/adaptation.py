@@ -25,7 +25,6 @@ from collections import deque
 from typing import ClassVar
 
 from slotwise._core.adaptive import Adaptive, Change, Latency, Outcome
-from slotwise._core.outcomes import outside_of_adaptive
 
 # A look is this far below the value: far enough to tell 15 % fewer calls from noise with 50
 # samples, near enough to cost little throughput while it lasts.
@@ -65,6 +64,9 @@ CHANGES = 100
 ERRORS_CUT = 0.7
 
 STEADY, BELOW, ABOVE = 0, 1, 2
+
+# The reason of a change by hand.
+FROZEN = "frozen"
 
 # Numbers that are counted exactly.
 _LARGEST = 2.0**53
@@ -106,12 +108,16 @@ class Adaptation(ABC):
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
         """Stay at a value, or at the current one; whether the limit is another one now."""
-        least, most = self.options.min, self.options.max
-        if value is not None and not least <= value <= most:
-            raise outside_of_adaptive(least, most, value)
+        if value is not None:
+            self.options.check_value(value)
         before, self.frozen = self.limit, True
-        self._move(now_us, self.value if value is None else value, "frozen")
+        self._move(now_us, self.value if value is None else value, FROZEN)
         return self.limit != before
+
+    def begin_frozen(self, value: int | None) -> None:
+        """Be frozen from the beginning, at a value or where it starts."""
+        self.frozen = True
+        self.limit = self.value = self.options.start if value is None else value
 
     def thaw(self, now_us: int) -> None:
         """Move again, from the current value."""
@@ -125,6 +131,10 @@ class Adaptation(ABC):
         self.grows_after_us = now_us
         self._resume(now_us)
         return self.limit != before
+
+    def keep_changes(self, most: int) -> None:
+        """Keep no more changes than that from now on."""
+        self.changes = deque(self.changes, most)
 
     def dump(self) -> str:
         """All there is to know about it but for the changes, as text."""

@@ -11,6 +11,7 @@ from math import floor
 from typing import Any
 
 from slotwise._core.messages import cost_above_burst, occupancy, too_many_slots, what_is_left
+from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, most_of
 from slotwise._core.rates import Rate
 from slotwise._ledger.parked import Turn
@@ -55,7 +56,7 @@ def tier_stats(
         spec.name: TierStats(
             sum(node.in_use for _, node in of_tier),
             waiting,  # every path goes through every tier
-            most_of(tier.value),
+            most_of(tier.value if spec.keyed else tier.value_of(None)),
             _key_stats(tier, of_tier, now) if spec.keyed else {},
             *(() if spec.keyed else level_of(tier, None, now)),
         )
@@ -67,7 +68,7 @@ def _key_stats(
     tier: TierNodes, nodes: Sequence[tuple[str, Any]], now: float
 ) -> Mapping[str, KeyStats]:
     idle = KeyStats(0, 0, most_of(tier.value))  # one for all of them: they are the most
-    each = not isinstance(tier.value, int)
+    each = not isinstance(tier.value, int) or tier.adaptive is not None
     return {
         key: KeyStats(
             node.in_use, node.waiting, most_of(tier.value_of(key)), *level_of(tier, key, now)
@@ -119,6 +120,8 @@ def fullness(
 def never_fits(title: str, spec: TierSpec, key: Hashable, need: int, value: Any) -> ValueError:
     """The error of a request that needs more of a key than its ``value``."""
     which = f"{spec.node(key)} of {title}"
+    if spec.adaptive is not None:
+        return too_many_for_adaptive(which, need, spec.adaptive)
     if isinstance(value, Rate):
         return cost_above_burst(which, need, value.burst)
     return too_many_slots(which, need, value)

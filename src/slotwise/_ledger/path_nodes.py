@@ -11,13 +11,16 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
 from slotwise._ledger.slots import UNLIMITED as UNLIMITED
+
+if TYPE_CHECKING:
+    from slotwise._ledger.adaptation import Adaptation
 
 Path = tuple[Hashable, ...]
 
@@ -88,6 +91,9 @@ class BaseNode:
         "waiting",
     )
 
+    # How its value moves, if it does so by itself; a `Node` has the slot.
+    adaptation: Adaptation | None = None
+
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         self.tier = tier
         self.key = key
@@ -150,12 +156,15 @@ class Node(BaseNode, SlotPool):
     for that tier.
     """
 
-    __slots__ = ("circulating", "free")
+    __slots__ = ("adaptation", "circulating", "free")
+
+    adaptation: Adaptation | None
 
     rate = None  # of a `RateNode` it is one
 
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         super().__init__(tier, key, value, now)
+        self.adaptation = None
         self.free = []
         self.circulating = 0
 

@@ -125,6 +125,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import Deadlines
@@ -134,6 +135,7 @@ from slotwise._ledger.path_nodes import BaseNode, Group, Node, NumberedNode, Pat
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import TierNodes
+from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 
 C = TypeVar("C", bound=PathClaim)
@@ -147,6 +149,7 @@ class PathLedger(BaseLedger[C]):
         "closed",
         "deadlines",
         "groups",
+        "has_adaptive",
         "holders",
         "queue",
         "recent",
@@ -177,13 +180,14 @@ class PathLedger(BaseLedger[C]):
 
     def __init__(
         self,
-        values: Sequence[int | Rate | None],
+        values: Sequence[int | Rate | Adaptive | None],
         fair_by: int | None = None,
         fair_cost: int | None = None,
     ) -> None:
         """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
 
-        A tier of None has a value for each key, which is told by `learn` when one appears.
+        A tier of None has a value for each key, which is told by `learn` when one appears. Each
+        node of an `Adaptive` one has a value that moves by itself.
         The keys of tier ``fair_by`` take turns, by what they have had of the rate ``fair_cost``,
         or else of the widest slots.
         """
@@ -207,7 +211,8 @@ class PathLedger(BaseLedger[C]):
         self.recent: Any = EndedClaims(rates)  # or what a driver has instead
         self.deadlines: Deadlines | None = None
         self.closed = False
-        self.attention = not QUICK_LANE or bool(rates)
+        self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
+        self.attention = not QUICK_LANE or bool(rates) or self.has_adaptive
         self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
 
     # ------------------------------------------------------------ the verbs
@@ -357,6 +362,9 @@ class PathLedger(BaseLedger[C]):
 
         Returns the waiters that can never fit now, and who is granted now.
         """
+        if self.tiers[tier].adaptive is not None:
+            assert isinstance(value, int)
+            return [], self.freeze(tier, value, key, now, one=one)
         self.attention = True
         nodes = self.tiers[tier].change(value, key, now, one=one)
         self.unbalanced.update(node for node in nodes if isinstance(node, Node))
@@ -371,6 +379,37 @@ class PathLedger(BaseLedger[C]):
             self._leave(claim, now)
         self.look_after(nodes)
         return refused, self.settle(now)
+
+    def freeze(
+        self, tier: int, value: int | None, key: Hashable, now: float, *, one: bool
+    ) -> list[C]:
+        """Keep the value of an adaptive tier, or with ``one`` that of one key: who is granted now.
+
+        Raises:
+            ValueError: it is outside min and max.
+        """
+        nodes = self.tiers[tier].freeze(value, key, now, one=one)
+        for node in nodes:
+            self._follow(node)
+        self.look_after(nodes)
+        return self.settle(now)
+
+    def _follow(self, node: Node) -> None:
+        """Take the limit that the adaptation of a node has now."""
+        assert node.adaptation is not None
+        node.value = node.adaptation.limit
+        self.unbalanced.add(node)
+        self.attention = True
+
+    def _count_end(self, claim: C, now: float) -> None:
+        """A hold ends, and with that the values of adaptive nodes may move."""
+        held_us, outcome, retry_after_us = self._ending_of(claim, now)
+        now_us = microseconds(now)
+        for node in claim.nodes:
+            if node.adaptation is not None:
+                slots = 1 if claim.needs is None else claim.needs[node.tier]
+                if node.adaptation.end(now_us, held_us, outcome, retry_after_us, slots):
+                    self._follow(node)
 
     def close(self, now: float = 0.0) -> list[C]:
         """Refuse newcomers from now on: the waiters, who all fail, are returned."""
@@ -520,11 +559,13 @@ class PathLedger(BaseLedger[C]):
                 if not node.is_balanced:
                     self.unbalanced.add(node)
                     self.attention = True
+        if self.has_adaptive:
+            self._count_end(claim, now)
         self.look_after(claim.nodes)
 
     def _lower_attention(self) -> None:
-        if self.refills is not None:
-            return  # what comes back by time comes back under the lock
+        if self.refills is not None or self.has_adaptive:
+            return  # what comes back by time comes back under the lock, and so does what is timed
         if not self.groups and not self.unbalanced and not self.closed:
             self.attention = not QUICK_LANE
 

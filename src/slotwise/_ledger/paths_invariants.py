@@ -63,6 +63,7 @@ def check(ledger: PathLedger[Any], now: float = 0.0, *, resized: bool = False) -
         or bool(waiters)
         or bool(unbalanced)
         or ledger.closed
+        or ledger.has_adaptive
         or not QUICK_LANE
     )
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"

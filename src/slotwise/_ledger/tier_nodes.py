@@ -9,7 +9,13 @@ from collections.abc import Hashable
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
+from slotwise._core.adaptive import Adaptive
+from slotwise._ledger.adaptation import adaptation
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode
+from slotwise._ledger.times import microseconds
+
+# Of each key of a tier, so many changes of its value are kept: there may be very many keys.
+CHANGES_OF_A_KEY = 20
 
 
 class ValueUnknown(LookupError):
@@ -25,13 +31,21 @@ class TierNodes:
     """The nodes of one tier: those in use, and those that are idle and only remembered."""
 
     __slots__ = (
-        *("_ages", "_made", "_node", "index", "keeps_idle", "max_idle", "nodes", "own_values"),
-        "value",
+        *("_ages", "_made", "_node", "adaptive", "frozen_at", "frozen_keys", "index", "is_frozen"),
+        *("keeps_idle", "max_idle", "nodes", "own_values", "value"),
     )
 
     def __init__(self, index: int, value: Any, node: type[Any]) -> None:
         self.index = index
         self._node = node
+        # How the value of each node moves by itself, if it does; and which are frozen: all, those
+        # to come at this value, or where they start if it is None; and some keys.
+        self.adaptive: Adaptive | None = value if isinstance(value, Adaptive) else None
+        if self.adaptive is not None:
+            value = self.adaptive.start
+        self.is_frozen = False
+        self.frozen_at: int | None = None
+        self.frozen_keys: set[Hashable] = set()
         # An int, 0 for no limit; None if each key has its own, which has to be learnt; or a Rate.
         self.value = value
         self.nodes: dict[Hashable, Any] = {}
@@ -46,6 +60,9 @@ class TierNodes:
 
     def value_of(self, key: Hashable) -> Any:
         """The value of a key, 0 for no limit; None if that is not known."""
+        if self.adaptive is not None:
+            node = self.nodes.get(key)
+            return (self.frozen_at or self.value) if node is None else node.value
         value = self.own_values.get(key, self.value)
         if value is None and key in self.nodes:
             node = self.nodes[key]
@@ -54,6 +71,8 @@ class TierNodes:
 
     def most(self, key: Hashable) -> int:
         """The most that a request may need of a key."""
+        if self.adaptive is not None:
+            return self.adaptive.min  # it may fall to that
         return self.value_of(key) or UNLIMITED
 
     def make(self, key: Hashable, now: float, value: int | None = None) -> Any:
@@ -64,6 +83,12 @@ class TierNodes:
         if known is None:
             raise ValueUnknown(self.index, key)
         self.nodes[key] = node = self._node(self.index, key, known or UNLIMITED, now)
+        if self.adaptive is not None:
+            node.adaptation = moving = adaptation(self.adaptive, microseconds(now))
+            if key is not None:
+                moving.keep_changes(CHANGES_OF_A_KEY)
+            if self.is_frozen:
+                moving.begin_frozen(self.frozen_at)
         if key is not None and self.keeps_idle:  # a tier without keys has one node, always
             self._made += 1
             heappush(self._ages, (now, self._made, node))
@@ -83,6 +108,54 @@ class TierNodes:
 
     def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
         node.value = value or UNLIMITED
+
+    # ------------------------------------------------------------- adapting
+
+    def freeze(self, value: int | None, key: Hashable, now: float, *, one: bool) -> list[Any]:
+        """Stay at a value, or with None at the current one; return the nodes of which that is true.
+
+        With ``one`` it is that of one key.
+        """
+        assert self.adaptive is not None
+        if value is not None:
+            self.adaptive.check_value(value)
+        if one:
+            nodes = [self.nodes.get(key) or self.make(key, now)]
+            self.frozen_keys.add(key)
+        else:
+            self.is_frozen, self.frozen_at = True, value
+            nodes = [*self.nodes.values()]
+        for node in nodes:
+            node.adaptation.freeze(microseconds(now), value)
+        return nodes
+
+    def thaw(self, key: Hashable, now: float, *, one: bool) -> None:
+        """Move again, or with ``one`` one key."""
+        if one:
+            nodes = [self.nodes[key]] if key in self.nodes else []
+            self.frozen_keys.discard(key)
+        else:
+            self.is_frozen, self.frozen_at = False, None
+            self.frozen_keys.clear()
+            nodes = [*self.nodes.values()]
+        for node in nodes:
+            node.adaptation.thaw(microseconds(now))
+
+    def keep_adapted(self, node: Any, most: int) -> None:
+        """Forget the keys that are idle for longest beyond so many; this one may be idle now.
+
+        The order of the nodes is that in which they were last seen in use.
+        """
+        if node.waiting or node.in_use or node.key not in self.nodes:
+            return
+        self.nodes[node.key] = self.nodes.pop(node.key)
+        for _ in range(len(self.nodes) - most):
+            oldest = next(iter(self.nodes.values()))
+            self.nodes.pop(oldest.key)
+            if oldest.waiting or oldest.in_use or oldest.key in self.frozen_keys:
+                self.nodes[oldest.key] = oldest
+
+    # ------------------------------------------------------------ forgetting
 
     def drop_if_idle(self, node: Any) -> None:
         """Forget a node at once if nobody holds or waits for anything of it."""
@@ -104,7 +177,7 @@ class TierNodes:
             looks -= 1
             if node.used > when:
                 heapreplace(ages, (node.used, tie, node))
-            elif node.retire(now):
+            elif node.key not in self.frozen_keys and node.retire(now):
                 heappop(ages)
                 del self.nodes[node.key]
                 forgotten += 1

@@ -5,7 +5,6 @@ How the value moves is in `slotwise._ledger.adaptation`. Nobody takes the quick 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition, MemoryClaim
+from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._tracker import Tracker
 
 if TYPE_CHECKING:
@@ -100,11 +100,7 @@ class AdaptiveTracker(Tracker):
 
     def changes(self) -> list[Change]:
         """How the value has moved, oldest first, in epoch seconds; *in the section*."""
-        epoch = time.time() - clock.now()
-        return [
-            Change(each.at + epoch, each.old, each.new, each.reason)
-            for each in self.adaptation.changes
-        ]
+        return in_epoch_seconds(self.adaptation.changes)
 
 
 class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):

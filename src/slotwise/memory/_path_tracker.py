@@ -7,12 +7,15 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappush
 
-from slotwise._core import log
+from slotwise._core import events, log
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
+from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers
 from slotwise._core.rates import Rate
@@ -25,6 +28,7 @@ from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tie
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
@@ -33,6 +37,7 @@ from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _log
 from slotwise.memory._base_tracker import BaseTracker
+from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._unfilled import unfilled
@@ -51,6 +56,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "ended",
         "has_keys",
         "holds",
+        "is_expiring",
         "is_rated",
         "loop_alarm",
         "name",
@@ -58,6 +64,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "roomy",
         "specs",
         "times_all",
+        "untold",
         "woken",
     )
 
@@ -68,10 +75,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
     ) -> None:
         """``predecessor``: one of the name that has ended, whose holders have to leave first."""
-        values = [None if spec.by_key else spec.value for spec in specs]
+        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
         # Whether both slots and rates are taken: then `rated_lane` is the quick way.
-        self.is_rated = self.refills is not None and self.queue.widest is not None
+        self.is_rated = (
+            self.refills is not None and self.queue.widest is not None and not self.has_adaptive
+        )
         # Of a rate alone, without keys, there is one node, forever.
         self.only_rate: RateNode | None = None
         if len(specs) == 1 and isinstance(specs[0].value, Rate) and not specs[0].keyed:
@@ -91,6 +100,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         # of a path that the quick lane took, nobody knows since when.
         self.holds = HoldTimes()
         self.times_all = False
+        self.is_expiring = False
+        # Changes of adaptive values that the hooks don't know yet, with the tier and the key.
+        self.untold: deque[tuple[int, Hashable, Change]] = deque()
         self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
 
     def bound_idle(self, max_idle_keys: int) -> None:
@@ -239,6 +251,65 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         # Nobody has seen the grant: the buckets are as if there had been none.
         now = clock.now()
         return self._after_change(self.undo_grant(claim.key, now), now)
+
+    # ------------------------------------------------------------- adapting
+
+    def _ending_of(self, claim: MemoryPathAcquisition, now: float) -> tuple[int, Outcome, int]:
+        if not isinstance(claim, Outcomes):
+            return 0, "ignored", 0
+        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
+        held_us = microseconds(max(now - claim.since, 0.0))
+        return held_us, outcome, microseconds(claim.retry_after)
+
+    def expire(
+        self, now: float
+    ) -> tuple[
+        list[MemoryPathAcquisition], list[MemoryPathAcquisition], list[MemoryPathAcquisition]
+    ]:
+        self.is_expiring = True
+        try:
+            return super().expire(now)
+        finally:
+            self.is_expiring = False
+
+    def _follow(self, node: Node) -> None:
+        super()._follow(node)
+        assert node.adaptation is not None
+        changes = node.adaptation.changes
+        if events.hooks and changes and changes[-1].new == node.value:
+            self.untold.append((node.tier, node.key, changes[-1]))
+
+    def tell_changes(self, name: str | None) -> None:
+        """Tell the hooks how adaptive values have moved."""
+        while self.untold:
+            try:
+                index, key, change = self.untold.popleft()
+            except IndexError:  # another thread was faster
+                break
+            tier = self.specs[index].name
+            keys = {} if key is None else {tier: str(key)}
+            if events.hooks:
+                events.resized(
+                    name, "memory", change.new, tier=tier, keys=keys, adapted=change.reason
+                )
+
+    def changes_of(self, index: int, key: str | None) -> list[Change]:
+        """How a value has moved, in epoch seconds, *in the section*."""
+        node = self.tiers[index].nodes.get(key)
+        return [] if node is None else in_epoch_seconds(node.adaptation.changes)
+
+    def keep_value(
+        self, index: int, value: int | None, key: str | None
+    ) -> list[MemoryPathAcquisition]:
+        """Freeze a tier or one key of it, *in the section*: who is granted now."""
+        now = clock.now()
+        granted = self.freeze(index, value, key, now, one=key is not None)
+        self.untold.clear()  # whoever froze it tells the hooks
+        return self._after_change(granted, now)
+
+    def move_again(self, index: int, key: str | None) -> None:
+        """Thaw a tier or one key of it, *in the section*."""
+        self.tiers[index].thaw(key, clock.now(), one=key is not None)
 
     # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.

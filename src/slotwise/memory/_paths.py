@@ -10,7 +10,7 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from slotwise._core import events, messages
-from slotwise._core.adaptive import Outcome
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
@@ -23,6 +23,7 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     head_start_of,
+    options_of,
     weight_for,
 )
 from slotwise._core.rates import Rate
@@ -41,6 +42,10 @@ from slotwise.memory._path_acquisition import (
     LargeMemoryPathAcquisition,
     MemoryPathAcquisition,
     TimedMemoryPathAcquisition,
+)
+from slotwise.memory._path_adaptive import (
+    AdaptiveMemoryPathAcquisition,
+    ObservedAdaptiveMemoryPathAcquisition,
 )
 from slotwise.memory._path_observed import (
     ObservedLargeMemoryPathAcquisition,
@@ -63,17 +68,24 @@ _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
 _closures: dict[str, Closure] = {}
 
 
+_AdaptiveKinds = type[AdaptiveMemoryPathAcquisition] | type[ObservedAdaptiveMemoryPathAcquisition]
+
 # What `cm` makes: others while somebody listens to events, so that the quick lane needs no look.
 _Plain: type[MemoryPathAcquisition] = MemoryPathAcquisition
 _Timed: type[TimedMemoryPathAcquisition] = TimedMemoryPathAcquisition
 _Large: type[LargeMemoryPathAcquisition] = LargeMemoryPathAcquisition
+_Adaptive: _AdaptiveKinds = AdaptiveMemoryPathAcquisition
 
 
 def _switch(listening: bool) -> None:
-    global _Plain, _Timed, _Large
+    global _Plain, _Timed, _Large, _Adaptive
     _Plain = ObservedMemoryPathAcquisition if listening else MemoryPathAcquisition
     _Timed = ObservedTimedMemoryPathAcquisition if listening else TimedMemoryPathAcquisition
     _Large = ObservedLargeMemoryPathAcquisition if listening else LargeMemoryPathAcquisition
+    if listening:
+        _Adaptive = ObservedAdaptiveMemoryPathAcquisition
+    else:
+        _Adaptive = AdaptiveMemoryPathAcquisition
 
 
 events.on_switch(_switch)
@@ -100,6 +112,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         "_cancel_task_after_ttl",
         "_closed_error",
         "_lane",
+        "_options",
         "_overload",
         "_reported_name",
         "_specs",
@@ -132,6 +145,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._closed_error = closed_error
         self._overload = overload
         self._specs = tuple(tiers)
+        self._options = options_of(tiers)  # of adaptive ones
         self._tracker = exclusive(_tracker_for, tiers, name)
         # Whose quick lane is taken; a ttl leads past it.
         self._lane = self._tracker if ttl is None else _NO_LANE
@@ -151,7 +165,13 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     ) -> MemoryPathAcquisition:
         """A context manager for one acquisition, whose result it gives."""
         lease: MemoryPathAcquisition
-        if needs is not None:
+        if self._options is not None:
+            lease = adaptive = _Adaptive()
+            adaptive.needs = needs
+            adaptive.head_start = head_start_of(needs)
+            adaptive.ttl = self._ttl
+            adaptive._expect_outcome(self._options)
+        elif needs is not None:
             lease = large = _Large()
             large.needs = needs
             large.head_start = 0 if type(needs) is tuple else head_start_of(needs)
@@ -285,7 +305,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def kick_sync(self, acquisition_id: str) -> bool:
         lease = self._tracker.holders.get(key_of(acquisition_id))
-        if lease is None or not lease.end():
+        if lease is None:
+            return False
+        lease.ignored()
+        if not lease.end():
             return False
         lease.lost.set(messages.KICKED)
         _log.ended(lease, "kicked")
@@ -319,6 +342,19 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
         events.resized_tier(self._tracker.name, "memory", value, tier, key)
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        return exclusive(self._tracker.changes_of, self._index(tier), key)
+
+    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        index = self._index(tier)
+        self._tracker.change(self._tracker.keep_value, index, value, key)
+        events.resized_tier(
+            self._tracker.name, "memory", self._tracker.tiers[index].value_of(key), tier, key
+        )
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        exclusive(self._tracker.move_again, self._index(tier), key)
 
     async def close(self) -> None:
         self.close_sync()

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.rates import Rate
+from slotwise.processes._adaptations import read_adaptation
 from slotwise.processes._checks import (
     are_hold_times,
     is_claim,
@@ -45,6 +47,7 @@ def check_path_snapshot(snapshot: Any) -> None:
         and len(snapshot["values"]) == len(tiers)
     )
     with_slots = [index for index, tier in enumerate(tiers) if not isinstance(tier[1], list)]
+    valid = valid and _are_adapted(tiers, snapshot.get("adapted", []))
     valid = valid and is_time(snapshot["at"]) and is_time(snapshot["settle_for"])
     for (_, first, _, by_key, *_), (value, former, own) in zip(
         tiers, snapshot["values"], strict=True
@@ -120,9 +123,41 @@ def _are_specs(specs: Any) -> bool:
             and isinstance(by_key, bool)
             and (key_of is None or isinstance(key_of, str))
             and fair in ("", "by", "cost", "by cost")
-            for name, value, keyed, by_key, key_of, fair in specs
+            and (_are_rules(*rules) if any(rules) else len(rules) < 2)
+            and not (any(rules) and (by_key or isinstance(value, list)))
+            for name, value, keyed, by_key, key_of, fair, *rules in specs
         )
     )
+
+
+def _are_rules(written: Any) -> bool:
+    return isinstance(written, str) and Adaptive.read(written).written == written
+
+
+def _are_adapted(tiers: Any, adapted: Any) -> bool:
+    """Whether these are the values that adaptive tiers have found."""
+    adaptive = {index: tier[6] for index, tier in enumerate(tiers) if any(tier[6:])}
+    if [index for index, *_ in adapted] != [*adaptive]:
+        return False
+    for index, is_frozen, frozen_at, frozen_keys, nodes in adapted:
+        keyed, least, most = tiers[index][2], *map(int, adaptive[index].split(" ")[:2])
+        if not isinstance(is_frozen, bool) or not all(isinstance(key, str) for key in frozen_keys):
+            return False
+        if frozen_at is not None and not (is_count(frozen_at) and least <= frozen_at <= most):
+            return False
+        for key, *written in nodes:
+            known = read_adaptation(written)
+            if known is None or known.options.written != adaptive[index]:
+                return False
+            if isinstance(key, str) is not keyed or not (keyed or key is None):
+                return False
+        if len({key for key, *_ in nodes}) != len(nodes):
+            return False
+    return True
+
+
+def _freeze(tier: Any, value: Any, key: Any) -> bool:
+    return (value is None or is_count(value)) and _refill(tier, key)
 
 
 def _is_rate(written: Any) -> bool:
@@ -186,8 +221,10 @@ _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "charge": _charge,
     "drop dead": is_drop_dead,
     "declare": _are_specs,
+    "freeze": _freeze,
     "refill": _refill,
     "release": is_release,
     "resize": _resize,
+    "thaw": _refill,
     "close everywhere": is_reason,
 }

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from slotwise._core.adaptive import Change
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import (
     KeyStats,
@@ -67,6 +68,12 @@ def path_stats_of(
     if not state.is_same_shape(declared):
         state = PathState(state.name, declared, state.boot)
     return PathStats(path_stats(state, path, clock.now()), closed_here, closure)
+
+
+def changes_of(state: PathState, index: int, key: str | None) -> list[Change]:
+    """How the value of a key of an adaptive tier has moved; nothing of one that nobody knows."""
+    node = state.tiers[index].nodes.get(key) if index < len(state.tiers) else None
+    return [] if node is None or node.adaptation is None else [*node.adaptation.changes]
 
 
 def holders_of(state: PathState) -> list[Claimant]:

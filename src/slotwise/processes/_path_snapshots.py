@@ -18,7 +18,9 @@ from slotwise._ledger.paths_restore import (
     turns_of,
 )
 from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.tier_nodes import CHANGES_OF_A_KEY
 from slotwise._ledger.times import microseconds
+from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._path_claims import ProcessPathClaim
 from slotwise.processes._path_values import read_value, write_specs, write_value
 
@@ -72,6 +74,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
         "at": state.at,
         "settle_for": state.recent.remembered_for,
         "buckets": _write_buckets(state),
+        "adapted": take_adapted(state),
         "recent": [
             [*claim.arguments(), claim.granted_us, claim.token, claim.until]
             # Of those that expired at one instant, each process may have another one first.
@@ -114,6 +117,7 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
         claim._slot_number = 0
         claim.nodes = [_KeyAlone(key) for key in claim.path]
         state.recent[claim.key] = claim
+    put_adapted_back(state, snapshot.get("adapted", ()))
     held = []
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
         claim = ProcessPathClaim(*fields)
@@ -131,6 +135,35 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
         waiting.append((claim, claim.path, ticket, wait_until))
         state._count(claim)
     restore_waiters(state, waiting, snapshot["parked"], snapshot["turns"])
+
+
+# ---------------------------------------------------------------- adaptive values
+
+
+def take_adapted(state: PathState) -> list[list[Any]]:
+    """Return what adaptive tiers have learnt, in the order in which their keys were last used."""
+    return [
+        [
+            *(tier.index, tier.is_frozen, tier.frozen_at, sorted(map(str, tier.frozen_keys))),
+            [[key, *(write_adaptation(node.adaptation) or ())] for key, node in tier.nodes.items()],
+        ]
+        for tier in state.tiers
+        if tier.adaptive is not None
+    ]
+
+
+def put_adapted_back(state: PathState, adapted: Sequence[Sequence[Any]]) -> None:
+    """Have the nodes of adaptive tiers as they were; there are none yet."""
+    for index, is_frozen, frozen_at, frozen_keys, nodes in adapted:
+        tier = state.tiers[index]
+        for key, *written in nodes:
+            node = tier.make(key, 0.0)
+            known = read_adaptation(written)
+            assert known is not None
+            if key is not None:
+                known.keep_changes(CHANGES_OF_A_KEY)
+            node.adaptation, node.value = known, known.limit
+        tier.is_frozen, tier.frozen_at, tier.frozen_keys = is_frozen, frozen_at, {*frozen_keys}
 
 
 # ------------------------------------------------------------------------- rates

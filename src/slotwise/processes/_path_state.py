@@ -19,15 +19,25 @@ from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import has_room_at_once
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._base_state import BaseState, Event, Record
 from slotwise.processes._path_checks import check_path_record, check_path_snapshot
 from slotwise.processes._path_claims import EndedPathClaims, PathRequest, ProcessPathClaim
-from slotwise.processes._path_snapshots import fill_from_snapshot, keep_rates, take_snapshot
+from slotwise.processes._path_snapshots import (
+    fill_from_snapshot,
+    keep_rates,
+    put_adapted_back,
+    take_adapted,
+    take_snapshot,
+)
 from slotwise.processes._path_values import read_specs, read_value, write_specs
 
 # So many nodes of a tier are known even if nobody uses them: to make one takes time.
 _FEW_NODES = 100
+
+# So many keys of an adaptive tier are remembered with what they have learnt, those used last.
+_KEPT_KEYS = 100
 
 # How many buckets a change looks at, to forget them if they are full: more than one, so that
 # they become fewer.
@@ -45,7 +55,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         *("holds", "holds_nothing", "name", "owners", "specs", "times_all", "wall_us"),
     )
 
-    RULES = 3
+    RULES = 4
     CLAIM = ProcessPathClaim
     IS = "are"
 
@@ -55,7 +65,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self._start(specs)
 
     def _start(self, specs: Sequence[TierSpec]) -> None:
-        values = [None if spec.by_key else spec.value for spec in specs]
+        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
         self.recent = EndedPathClaims(spec.value for spec in specs if isinstance(spec.value, Rate))
         for tier in self.tiers:
@@ -77,6 +87,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return "private tiers" if name is None else f"the tiers of {display(name)}"
 
     @property
+    def adapts(self) -> bool:
+        return self.has_adaptive
+
+    @property
     def max_slots(self) -> int:
         """That of the widest tier with a limit."""
         values = [tier.value for tier in self.tiers if not isinstance(tier, RateTier)]
@@ -86,7 +100,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def is_resized(self) -> bool:
         pairs = zip(self.tiers, self.specs, strict=True)
         return any(
-            tier.own_values or (not spec.by_key and tier.value != spec.value)
+            tier.own_values
+            or tier.is_frozen
+            or tier.frozen_keys
+            or (not spec.by_key and tier.value != spec.value)
             for tier, spec in pairs
         )
 
@@ -182,6 +199,11 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         told = dict(values)
         accepted = declared is None or self.accepts(declared)
         for index, (key, need) in enumerate(zip(path, needs, strict=True)):
+            spec = self.specs[index] if accepted or declared is None else declared[index]
+            if spec.adaptive is not None:
+                if need > spec.adaptive.min:
+                    return path_fullness.never_fits(title, spec, key, need, spec.value)
+                continue
             if accepted:
                 value = self.tiers[index].value_of(key)
             else:
@@ -189,7 +211,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 value = None if declared[index].by_key else declared[index].value
             value = told.get(index, 0) if value is None else value
             if value and need > most_of(value):
-                spec = self.specs[index] if declared is None else declared[index]
                 return path_fullness.never_fits(title, spec, key, need, value)
         return None
 
@@ -300,12 +321,43 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             if isinstance(tier, RateTier):
                 tier.forget(now, now, 0, _FORGET_AT_ONCE)
 
+    # ---------------------------------------------------------------- adapting
+
+    def _count_end(self, claim: ProcessPathClaim, now: float) -> None:
+        self._tell_wall_clock(claim.nodes, now)
+        super()._count_end(claim, now)
+
+    def _tell_wall_clock(self, nodes: Iterable[Any], now: float) -> None:
+        """Changes have the time of the record by the wall clock."""
+        epoch_us = self.wall_us - microseconds(now)
+        for node in nodes:
+            if node.adaptation is not None:
+                node.adaptation.epoch_us = epoch_us
+
+    def _freeze(
+        self, now: float, wall_us: int, tier: int, value: int | None, key: str | None
+    ) -> list[Event]:
+        """Keep the value of a tier, of all its keys, or of one."""
+        which = self.tiers[tier]
+        if which.adaptive is None:
+            raise ValueError("it is not adaptive")
+        self._tell_wall_clock(which.nodes.values(), now)
+        granted = self.freeze(tier, value, key, now, one=key is not None)
+        return self._granted(granted, now, wall_us)
+
+    def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[Event]:
+        if self.tiers[tier].adaptive is not None:
+            self.tiers[tier].thaw(key, now, one=key is not None)
+        return []
+
     # ------------------------------------------------------------- controlling
 
     def _resize(
         self, now: float, wall_us: int, tier: int, written: Any, key: str | None
     ) -> list[Event]:
         which, value = self.tiers[tier], read_value(written)
+        if which.adaptive is not None:
+            return self._freeze(now, wall_us, tier, value, key)
         if isinstance(value, Rate) is not isinstance(which, RateTier):
             raise ValueError("slots can't become a rate, nor a rate slots")
         if key is None and which.value is not None and which.value not in self.former_values[tier]:
@@ -334,17 +386,26 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         for claim in self.holders.values():
             self.recent.remember(claim, self.at)
         put_back = keep_rates(self)
+        adapted = take_adapted(self)
         events = super()._reboot(now, wall_us, boot)
         put_back(now)
+        put_adapted_back(self, adapted)
+        for tier in self.tiers:
+            for node in tier.nodes.values():
+                if node.adaptation is not None:  # what was measured by the old clock is forgotten
+                    node.adaptation.change_clock(microseconds(now))
+                    node.value = node.adaptation.limit
         return events
 
     VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
         **BaseState.VERBS,
         "charge": _charge,
         "declare": _declare,
+        "freeze": _freeze,
         "reboot": _reboot,
         "refill": _refill,
         "resize": _resize,
+        "thaw": _thaw,
         "withdraw": _withdraw,
     }
 
@@ -371,7 +432,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         """
         for node in nodes:
             tier = self.tiers[node.tier]
-            if len(tier.nodes) > _FEW_NODES or tier.value is None:
+            if tier.adaptive is not None:
+                # Every process forgets the same: what a key has learnt is in snapshots.
+                tier.keep_adapted(node, _KEPT_KEYS)
+            elif len(tier.nodes) > _FEW_NODES or tier.value is None:
                 tier.drop_if_idle(node)
 
     # --------------------------------------------------------------- snapshots
@@ -391,7 +455,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
 def _shape(spec: TierSpec) -> tuple[object, ...]:
     is_rate = isinstance(spec.value, Rate)
-    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate
+    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate, spec.rules
 
 
 def _words(specs: Sequence[TierSpec]) -> str:

@@ -14,9 +14,11 @@ from math import inf
 from typing import Any
 
 from slotwise._core import events
+from slotwise._core.adaptive import Change
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
+from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -29,6 +31,7 @@ from slotwise._core.paths import (
     head_start_of,
     keys_by_name,
     needs_by_name,
+    options_of,
     slot_values,
     slots_needed,
     weight_for,
@@ -85,6 +88,12 @@ class ProcessPathAcquisition(ProcessAcquisition):
         if self.is_counted:
             self.is_counted = False
             self.idle.leave(self.wanted.path)
+
+
+class AdaptiveProcessPathAcquisition(Outcomes, ProcessPathAcquisition):
+    """A path through tiers some of which are adaptive, and how the work under it ended."""
+
+    __slots__ = OUTCOME_SLOTS
 
 
 class ProcessPathContext(AcquiringContext):
@@ -157,7 +166,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
         *("_generation", "_generation_key", "_has_weights", "_holds_nothing"),
         *("_idle", "_idle_in", "_indexes"),
-        *("_max_idle_keys", "_overload", "_ttl"),
+        *("_max_idle_keys", "_options", "_overload", "_ttl"),
     )
 
     has_cm = True
@@ -187,6 +196,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._max_idle_keys = max_idle_keys
         self._overload = overload
+        self._options = options_of(tiers)  # of adaptive ones
         self._idle_in: object = None
         suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
         self._attach(locate(directory), name, suffix)
@@ -257,7 +267,13 @@ class ProcessPaths(ProcessLimit, PathBackend):
         values = self._values_of(path, idle) if self._by_key else ()
         weight = weight_for(self._declared, path) if self._has_weights else 1.0
         wanted = PathRequest(path, needs, values, head_start_of(needs), weight)
-        acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
+        acquisition: ProcessPathAcquisition
+        if self._options is None:
+            acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
+        else:
+            made = AdaptiveProcessPathAcquisition
+            acquisition = adaptive = self._new_acquisition(wanted, timeout, label, made)
+            adaptive._expect_outcome(self._options)
         acquisition.idle = idle
         acquisition.attachment = self._attachment
         acquisition.is_counted = False
@@ -370,6 +386,58 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
         return self._indexes[tier], write_value(_check_value(value)), key
+
+    # -------------------------------------------------------------- adapting
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        return await self._inspect_async(self._read_changes(tier, key))
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        return self._inspect(self._read_changes(tier, key))
+
+    def _read_changes(self, tier: str, key: str | None) -> partial[list[Change]]:
+        return partial(_path_inspect.changes_of, index=self._indexes[tier], key=key)
+
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        change = self._indexes[tier], value, key
+        await self._attachment.call_async(
+            operations.freeze, change, self._declared, self._generation
+        )
+        self._tell_frozen(tier, key)
+
+    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        change = self._indexes[tier], value, key
+        self._attachment.call(operations.freeze, change, self._declared, self._generation)
+        self._tell_frozen(tier, key)
+
+    def _tell_frozen(self, tier: str, key: str | None) -> None:
+        state: Any = self._attachment.state
+        value = state.tiers[self._indexes[tier]].value_of(key)
+        events.resized_tier(self.reported_name, "process", value, tier, key)
+
+    async def thaw(self, tier: str, key: str | None = None) -> None:
+        change = self._indexes[tier], key
+        await self._attachment.call_async(operations.thaw, change, self._declared, self._generation)
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        change = self._indexes[tier], key
+        self._attachment.call(operations.thaw, change, self._declared, self._generation)
+
+    def _after_release(
+        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
+    ) -> None:
+        super()._after_release(acquisition_id, holder, released=released)
+        if released and events.hooks and holder is not None and self._options is not None:
+            path = holder.wanted.path
+            for index, change in self._attachment.file().untold_changes(path):
+                spec, key = self._declared[index], path[index]
+                keys = {} if key is None else {spec.name: key}
+                events.resized(
+                    *(self.reported_name, "process", change.new),
+                    tier=spec.name,
+                    keys=keys,
+                    adapted=change.reason,
+                )
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         check_costs(self._declared, costs, self._title)

@@ -414,7 +414,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     ) -> None:
         super()._after_release(acquisition_id, holder, released=released)
         if released and events.hooks:
-            for change in self._attachment.file().untold_changes():
+            for _, change in self._attachment.file().untold_changes():
                 self._tell_resized(change.new, change.reason)
 
     def _forget_sync(self) -> bool:

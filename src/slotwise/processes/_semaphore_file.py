@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fcntl import LOCK_UN, lockf
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise._core import fork
 from slotwise._core.adaptive import Change
 from slotwise._ledger import NEVER
+from slotwise._ledger.adaptation import FROZEN
 from slotwise._wait import clock
 from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
@@ -49,6 +50,9 @@ _PAUSES = ((1.0, 20e-6), (NEVER, 5e-3))
 LOCK_TIMEOUT = 30.0
 TIMER_LOCK_TIMEOUT = 0.05
 _RETRY_AFTER = 0.2  # when a timer tries again
+
+# Of so many keys it is known which change of their values was told last.
+_TOLD = 1000
 
 
 class SemaphoreFile:
@@ -83,7 +87,8 @@ class SemaphoreFile:
         # time until then. To do one twice does no harm.
         self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
-        self._told: Change | None = None  # the last move of an adaptive value that hooks know
+        # The last moves of adaptive values that hooks know, by tier and key.
+        self._told: dict[tuple[int, str | None], Change] = {}
 
     @property
     def path(self) -> str:
@@ -94,19 +99,36 @@ class SemaphoreFile:
         """The state as this process last read it."""
         return self._journal.state
 
-    def untold_changes(self) -> list[Change]:
-        """Return how an adaptive value has moved since this was last called, as far as read."""
+    def untold_changes(self, path: Sequence[Any] | None = None) -> list[tuple[int, Change]]:
+        """Return the last moves of adaptive values that hooks weren't told yet, as far as read.
+
+        Of the tiers of a path, with their numbers; or of a semaphore, which is number 0.
+        """
         with self._mutex:
             state: Any = self._journal.state
-            if state is None or state.adaptation is None:
+            if state is None:
                 return []
-            changes = state.adaptation.changes
-            if not changes or changes[-1] == self._told:
-                return []
-            since, self._told = self._told, changes[-1]
-            known = [*changes]
-            # What was there before anybody asked is not told.
-            return [known[-1]] if since not in known else known[known.index(since) + 1 :]
+            if path is None:
+                known = [(0, None, state.adaptation)]
+            else:
+                nodes = [tier.nodes.get(key) for tier, key in zip(state.tiers, path, strict=True)]
+                known = [
+                    (index, node.key, node.adaptation)
+                    for index, node in enumerate(nodes)
+                    if node is not None
+                ]
+            untold = []
+            for index, key, adaptation in known:
+                if adaptation is None or not adaptation.changes:
+                    continue
+                last = adaptation.changes[-1]
+                if self._told.get((index, key)) != last:
+                    self._told[index, key] = last
+                    if last.reason != FROZEN:  # whoever froze it has told them
+                        untold.append((index, last))
+            while len(self._told) > _TOLD:
+                del self._told[next(iter(self._told))]
+            return untold
 
     @property
     def woken(self) -> Woken:

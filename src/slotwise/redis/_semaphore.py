@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from slotwise._core.adaptive import Adaptive, Change, Outcome
+from slotwise._core.adaptive import Adaptive, Change, Outcome, outside_of_adaptive
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -23,7 +23,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
-from slotwise._core.outcomes import not_replaceable, outside_of_adaptive, too_many_for_adaptive
+from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.paths import Needs, Path
 from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redacted_repr

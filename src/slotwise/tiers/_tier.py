@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_limit
 from slotwise._core.overload import check_max_waiting
 from slotwise._core.paths import TierSpec
@@ -26,6 +27,8 @@ class Tier:
     the key is in use its value stays; that of `Tiers.resize` wins. ``keyed`` may also be the
     name of another tier, whose key it uses.
 
+    The value may also be an `Adaptive`, which finds out; each key of a keyed tier finds its own.
+
     With a ``rate`` it has no slots: what is taken comes back by time alone. What one
     acquisition takes is its cost, 1 by default; it is passed by the tier's name or, where
     that is the name of a key, in ``costs``.
@@ -35,7 +38,7 @@ class Tier:
     """
 
     name: str
-    value: int | Callable[[str], int] | None = None
+    value: int | Adaptive | Callable[[str], int] | None = None
     keyed: bool | str = False
     rate: Rate | None = None
     max_waiting: int | None = None
@@ -62,6 +65,8 @@ class Tier:
                 raise TypeError(f"tier {self.name!r} can't have both a value and a rate")
         elif self.value is None:
             raise TypeError(f"tier {self.name!r} needs a value or a rate")
+        elif isinstance(self.value, Adaptive):
+            pass
         elif not callable(self.value):
             check_limit(f"the value of tier {self.name!r}", self.value)
         elif not self.keyed:
@@ -75,6 +80,11 @@ class Tier:
         key_of = self.keyed if isinstance(self.keyed, str) else None
         if callable(self.value):
             spec = TierSpec(self.name, 0, keyed, by_key=True, key_of=key_of, value_of=self.value)
+        elif isinstance(self.value, Adaptive):
+            start, rules = self.value.start, self.value.written
+            spec = TierSpec(
+                self.name, start, keyed, key_of=key_of, adaptive=self.value, rules=rules
+            )
         else:
             value = self.rate or self.value
             assert value is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
-from slotwise._core.adaptive import Outcome, check_outcome
+from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -193,6 +193,8 @@ class Tiers(SameWhenCopied):
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
         if self._rates and not atomic:
             raise TypeError("rates need atomic tiers")
+        if not atomic and any(isinstance(tier.value, Adaptive) for tier in tiers):
+            raise TypeError("adaptive values need atomic tiers")
         if order != "fifo" and not atomic:
             raise TypeError("fair order needs atomic tiers")
         overload = overload_of(max_waiting, shed, [tier.max_waiting for tier in tiers])
@@ -791,7 +793,7 @@ class Tiers(SameWhenCopied):
         """Change the value of a tier, or of one key of it, while it is in use.
 
         After a shrink nothing is granted there until what is held fits. A rate is changed to
-        another Rate: what is left of it stays, cut to the new burst.
+        another Rate: what is left of it stays, cut to the new burst. An adaptive tier is frozen.
         """
         self._check_resize(tier, value, key)
         await self._backend.resize(tier, value, key)
@@ -799,6 +801,53 @@ class Tiers(SameWhenCopied):
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._check_resize(tier, value, key)
         self._backend.resize_sync(tier, value, key)
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        """Return how the value of an adaptive tier has moved; of a keyed one, that of a key.
+
+        Oldest first, without short looks. A key that is not in use may be forgotten.
+
+        Raises:
+            TypeError: the tier has a fixed value, or keys and none is given.
+        """
+        self._check_adaptive(tier, key)
+        if key is None and self._tiers[tier].keyed:
+            raise TypeError(f"tier {tier!r} has keys, each with its own changes")
+        return await self._backend.changes(tier, key)
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        """Like `changes`."""
+        self._check_adaptive(tier, key)
+        if key is None and self._tiers[tier].keyed:
+            raise TypeError(f"tier {tier!r} has keys, each with its own changes")
+        return self._backend.changes_sync(tier, key)
+
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        """Keep the value of an adaptive tier where it is, or at ``value``, until `thaw`.
+
+        Without a key it is that of all keys, those that come later too.
+
+        Raises:
+            ValueError: it is outside min and max.
+            TypeError: the tier has a fixed value.
+        """
+        self._check_freeze(tier, value, key)
+        await self._backend.freeze(tier, value, key)
+
+    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        """Like `freeze`."""
+        self._check_freeze(tier, value, key)
+        self._backend.freeze_sync(tier, value, key)
+
+    async def thaw(self, tier: str, key: str | None = None) -> None:
+        """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
+        self._check_adaptive(tier, key)
+        await self._backend.thaw(tier, key)
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        """Like `thaw`."""
+        self._check_adaptive(tier, key)
+        self._backend.thaw_sync(tier, key)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -862,10 +911,28 @@ class Tiers(SameWhenCopied):
                 raise TypeError(f"tier {tier!r} takes a Rate, not {kind_of(value)}")
         else:
             check_limit("value", value)
+            options = self._tiers[tier].value
+            if isinstance(options, Adaptive):
+                assert isinstance(value, int)
+                options.check_value(value)
         if key is not None:
             _check_key(tier, key)
         elif callable(self._tiers[tier].value):
             raise TypeError(f"each key of tier {tier!r} has its own value: resize a key")
+
+    def _check_adaptive(self, tier: str, key: str | None) -> Adaptive:
+        self._check_tier(tier, keyed=key is not None)
+        if key is not None:
+            _check_key(tier, key)
+        options = self._tiers[tier].value
+        if not isinstance(options, Adaptive):
+            raise TypeError(f"tier {tier!r} has a fixed value; see Adaptive")
+        return options
+
+    def _check_freeze(self, tier: str, value: int | None, key: str | None) -> None:
+        options = self._check_adaptive(tier, key)
+        if value is not None:
+            options.check_value(check_count("value", value))
 
     def _check_tier(self, tier: str, *, keyed: bool) -> None:
         if tier not in self._tiers:

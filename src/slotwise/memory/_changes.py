@@ -1,0 +1,16 @@
+"""When adaptive values of this process have moved, by the wall clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from slotwise._core.adaptive import Change
+from slotwise._wait import clock
+
+
+def in_epoch_seconds(changes: Iterable[Change]) -> list[Change]:
+    """Changes by the clock of this process, as its users get them."""
+    epoch = time.time() - clock.now()
+    return [replace(each, at=each.at + epoch) for each in changes]
