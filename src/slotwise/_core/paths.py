@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -112,7 +112,10 @@ def options_of(specs: Sequence[TierSpec]) -> Adaptive | None:
         return adaptive[0] if adaptive else None
     drop_on = dict.fromkeys(error for options in adaptive for error in options.drop_on)
     pauses = any(options.pause_on_retry_after for options in adaptive)
-    return replace(adaptive[0], drop_on=(*drop_on,), pause_on_retry_after=pauses)
+    first = adaptive[0]
+    return Adaptive(
+        *(first.start, first.min, first.max), drop_on=(*drop_on,), pause_on_retry_after=pauses
+    )
 
 
 def fair_tiers(specs: Sequence[TierSpec]) -> tuple[int | None, int | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 
 from slotwise._core.adaptive import Change
 from slotwise._wait import clock
@@ -13,4 +12,4 @@ from slotwise._wait import clock
 def in_epoch_seconds(changes: Iterable[Change]) -> list[Change]:
     """Changes by the clock of this process, as its users get them."""
     epoch = time.time() - clock.now()
-    return [replace(each, at=each.at + epoch) for each in changes]
+    return [Change(each.at + epoch, each.old, each.new, each.reason) for each in changes]
