@@ -22,7 +22,6 @@ from slotwise._cli.quick_start import collect_garbage
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
-from slotwise._cli.status import StatusWhileWaiting
 from slotwise._cli.supervise import Supervisor
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import SlotwiseError
@@ -179,11 +178,19 @@ def _child(given: argparse.Namespace, signals: SignalQueue) -> Child:
 def _wait(slot: Slot, signals: SignalQueue) -> AcquisitionResult:
     """Acquire a slot. Whatever ends the wait, neither a slot nor a waiter is left behind."""
     slot.start()
-    with StatusWhileWaiting(slot.semaphore):
-        ended_by = _ended_by(slot, signals)
-        if ended_by is None:
-            return slot.result()
-        slot.cancel()
+    if sys.stderr.isatty():
+        from slotwise._cli.status import StatusWhileWaiting
+
+        with StatusWhileWaiting(slot.semaphore):
+            return _outcome(slot, signals)
+    return _outcome(slot, signals)
+
+
+def _outcome(slot: Slot, signals: SignalQueue) -> AcquisitionResult:
+    ended_by = _ended_by(slot, signals)
+    if ended_by is None:
+        return slot.result()
+    slot.cancel()
     raise _Interrupted(ended_by)
 
 

@@ -28,19 +28,17 @@ _CLEAR = "\r\x1b[K"
 
 
 class StatusWhileWaiting:
-    """Keeps the status on stderr up to date, if that is a terminal."""
+    """Keeps the status on stderr, which is a terminal, up to date."""
 
     def __init__(self, semaphore: Semaphore) -> None:
-        self._status = _Status(semaphore) if sys.stderr.isatty() else None
+        self._status = _Status(semaphore)
 
     def __enter__(self) -> None:
-        if self._status is not None:
-            show = self._status.show
-            threading.Thread(target=show, name="slotwise-status", daemon=True).start()
+        show = self._status.show
+        threading.Thread(target=show, name="slotwise-status", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.end()
+        self._status.end()
 
 
 class _Status:

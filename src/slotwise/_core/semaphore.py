@@ -28,7 +28,6 @@ from slotwise._core.messages import display
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.totals import with_totals
 from slotwise.errors import AcquireTimeout
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class Semaphore(Limit):
         )
 
     def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
+        from slotwise._core.totals import with_totals  # who only acquires starts without it
+
         name, *_ = getattr(self, "_reported", (self._name,))
         return with_totals(stats, self._scope, name)
 

@@ -6,6 +6,7 @@ Times go into buckets whose bounds grow by a tenth, so a percentile is right to 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from dataclasses import replace
 from math import ceil, log
 from typing import TYPE_CHECKING
 
@@ -139,8 +140,6 @@ _NOTHING = _Tally()
 
 
 def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> SemaphoreStats:
-    from dataclasses import replace  # who only acquires starts without it
-
     if scope != "memory" and stats.scope == "memory":
         stats = replace(stats, scope=scope)
     return replace(stats, totals=totals_of(scope, name)) if _kept else stats

@@ -15,10 +15,8 @@ written isn't committed yet.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
-from collections.abc import Callable
 from os import fstat, pread, pwrite
 from typing import Any
 from zlib import crc32
@@ -29,6 +27,7 @@ from slotwise.processes._base_state import AnyState, Event, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, os_error
+from slotwise.processes._plain_json import decode, encode
 
 _MAGIC = b"slotwise"
 VERSION = 1
@@ -49,24 +48,6 @@ _FRAME = struct.Struct("<II")  # length and checksum, before each record
 _RESERVED = 32 * 1024
 # A new snapshot is written when the records are longer than this, and than twice the last one.
 _COMPACT_AFTER = 8 * 1024
-
-
-def _make_encoder() -> Callable[[object], str]:
-    """Return a function that encodes plain values as JSON.
-
-    `JSONEncoder.encode` builds its C encoder anew for each call, which takes as long as the
-    encoding itself; so that is built once, where there is one.
-    """
-    encoder = json.JSONEncoder(separators=(",", ":"))
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return encoder.encode
-    quote = json.encoder.encode_basestring_ascii
-    chunks = make(None, encoder.default, quote, None, ":", ",", False, False, False)
-    return lambda record: "".join(chunks(record, 0))
-
-
-_encode = _make_encoder()
 
 
 # What applying records raises that we didn't write. Not every exception: signal handlers can
@@ -213,7 +194,7 @@ class Journal:
             body = raw[at + _FRAME.size : at + _FRAME.size + length]
             if len(body) != length or crc32(body, epoch) != checksum:
                 raise Damaged(f"wrong checksum at offset {start + at}")
-            records.append(json.loads(body))
+            records.append(decode(body))
             first = first or length
             at += _FRAME.size + length
         return records, first
@@ -248,7 +229,7 @@ class Journal:
         events = state.apply(record)
         self.in_sync = False  # until it is committed
         start = self._start
-        end = self._commit(_encode(record), self._end, self._epoch, start)
+        end = self._commit(encode(record), self._end, self._epoch, start)
         self.in_sync = True
         if end - start > _COMPACT_AFTER + 3 * self._snapshot_size:
             self._compact(state)
@@ -266,7 +247,7 @@ class Journal:
 
     def _write_snapshot(self, state: AnyState, end: int) -> None:
         """Write it in front of what is in use now if it fits there, else after it, at ``end``."""
-        snapshot = _encode(state.snapshot())
+        snapshot = encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
         at = _HEAD_SIZE if fits else end
         self._commit(snapshot, at, self._epoch + 1, at)

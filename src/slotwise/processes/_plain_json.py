@@ -1,0 +1,55 @@
+"""Encode and decode records as JSON, by the C functions that the module json stands on.
+
+`json.loads` looks for the encoding, and `JSONEncoder.encode` makes its C encoder anew, in every
+call: both take as long as the work itself. Importing json takes longer than one change of a file.
+Where Python has no such functions, json does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class _Options:
+    """What the C scanner asks for: those of `json.loads` without arguments."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}.get
+
+
+def _not_plain(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} can't be encoded")
+
+
+def _make() -> tuple[Callable[[object], str], Callable[[bytes], Any]]:
+    """Return what encodes plain values, and what decodes them."""
+    try:
+        from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+        chunks = make_encoder(
+            None, _not_plain, encode_basestring_ascii, None, ":", ",", False, False, False
+        )
+        scan = make_scanner(_Options)  # type: ignore[arg-type]
+    except (ImportError, TypeError):
+        import json
+
+        return json.JSONEncoder(separators=(",", ":")).encode, json.loads
+
+    def decode(body: bytes) -> Any:
+        text = body.decode()
+        try:
+            value, end = scan(text, 0)
+        except StopIteration:
+            raise ValueError("not JSON") from None
+        if end != len(text):
+            raise ValueError("more than one value")
+        return value
+
+    return lambda value: "".join(chunks(value, 0)), decode
+
+
+encode, decode = _make()
