@@ -89,8 +89,12 @@ def test_tasks_that_find_the_limit_full_come_back_without_a_retry(kind, server, 
                 lambda: run.attempts() >= 3 or worker.poll() is not None, "all refused", LIMIT
             )
             assert run.done() == 0
-        wait_until(lambda: run.done() == 3 or worker.poll() is not None, "all tasks", LIMIT)
-        assert run.done() == 3, worker.log.read_text()
+        try:
+            wait_until(lambda: run.done() == 3 or worker.poll() is not None, "all tasks", LIMIT)
+            assert run.done() == 3
+        except AssertionError as error:
+            done = run.client.smembers("done")
+            pytest.fail(f"{error} {run.attempts()} attempts, {done=}\n{worker.log.read_text()}")
         assert run.client.smembers("over") == set()
 
 
