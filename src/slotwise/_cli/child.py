@@ -74,7 +74,7 @@ class Child:
         )
 
     def fileno(self) -> int:
-        """Return what can be read when there is news for `poll`; -1 if SIGCHLD says so."""
+        """Return a descriptor that is readable when `poll` has something; -1: SIGCHLD says so."""
         return -1
 
     def start(self, more_environment: Mapping[str, str]) -> None:

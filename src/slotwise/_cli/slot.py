@@ -67,7 +67,7 @@ class Slot:
         *,
         replace: bool = False,
     ) -> None:
-        """``replace``: have the slots of who has held them for longest, if none are free."""
+        """``replace``: take the slots of the oldest holder if none are free."""
         self.semaphore = semaphore
         self._replace = replace
         self._arguments = slots, time_left, label
@@ -82,7 +82,7 @@ class Slot:
         threading.Thread(target=self._work, name="slotwise-slot", daemon=True).start()
 
     def fileno(self) -> int:
-        """Return what can be read when there is news for `poll`."""
+        """Return a descriptor that is readable when there is something for `poll`."""
         return self._reading
 
     def poll(self) -> None:

@@ -23,8 +23,8 @@ _ORDINALS = (
 class Lack:
     """What is missing: a tier, or one key of it; of a semaphore neither has a name.
 
-    ``held`` of ``value`` slots are held; of a rate, so much of its burst is used. ``oldest`` is who
-    has held it for longest, if that is known. ``paused_for`` is in how many seconds a pause ends.
+    ``held`` of ``value`` slots are held; of a rate, that much of its burst is used. ``oldest`` is
+    the oldest holder, if known. ``paused_for`` is in how many seconds a pause ends.
     """
 
     tier: str | None
@@ -211,7 +211,7 @@ def _in_line(
 def _share(
     estimate: float | None, place: int, waiting: int, paused_for: float = 0.0
 ) -> float | None:
-    """What a waiter has left of the estimate of a newcomer, who comes behind all of them.
+    """What a waiter has left of the estimate of a newcomer, who comes after all of them.
 
     Nobody is served before a pause ends.
     """
@@ -220,7 +220,7 @@ def _share(
 
 
 def oldest(holders: Sequence[Claimant]) -> Claimant | None:
-    """Who has held for longest; None if nobody knows since when."""
+    """The oldest holder; None if it isn't known since when they hold."""
     known = [each for each in holders if each.since is not None]
     return min(known, key=lambda each: each.since or datetime.max.replace(tzinfo=UTC), default=None)
 

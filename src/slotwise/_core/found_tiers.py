@@ -1,4 +1,4 @@
-"""FoundTiers: tiers that were found by their name, by somebody who has not made them.
+"""FoundTiers: tiers that were found by their name, by code that didn't make them.
 
 Each driver whose tiers are shared by processes finds them; the command line shows and changes
 them by nothing but this.

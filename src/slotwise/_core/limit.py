@@ -43,7 +43,7 @@ def refuse_to_block_a_loop(call: str) -> None:
 class Limit(SameWhenCopied, ABC):
     """Anything that can be acquired: a semaphore, or a path through tiers.
 
-    Every coroutine has a twin with ``_sync`` behind its name, for plain
+    Every coroutine has a twin whose name ends in ``_sync``, for plain
     threads. Slots taken by one may be released by the other, from any task,
     thread or event loop.
     """
@@ -161,10 +161,10 @@ class Limit(SameWhenCopied, ABC):
 
     @abstractmethod
     async def estimate(self, slots: int = 1) -> float | None:
-        """In about how many seconds a newcomer would be served, behind those who wait now.
+        """In about how many seconds a newcomer would be served, after those who wait now.
 
-        0.0 if it would be at once, None if nobody knows: that is so while no hold has ended
-        since somebody waited. It is an estimate and no bound.
+        0.0 if it would be at once; None if that isn't known, because no hold has ended since
+        somebody waited. It is an estimate, not a bound.
         """
 
     @abstractmethod

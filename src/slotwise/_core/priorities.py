@@ -1,4 +1,4 @@
-"""Check what orders those who wait: head starts, and the weights of keys."""
+"""Check what orders waiters: head starts, and the weights of keys."""
 
 from __future__ import annotations
 

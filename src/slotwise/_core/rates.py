@@ -1,4 +1,4 @@
-"""Rate: so much per time, in exact integers.
+"""Rate: a number of units per time, counted in exact integers.
 
 What is left of a rate, and who waits for it, is in `slotwise._ledger.rate_nodes`; on a Redis server
 the scripts count in the same integers.

@@ -101,7 +101,7 @@ class AcquisitionResult:
 
     @property
     def lost(self) -> Lost:
-        """Tells when this acquisition was lost, or expired, before its release."""
+        """Set when this acquisition was lost, or expired, before its release."""
         try:
             return self._lost
         except AttributeError:
@@ -138,14 +138,14 @@ class AcquisitionResult:
         raise TypeError(f"it took nothing of {' or '.join(costs) or 'a rate'}")
 
     def dropped(self, *, retry_after: float | None = None) -> None:
-        """State that the service refused the work: an adaptive limit goes down for that.
+        """Report that the service refused the work; an adaptive limit shrinks for that.
 
         ``retry_after`` are the seconds for which the service wants no more than it gets now.
         On a limit of a fixed value this changes nothing.
         """
 
     def ignored(self) -> None:
-        """State that the work says nothing about the service; only adaptive limits care."""
+        """Report that the work says nothing about the service; only adaptive limits care."""
 
     def _state_outcome(self, outcome: Outcome | None) -> None:
         """How the work ended, if whoever releases it says so; of a fixed value it is checked."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Semaphore(Limit):
     """A named limit with a queue.
 
-    Every coroutine has a twin with ``_sync`` behind its name, for plain
+    Every coroutine has a twin whose name ends in ``_sync``, for plain
     threads. Slots taken by one may be released by the other, from any task,
     thread or event loop. What it was made with can be read: ``name``, ``value``,
     ``max_acquire_time``, ``ttl`` and so on.
@@ -172,12 +172,12 @@ class Semaphore(Limit):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers that would have to are refused; None is any number."""
+        """How many may wait before newcomers are refused that would have to; None: any number."""
         return None if self._overload is None else self._overload.max_waiting
 
     @property
     def shed(self) -> str | None:
-        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
         return "deadline" if self._overload is not None and self._overload.sheds else None
 
     @property
@@ -217,13 +217,13 @@ class Semaphore(Limit):
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival; as `Limit.acquire` says.
 
-        With ``on_full="replace"`` it doesn't wait: it kicks who has held for longest, or as
-        many as it needs, and has their slots in the same step. Those in the queue stay
+        With ``on_full="replace"`` it doesn't wait: it kicks the oldest holder, or as many as it
+        needs, and takes their slots in the same step. Those in the queue stay
         there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked
         keeps its slots until its command has ended; for that long it waits, in front.
 
         ``priority`` is a head start in seconds: it comes before those who have waited for
-        less than that, or after those who come within so many seconds if it is negative.
+        less than that; if it is negative, after those who arrive within that time.
         Nobody who has waited longer than the difference is passed.
         """
 

@@ -13,7 +13,7 @@ class Totals:
 
     ``refused`` counts by reason: timeout, cancelled, closed, full, unreachable. ``lost`` is how
     many holds ended without a release. Times are in seconds, None if there were none; the 95th
-    percentiles are right to about 5 %.
+    percentiles are accurate to about 5 %.
     """
 
     granted: int

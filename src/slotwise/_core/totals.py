@@ -1,4 +1,4 @@
-"""Totals: what this process has got of each limit since `keep_totals`, at constant memory.
+"""Totals: what this process has got of each limit since `keep_totals`, in constant memory.
 
 Times go into buckets whose bounds grow by a tenth, so a percentile is right to about 5 %.
 """
@@ -97,7 +97,7 @@ _kept = False
 def keep_totals() -> None:
     """Count what this process gets of its limits from now on: ``SemaphoreStats.totals`` has it.
 
-    Of limits without a name nothing is kept. Calling it again changes nothing.
+    Limits without a name are not counted. Calling it again changes nothing.
     """
     global _kept
     _kept = True

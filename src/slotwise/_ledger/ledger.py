@@ -214,7 +214,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return self.settle(now)
 
     def seat_first(self, claim: C, now: float) -> bool:
-        """Grant ``claim`` its slots if so many are free, whoever waits; serve nobody else."""
+        """Grant ``claim`` its slots if that many are free, whoever waits; serve nobody else."""
         if self.paused_until > now:
             return False
         if self.reserve or self.circulating > self.value:

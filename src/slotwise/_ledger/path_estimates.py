@@ -57,6 +57,6 @@ def _wanted(group: Group, node: Any) -> float:
 
 
 def _units_in(node: RateNode, units: float, now: float) -> float:
-    """Return in how many seconds there are so many units in a bucket."""
+    """Return in how many seconds there are ``units`` in a bucket."""
     missing = units * node.rate.unit - node.level_at(now)
     return max(missing, 0.0) / node.rate.gain / 1_000_000

@@ -44,7 +44,7 @@ class PathQueue(Generic[C]):
         self.last_ticket = 0
         self.several = False  # whether somebody has waited for several slots since nobody waited
         # The highest tickets of those who were granted while somebody waited, one more than
-        # `PATIENCE` at most, as a heap: so many have passed whoever is older than all of them.
+        # `PATIENCE` at most, as a heap: that many have passed whoever is older than all of them.
         self.passing: list[int] = []
         # Nodes to look at: a heap of (turn of the first head there, number of the push, node).
         self.work: list[tuple[Turn, int, BaseNode]] = []

@@ -35,7 +35,7 @@ and head starts it is the order of arrival.
    examined in one call; what is left is *unfinished*, and the next call of any
    kind goes on with it first.
 5. Nobody starves. A head is *overdue* when more than `PATIENCE` requests that came
-   later have been granted: so many have passed it. (Those that came and wait have not:
+   later have been granted: that many have passed it. (Those that came and wait have not:
    the thousands behind a head don't make it overdue.) When an overdue head is examined
    and lacks a node, what it needs of each narrower node with a limit is *kept* for it,
    from the narrowest on, up to the first that is keeping something for another head: a
@@ -324,7 +324,7 @@ class PathLedger(BaseLedger[C]):
             which.make(key, now, value)
 
     def unfit(self, needs: Sequence[int], path: Path) -> TierNodes | None:
-        """The first tier that can never give so much to a path."""
+        """The first tier that can never give that much to a path."""
         for tier, key, need in zip(self.tiers, path, needs, strict=True):
             if need > tier.most(key):
                 return tier

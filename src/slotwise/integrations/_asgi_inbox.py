@@ -1,7 +1,7 @@
-"""Inbox: what an ASGI server has received for one request, watched for the client's leaving.
+"""Inbox: what an ASGI server has received for one request, watched for the client's disconnect.
 
 A server hands out its messages once, so whoever looks for ``http.disconnect`` has to keep the
-others for the app. What the leaving leads to is up to the caller.
+others for the app. What follows a disconnect is up to the caller.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Inbox:
 
     async def _receive_directly(self) -> Message:
         # Two calls of a server's receive() at a time would get in each other's way, so while the
-        # app waits there nobody else does: it gets the news first.
+        # app waits there nobody else does: it hears of a disconnect first.
         self._app_receives += 1
         try:
             message = await self._receive()
@@ -81,7 +81,7 @@ class Inbox:
         return message
 
     def watch(self) -> None:
-        """Look out for the client's leaving from now on."""
+        """Watch for a disconnect from now on."""
         self._watched = True
         if self.disconnected is not None:
             self._on_disconnect()

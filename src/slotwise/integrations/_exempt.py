@@ -1,4 +1,4 @@
-"""The paths that middlewares never limit: a service that is full is not ill."""
+"""The paths that middlewares never limit: a service that is full is still healthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hear of SIGTERM before the handler that a server has installed.
+"""Run a callback at SIGTERM, before the handler that a server has installed.
 
 There is one handler for all middlewares of the process. What they do about it is up to them.
 """

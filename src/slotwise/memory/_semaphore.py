@@ -81,8 +81,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         cancel_task_after_ttl: also cancel the task that took the slot.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait.
-        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `Limit.estimate`); None, the default, refuses nobody for that.
+        shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
+            (see `Limit.estimate`); None, the default, refuses nobody for that.
     """
 
     __slots__ = (

@@ -24,7 +24,7 @@ _GROWTH = 8
 _FAST_LOOKS = 2
 # When many workers compete for the interpreter each operation takes long, however fast the
 # disk is. What gives it away is the processor, which is busy all the time. Half of them
-# go home; if that was wrong they come back, and it is not tried again for so many looks.
+# go home; if that was wrong they come back, and it is not tried again for this many looks.
 BUSY = 0.8
 _LOOKS_BEFORE_RETRY = 100
 

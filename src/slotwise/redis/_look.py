@@ -1,4 +1,4 @@
-"""Look: how full everything on a server is, in one script that reads, and no SCAN.
+"""Look: how full everything on a server is, by one read-only script and without a SCAN.
 
 The names are those that processes note while they use them (`_names`). Clients of the documented
 protocol note nothing, and what is closed is used by nobody: for those a SCAN looks once a minute.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REMEMBERED = 120  # seconds that a name stays noted
 _AGAIN = 30.0  # seconds after which it is noted again
-_LATER = 5.0  # or so many, if that failed, or it was used too briefly
+_LATER = 5.0  # or this many, if that failed, or it was used too briefly
 _GATHERING = 0.3  # seconds: the names of a process that starts travel together
 _MOST_AT_ONCE = 500  # names in one call
 

@@ -44,7 +44,7 @@ def read_node(node: bytes) -> tuple[int, str]:
 def write_needs(needs: Sequence[int]) -> str:
     """What an id of a request ends in that needs other than one slot of each tier.
 
-    Behind it stands its head start in microseconds, if it has one.
+    It is followed by its head start in microseconds, if it has one.
     """
     head_start = needs.head_start if isinstance(needs, RankedNeeds) else 0
     return "*" + ".".join(map(str, needs)) + (f"^{head_start}" if head_start else "")

@@ -89,13 +89,13 @@ class RedisSemaphore(RedisLimit, Semaphore):
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
         max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
             to wait get a LimitFull. None lets any number wait.
-        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `Limit.estimate`); None, the default, refuses nobody for that.
+        shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
+            (see `Limit.estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while the server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a limit of this process.
         local_value: how many slots that has, for each process.
-        unreachable_after: for how many seconds the server may be silent before it is taken
-            for away. It is at once when connections are refused or cut.
+        unreachable_after: for how many seconds the server may be silent before it counts
+            as away. It does at once when connections are refused or cut.
         config: the server; ``RedisConfig()`` is the one on this machine.
     """
 
@@ -182,7 +182,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     @property
     def heartbeat_max_interval(self) -> float:
-        """How long a process may be silent, in seconds, before it is taken for dead."""
+        """How long a process may be silent, in seconds, before it counts as dead."""
         return self._interval
 
     @property
@@ -208,7 +208,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     @property
     def unreachable_after(self) -> float:
-        """For how many seconds the server may be silent before it is taken for away."""
+        """For how many seconds the server may be silent before it counts as away."""
         return self._unreachable.after
 
     @property

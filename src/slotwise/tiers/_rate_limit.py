@@ -39,7 +39,7 @@ _NO_PRIORITY = 0
 
 
 class RateLimit(Limit):
-    """So much per time, for whoever asks::
+    """A number of units per time, shared by all who ask::
 
         crm = RateLimit("crm", Rate(10, per=1))
         await crm.acquire()
@@ -52,18 +52,18 @@ class RateLimit(Limit):
 
     Args:
         name: what objects share the rate by; None makes a private one.
-        rate: how much per time.
+        rate: how many units per time.
         url: where it is kept, as for `Tiers`.
         max_acquire_time: the longest wait in seconds; None waits forever.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
             LimitFull. None lets any number wait.
-        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `estimate`); None, the default, refuses nobody for that.
+        shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
+            (see `estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a rate of this process (Redis).
         local_value: that rate, for each process.
-        unreachable_after: for how many seconds a server may be silent before it is taken for
-            away. It is at once when connections are refused or cut.
+        unreachable_after: for how many seconds a server may be silent before it counts as
+            away. It does at once when connections are refused or cut.
     """
 
     __slots__ = ("_does_io", "_local_value", "_paths", "_rate", "_tiers")
@@ -122,12 +122,12 @@ class RateLimit(Limit):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers that would have to are refused; None is any number."""
+        """How many may wait before newcomers are refused that would have to; None: any number."""
         return self._tiers.max_waiting
 
     @property
     def shed(self) -> str | None:
-        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
         return self._tiers.shed
 
     @property
@@ -142,7 +142,7 @@ class RateLimit(Limit):
 
     @property
     def unreachable_after(self) -> float:
-        """For how many seconds a server may be silent before it is taken for away."""
+        """For how many seconds a server may be silent before it counts as away."""
         return self._tiers.unreachable_after
 
     @property
@@ -177,7 +177,7 @@ class RateLimit(Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionResult:
-        """Wait until so much is left; ``cost`` and ``slots`` mean the same.
+        """Wait until that much is left; ``cost`` and ``slots`` mean the same.
 
         ``priority`` is a head start in seconds, as for `Tiers.acquire`.
         """

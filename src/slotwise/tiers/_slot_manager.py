@@ -42,7 +42,7 @@ class SlotManager(SameWhenCopied):
                 ...
 
     A limit of 0 is no limit: it never blocks, and is counted all the same. Every
-    coroutine has a twin with ``_sync`` behind its name, for plain threads, and
+    coroutine has a twin whose name ends in ``_sync``, for plain threads, and
     ``download()`` and ``upload()`` work with plain ``with``.
 
     Args:
@@ -58,9 +58,9 @@ class SlotManager(SameWhenCopied):
             Redis stands for ``slots``.
         url: where the slots are kept; see `Tiers`.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
-        heartbeat_max_interval: how long a process may be silent before it is taken
-            for dead (Redis).
-        ping_interval: how often it shows that it lives (Redis).
+        heartbeat_max_interval: how long a process may be silent before it counts
+            as dead (Redis).
+        ping_interval: how often it sends a heartbeat (Redis).
         cancel_task_after_ttl: also cancel the task that took a slot (atomic only).
         cancel_task_on_loss: cancel the task whose slot was lost by silence (atomic
             only; in memory nothing is lost).

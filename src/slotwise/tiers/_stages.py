@@ -53,7 +53,7 @@ class StageKey:
         self.name = stage.full_name(key)
         self.value = value
         self.semaphore = stage.make(self.name, value)
-        # So that hooks are told of a tier, and not of a name for each key.
+        # So that events name a tier, and not one semaphore for each key.
         keys = {} if key is None else {stage.spec.name: key}
         self.semaphore._reported = stage.tiers_name, stage.spec.name, keys
         self.users = 0  # those who wait or hold

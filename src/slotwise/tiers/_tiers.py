@@ -81,7 +81,7 @@ class Tiers(SameWhenCopied):
         async with tiers.cm(tenant="acme") as acquired:
             ...
 
-    Every coroutine has a twin with ``_sync`` behind its name, for plain threads;
+    Every coroutine has a twin whose name ends in ``_sync``, for plain threads;
     ``cm`` works with ``with`` as well. `at` makes a `Limit` of one path. Copies and unpickled
     ones share their slots, by name; private ones are their own copies, and can't be pickled.
 
@@ -97,9 +97,9 @@ class Tiers(SameWhenCopied):
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took them (atomic only).
-        heartbeat_max_interval: how long a process may be silent before it is taken
-            for dead (Redis).
-        ping_interval: how often it shows that it lives (Redis).
+        heartbeat_max_interval: how long a process may be silent before it counts
+            as dead (Redis).
+        ping_interval: how often it sends a heartbeat (Redis).
         cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
             only; in memory nothing is lost).
         max_idle_keys: how many idle keys of each tier are kept, those used last.
@@ -113,14 +113,14 @@ class Tiers(SameWhenCopied):
             all keys, or a function of the key, which must not block.
         fair_cost: the rate of which it counts what keys reserve; None counts slots of the
             widest tier.
-        shed: "deadline" refuses callers likewise whose timeout is shorter than the wait that is
-            expected (see `estimate`); None, the default, refuses nobody for that. Atomic only.
+        shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
+            (see `estimate`); None, the default, refuses nobody for that. Atomic only.
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has limits of this process (Redis, atomic).
         local_value: their values for each process, by the names of tiers: ints, or Rates; those
             left out stay as they are. An int is the value of each tier with slots.
-        unreachable_after: for how many seconds a server may be silent before it is taken for
-            away. It is at once when connections are refused or cut.
+        unreachable_after: for how many seconds a server may be silent before it counts as
+            away. It does at once when connections are refused or cut.
     """
 
     def __init__(
@@ -311,12 +311,12 @@ class Tiers(SameWhenCopied):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers that would have to are refused; None is any number."""
+        """How many may wait before newcomers are refused that would have to; None: any number."""
         return check_max_waiting(self._options["max_waiting"])
 
     @property
     def shed(self) -> str | None:
-        """Whom it refuses beside that: "deadline", callers whose timeout can't be met, or None."""
+        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
         return check_shed(self._options["shed"])
 
     @property
@@ -332,7 +332,7 @@ class Tiers(SameWhenCopied):
 
     @property
     def unreachable_after(self) -> float:
-        """For how many seconds a server may be silent before it is taken for away."""
+        """For how many seconds a server may be silent before it counts as away."""
         return float(self._options["unreachable_after"])
 
     # ------------------------------------------------------------- acquiring
@@ -368,7 +368,7 @@ class Tiers(SameWhenCopied):
             label: what the slots are for; ``holders()`` and ``waiters()`` show it.
             costs: what it takes of rates, by the names of their tiers; 1 of those left out.
             priority: seconds of head start: it comes before those who have waited for less
-                than that, or after those who come within so many seconds if it is negative.
+                than that; if it is negative, after those who arrive within that time.
                 In fair order it orders requests of one key only.
             keys: the key of every keyed tier, by the tier's name; and the costs of rates that
                 have no keys of their own.
@@ -695,8 +695,8 @@ class Tiers(SameWhenCopied):
     ) -> float | None:
         """In about how many seconds a newcomer with these keys and costs would be served.
 
-        0.0 if it would be at once, None if nobody knows: that is so while no hold has ended
-        since somebody waited. It is an estimate and no bound.
+        0.0 if it would be at once; None if that isn't known, because no hold has ended since
+        somebody waited. It is an estimate, not a bound.
         """
         path, resolved = self._resolve(keys, slots, costs)
         return await self._backend.estimate(path, self._needs(resolved))
