@@ -1,19 +1,29 @@
 """Adaptive limits against the best fixed limit and against what others do, in virtual time.
 
-The table of docs/adaptive.md. With ``--plots`` it also draws the limits of each scenario over
-time (needs matplotlib, in the docs extra).
+The table of docs/adaptive.md, and what an acquisition costs more than one of a fixed value. With
+``--plots`` it also draws the limits of each scenario over time (needs matplotlib, in the docs
+extra), with ``--pairs`` it only measures the cost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import redis
+
+from benchmarks._race import Race, Run, cpu
 from benchmarks.adaptive.rivals import RIVALS
 from benchmarks.adaptive.scenarios import MAX, MIN, SCENARIOS, Scenario, search
 from benchmarks.adaptive.simulation import Controller, Fixed, Ours, Simulation
-from slotwise._core.adaptive import Adaptive
+from benchmarks.bench_redis import running_server
+from slotwise import Adaptive, MemorySemaphore
+from slotwise._core.semaphore import Semaphore
+from slotwise.redis import RedisConfig, RedisSemaphore
 
 LEVEL = 0.95  # of a rival's score: as good as that rival
 
@@ -29,7 +39,59 @@ def controllers(scenario: Scenario) -> dict[str, Controller]:
     }
 
 
+async def pairs(limit: Semaphore, count: int) -> None:
+    for _ in range(count):
+        async with limit.cm():
+            pass
+
+
+def measure_pairs() -> bool:
+    """What a pair of `cm()` costs if the value adapts, against a fixed one: CPU time."""
+
+    def in_memory(value: int | Adaptive) -> Run:
+        limit = MemorySemaphore(value)
+        return lambda: cpu(lambda: asyncio.run(pairs(limit, 20_000)), 20_000)
+
+    passed = Race(
+        "uncontended pair of cm(), memory",
+        {"fixed": in_memory(20), "adaptive": in_memory(Adaptive(20, 2, 200))},
+        *("fixed", "adaptive", 1.45),
+    ).run()
+    with running_server() as port, redis.Redis(port=port) as client:
+        loop = asyncio.new_event_loop()
+
+        def used() -> float:
+            """The CPU time of this process and of the server."""
+            server = client.info("cpu")
+            return time.process_time() + float(server["used_cpu_user"] + server["used_cpu_sys"])
+
+        def on_redis(value: int | Adaptive, name: str) -> Callable[[], float]:
+            config = RedisConfig(f"redis://127.0.0.1:{port}")
+            limit = RedisSemaphore(value, name=name, config=config)
+
+            def run() -> float:
+                before = used()
+                loop.run_until_complete(pairs(limit, 1000))
+                return (used() - before) / 1000
+
+            return run
+
+        passed &= Race(
+            "uncontended pair of cm(), Redis, client and server",
+            {
+                "fixed": on_redis(20, "fixed"),
+                "adaptive": on_redis(Adaptive(20, 2, 200), "adaptive"),
+            },
+            *("fixed", "adaptive", 1.1),
+            repeats=15,
+        ).run()
+        loop.close()
+    return passed
+
+
 def main() -> int:
+    if "--pairs" in sys.argv:
+        return 0 if measure_pairs() else 1
     plots = Path("docs") if "--plots" in sys.argv else None
     throughputs, passed = [], True
     names = [*controllers(SCENARIOS[0])]
@@ -70,6 +132,7 @@ def main() -> int:
     passed &= middle >= 0.95
     print(f"median throughput {middle:.3f} (bar 0.95), least {min(throughputs):.3f} (bar 0.87)")
     print("passed" if passed else "MISSED")
+    passed &= measure_pairs()
     if plots is not None:
         draw(plots / "adaptive.svg")
     return 0 if passed else 1
