@@ -267,10 +267,11 @@ class Group:
     """Those who wait for one path, and which of them is the head."""
 
     __slots__ = (
-        *("_order", "keeps", "needs", "nodes", "parked_at", "path", "rank", "share", "ticket"),
-        *("tie", "turn", "waiters"),
+        *("_order", "head", "keeps", "needs", "nodes", "parked_at", "path", "rank", "share"),
+        *("ticket", "tie", "turn", "waiters"),
     )
 
+    head: Any  # None while nobody waits
     turn: Turn  # its head's
 
     def __init__(self, path: Path, nodes: tuple[BaseNode, ...], share: Share | None = None) -> None:
@@ -281,6 +282,7 @@ class Group:
         # A heap of (rank, tie, claim) with some that have left, once their order is another
         # one than that of their arrival.
         self._order: list[tuple[int, int, Any]] | None = None
+        self.head = None
         self.ticket = self.rank = self.tie = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: BaseNode | None = None
@@ -304,12 +306,10 @@ class Group:
 
     def remove(self, claim: Any) -> None:
         del self.waiters[claim.key]
-        if self.waiters and self.ticket == claim.ticket:
+        if not self.waiters:
+            self.head = None  # so that a stale entry of a heap keeps nobody alive
+        elif self.ticket == claim.ticket:
             self._set_head(self._first())
-
-    @property
-    def head(self) -> Any:
-        return self._first()
 
     def _first(self) -> Any:
         order = self._order
@@ -320,6 +320,7 @@ class Group:
         return order[0][2]
 
     def _set_head(self, claim: Any) -> None:
+        self.head = claim
         self.ticket, self.rank, self.tie = claim.ticket, claim.rank, tie_of(claim)
         self.needs = claim.needs
         self._set_turn()

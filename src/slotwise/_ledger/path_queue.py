@@ -154,7 +154,10 @@ class PathQueue(Generic[C]):
     # -------------------------------------------------- where they are looked for
 
     def park(self, group: Group, node: BaseNode) -> None:
-        self._move(group, node)
+        if self.fair is None:
+            group.parked_at = node
+        else:
+            self._move(group, node)
         node.park(group)
         if node.look is None and self.refills is None:
             return
