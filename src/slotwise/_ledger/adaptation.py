@@ -348,14 +348,14 @@ class ErrorsAdaptation(Adaptation):
 
     def __init__(self, options: Adaptive, now_us: int) -> None:
         super().__init__(options, now_us)
-        self._cut_us = now_us
+        self._cut_us = 0  # never
         self._restart(now_us, 0)
 
     def _resume(self, now_us: int) -> None:
         self._restart(now_us, 0)
 
     def change_clock(self, now_us: int) -> bool:
-        self._cut_us = now_us
+        self._cut_us = 0
         return super().change_clock(now_us)
 
     def _restart(self, now_us: int, settling_us: int) -> None:

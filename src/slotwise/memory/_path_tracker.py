@@ -258,7 +258,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if not isinstance(claim, Outcomes):
             return 0, "ignored", 0
         outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
-        held_us = microseconds(max(now - claim.since, 0.0))
+        held_us = max(microseconds(now) - microseconds(claim.since), 0)
         return held_us, outcome, microseconds(claim.retry_after)
 
     def expire(

@@ -370,6 +370,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     async def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
+        if outcome is not None:
+            check_outcome(outcome)  # what is wrong releases nothing
         try:
             return self.release_sync(acquisition_id, outcome=outcome)
         except BaseException:
@@ -379,6 +381,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def release_sync(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
+        if outcome is not None:
+            check_outcome(outcome)
         try:
             if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
                 # The same as below, without looking for it by its id.
@@ -390,8 +394,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._release_interrupted(acquisition_id)
             raise
         acquisition_id = acquisition_id_of(acquisition_id)
-        if outcome is not None:
-            check_outcome(outcome)
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self._name)

@@ -210,7 +210,7 @@ def _ending(
     """
     if not isinstance(acquisition, Outcomes):
         return outcome or "ok", None, 0
-    held_us = microseconds(max(now - acquisition.granted_at, 0.0))
+    held_us = max(microseconds(now) - microseconds(acquisition.granted_at), 0)
     return outcome or acquisition.outcome, held_us, microseconds(acquisition.retry_after)
 
 

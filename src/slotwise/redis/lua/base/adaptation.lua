@@ -56,7 +56,7 @@ local function read_adaptation(rules, record, window, at, value)
     if not (value and value >= rules.min and value <= rules.max and value % 1 == 0) then value = rules.start end
     it = {rules = rules, changes = {}, value = value, limit = value, frozen = 0, grows_after = at, exact = value,
           phase = STEADY, steady_calls = 0, steady_busy = 0, steady = 0, rest = 0, streak = 0, ceiling = 0,
-          mean = 0, cut = at}
+          mean = 0, cut = 0}
     window = ''
   end
   local seen = {}

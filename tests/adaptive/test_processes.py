@@ -1,0 +1,275 @@
+"""Adaptive values between processes: every process that applies the records finds the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slotwise
+from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
+from slotwise._core.paths import TierSpec
+from slotwise._ledger.invariants import check
+from slotwise._ledger.paths_invariants import check as check_paths
+from slotwise.errors import UnknownSemaphore
+from slotwise.processes._path_state import PathState
+from slotwise.processes._state import State
+
+ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
+
+
+class Clocks:
+    """The two clocks of records."""
+
+    def __init__(self) -> None:
+        self.now, self.wall_us = 1000.0, 1_700_000_000_000_000
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall_us += round(seconds * 1_000_000)
+
+
+def again(state: Any) -> Any:
+    """What another process reads in the file."""
+    return type(state).restore(json.loads(json.dumps(state.snapshot())))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> None:
+    dice = random.Random(seed)
+    algorithm = dice.choice([Errors(), Latency(0.1, 5)])
+    options = Adaptive(6, 2, 12, algorithm=algorithm)
+    states: list[Any] = [State.new("s", options, "boot") for _ in range(2)]
+    clocks, ids, moved = Clocks(), iter(range(10**6)), set()
+
+    def do(*record: Any) -> None:
+        verb, *args = record
+        line = json.loads(json.dumps([verb, clocks.now, clocks.wall_us, *args]))
+        for state in states:
+            State.check_record(line)
+            state.apply(line)
+
+    do("declare", options.written)
+    for _ in range(1500):
+        clocks.pass_time(dice.choice([0.0, 0.001, 0.01, 0.05]))
+        state = states[0]
+        holders, full = [*state.holders], state.in_use >= state.value
+        if len(state.waiting) < 3 and dice.random() < (0.3 if full else 0.8):
+            ttl = dice.choice([None, None, 0.3])
+            do("request", f"p1-{next(ids)}", 1, ttl, None, None, 5, None)
+        elif holders and dice.random() < 0.9:
+            ending = [dice.choice(["ok"] * 20 + ["dropped", "ignored"])]
+            ending += [dice.choice([None, 30_000, 50_000 + state.in_use * 10_000])]
+            ending += [dice.choice([0] * 20 + [100_000])]
+            do("release", dice.choice(holders), *ending)
+        else:
+            verb = dice.choice(["expire", "kick", "drop dead", "freeze", "thaw", "thaw", "reboot"])
+            if verb == "kick" and holders:
+                do("kick", dice.choice(holders))
+            elif verb == "drop dead":
+                do("drop dead", ["p2"])
+            elif verb == "freeze" and dice.random() < 0.2:
+                do("freeze", dice.choice([None, 3, 9]))
+            elif verb == "reboot" and dice.random() < 0.05:
+                do("reboot", f"boot {next(ids)}")
+            elif verb in ("expire", "thaw"):
+                do(verb)
+        moved.add(states[0].value)
+        if dice.random() < 0.05:
+            states[1] = again(states[0])
+        if dice.random() < 0.05:
+            check(states[0])
+        assert options.min <= states[0].value <= options.max
+        assert states[0].value == states[0].adaptation.limit
+    assert states[0].snapshot() == states[1].snapshot()
+    assert len(moved) > 2
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_reads_the_file_of_tiers_has_the_same_values(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotwise.processes._path_state._KEPT_KEYS", 3)
+    dice = random.Random(seed)
+    narrow = Adaptive(3, 1, 8, algorithm=dice.choice([Errors(), Latency(0.1, 5)]))
+    wide = Adaptive(8, 2, 20, algorithm=dice.choice([Errors(), Latency(0.1, 5)]))
+    specs = [
+        TierSpec("user", 3, True, adaptive=narrow, rules=narrow.written),
+        TierSpec("some", 7, False),
+        TierSpec("all", 8, False, adaptive=wide, rules=wide.written),
+    ]
+    states: list[Any] = [PathState.new("s", (*specs,), "boot") for _ in range(2)]
+    clocks, ids, moved = Clocks(), iter(range(10**6)), set()
+
+    def do(*record: Any) -> None:
+        verb, *args = record
+        line = json.loads(json.dumps([verb, clocks.now, clocks.wall_us, *args]))
+        for state in states:
+            PathState.check_record(line)
+            state.apply(line)
+
+    for _ in range(1200):
+        clocks.pass_time(dice.choice([0.0, 0.001, 0.01, 0.05]))
+        state = states[0]
+        holders = [*state.holders]
+        if len(state.waiting) < 5 and dice.random() < 0.5:
+            key = dice.choice("aaabcdefgh")
+            path = [[key, None, None], None, [], 0, 1.0]
+            do("request", f"p1-{next(ids)}", path, dice.choice([None, 0.3]), None, None, 5, None)
+        elif holders and dice.random() < 0.9:
+            ending = [dice.choice(["ok"] * 20 + ["dropped", "ignored"])]
+            ending += [dice.choice([None, 30_000, 50_000 + len(holders) * 10_000]), 0]
+            do("release", dice.choice(holders), *ending)
+        else:
+            verb = dice.choice(["expire", "kick", "freeze", "thaw", "resize", "reboot"])
+            key = dice.choice([None, "a", "b", "x"])
+            if verb == "kick" and holders:
+                do("kick", dice.choice(holders))
+            elif verb == "freeze" and dice.random() < 0.2:
+                do("freeze", 0, dice.choice([None, 2, 5]), key)
+            elif verb == "resize" and dice.random() < 0.2:
+                do("resize", 2, dice.choice([5, 9]), None)
+            elif verb == "thaw":
+                do("thaw", 0, key)
+                do("thaw", 2, None)
+            elif verb == "expire":
+                do("expire")
+            elif verb == "reboot" and dice.random() < 0.05:
+                do("reboot", f"boot {next(ids)}")
+        moved.update(
+            (tier.index, node.value) for tier in state.tiers for node in tier.nodes.values()
+        )
+        if dice.random() < 0.05:
+            states[1] = again(states[0])
+        if dice.random() < 0.05:
+            check_paths(states[0], resized=True)
+        for tier in states[0].tiers:
+            for node in tier.nodes.values():
+                assert node.adaptation is None or node.value == node.adaptation.limit
+    assert states[0].snapshot() == states[1].snapshot()
+    assert len(moved) > 5
+    frozen = len(states[0].tiers[0].frozen_keys)
+    busy = sum(node.in_use + node.waiting > 0 for node in states[0].tiers[0].nodes.values())
+    assert len(states[0].tiers[0].nodes) <= 3 + frozen + busy + 1
+
+
+def test_a_reboot_keeps_what_was_learnt() -> None:
+    state: Any = State.new("s", ERRORS, "boot")
+    state.apply(["declare", 5000.0, 10**15, ERRORS.written])
+    state.apply(["request", 5001.0, 10**15, "p1-1", 1, None, None, None, 5, None])
+    state.apply(["release", 5002.0, 10**15, "p1-1", "dropped", 1000, 50_000_000])
+    assert state.value == 7
+    state.apply(["reboot", 3.0, 10**15, "other"])
+    assert state.value == 7
+    for number in range(30):  # used all the time, by a clock that began anew
+        ids = [f"p2-{number}-{each}" for each in range(state.value)]
+        for each in ids:
+            state.apply(["request", 3.0 + number, 10**15, each, 1, None, None, None, 5, None])
+        for each in ids:
+            state.apply(["release", 4.0 + number, 10**15, each, "ok", 1_000_000, 0])
+    assert state.value > 7
+
+
+def test_a_file_that_was_spoilt_is_not_taken_for_one() -> None:
+    state: Any = State.new("s", ERRORS, "boot")
+    state.apply(["declare", 5.0, 10**15, ERRORS.written])
+    good = json.dumps(state.snapshot())
+    rules, dump, _ = state.snapshot()["adaptation"]
+    for spoilt in (
+        ["x", dump, []],
+        [rules, "1 2 3", []],
+        [rules, dump.replace("10", "30", 1), []],
+        [rules, dump.replace("10", "nan", 1), []],
+        [rules, dump, [[1, 2]]],
+        [rules, dump, [[1, 2, 3, 4]]],
+        [rules, dump, [[1, 2, 3, "x"]] * 101],
+        [rules],
+    ):
+        snapshot = json.loads(good)
+        snapshot["adaptation"] = spoilt
+        with pytest.raises((ValueError, TypeError)):
+            State.restore(snapshot)
+    old = json.loads(good)
+    del old["adaptation"]  # of an earlier release
+    assert State.restore(old).adaptation is None
+    for record in (
+        ["declare", 5.0, 1, 3],
+        ["freeze", 5.0, 1, 0],
+        ["release", 5.0, 1, "p1-1", "failed", 1, 0],
+        ["release", 5.0, 1, "p1-1", "ok", -1, 0],
+        ["release", 5.0, 1, "p1-1", "ok", 1, "x"],
+    ):
+        with pytest.raises(ValueError, match="not a record"):
+            State.check_record(record)
+
+
+def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:
+    url = f"process://{tmp_path}/slots"
+    limit = slotwise.semaphore("shared", ERRORS, url)
+    program = (
+        "import sys, slotwise\n"
+        "from slotwise import Adaptive, Errors\n"
+        "rules = Adaptive(10, 2, 20, algorithm=Errors())\n"
+        "limit = slotwise.semaphore('shared', rules, sys.argv[1])\n"
+        "with limit.cm() as acquired:\n"
+        "    acquired.dropped()\n"
+        "print(limit.value)\n"
+        "held = limit.acquire_sync()\n"  # it dies with it
+    )
+    for expected in ("7", "4"):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60
+        )
+        assert ran.stdout.strip() == expected, ran.stderr
+    assert limit.stats_sync().max_slots == 4
+    assert limit.stats_sync().acquired_slots == 0
+    assert [(each.old, each.new) for each in limit.changes_sync()] == [(10, 7), (7, 4)]
+
+
+def test_one_that_is_found_by_its_name_counts_too(tmp_path: Path) -> None:
+    made = ProcessSemaphore(ERRORS, name="found", directory=tmp_path)
+    with made.cm():
+        found = ProcessSemaphore.existing("found", directory=tmp_path)
+        with pytest.raises(TimeoutError), found.cm():
+            raise TimeoutError
+    assert made.value == found.value == 7
+    found.freeze_sync(5)
+    assert made.stats_sync().max_slots == 5
+    assert made.resized
+    fixed = ProcessSemaphore(3, name="fixed", directory=tmp_path)
+    with fixed.cm(), pytest.raises(TypeError, match="has a fixed value"):
+        ProcessSemaphore.existing("fixed", directory=tmp_path).freeze_sync()
+    with pytest.raises(UnknownSemaphore):
+        ProcessSemaphore.existing("nothing", directory=tmp_path)
+
+
+def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None:
+    limit = ProcessSemaphore(ERRORS, name="kept", directory=tmp_path)
+    limit.freeze_sync(4)
+    state = limit._state
+    assert state is not None
+    assert state.remembers(0.0)
+    limit.thaw_sync()
+    assert not state.remembers(0.0)
+    tiers = Tiers(Tier("user", ERRORS, keyed=True), url=f"process://{tmp_path}", name="kept")
+    tiers.freeze_sync("user", 4, "a")
+    of_tiers: Any = tiers._backend
+    assert of_tiers._attachment.state.remembers(0.0)
+
+
+def test_many_keys_come_and_go_and_the_file_stays_small(tmp_path: Path) -> None:
+    url = f"process://{tmp_path}/slots"
+    tiers = Tiers(Tier("user", ERRORS, keyed=True), url=url, name="many")
+    for number in range(400):
+        with tiers.cm(user=f"user {number}") as acquired:
+            acquired.dropped()
+    state: Any = tiers._backend._attachment.state  # type: ignore[attr-defined]
+    assert len(state.tiers[0].nodes) == 100
+    assert tiers.changes_sync("user", "user 399")
+    assert not tiers.changes_sync("user", "user 1")
+    assert max(each.stat().st_size for each in (tmp_path / "slots").iterdir()) < 400_000

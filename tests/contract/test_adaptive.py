@@ -1,0 +1,578 @@
+"""Adaptive values: how a hold ended decides where they go, on every driver alike."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from slotwise import (
+    Adaptive,
+    Errors,
+    Latency,
+    Semaphore,
+    SemaphoreClosed,
+    Tier,
+    Tiers,
+    ValueConflict,
+)
+from slotwise.instrumentation import add_hook, remove_hook
+from tests.contract.conftest import Speak
+
+Make = Callable[..., Semaphore]
+
+RULES = Adaptive(10, 2, 20, algorithm=Errors())
+DROPPED = 7  # what is left of 10 then
+
+
+# ---------------------------------------------------------------- how a hold ends
+
+
+async def leaves(limit: Any, error: type[BaseException] | None, say: str = "") -> None:
+    """Leave a block, in a way."""
+    try:
+        async with limit.cm() as acquired:
+            if say:
+                getattr(acquired, say)()
+            if error is not None:
+                raise error
+    except (Exception, asyncio.CancelledError) as raised:
+        assert type(raised) is error
+
+
+def leaves_sync(limit: Any, error: type[BaseException] | None, say: str = "") -> None:
+    try:
+        with limit.cm() as acquired:
+            if say:
+                getattr(acquired, say)()
+            if error is not None:
+                raise error
+    except (Exception, asyncio.CancelledError) as raised:
+        assert type(raised) is error
+
+
+@pytest.mark.parametrize(
+    ("error", "say", "value"),
+    [
+        (None, "", 10),
+        (TimeoutError, "", DROPPED),
+        (ConnectionResetError, "", DROPPED),
+        (ValueError, "", 10),
+        (asyncio.CancelledError, "", 10),
+        (None, "dropped", DROPPED),
+        (None, "ignored", 10),
+        (TimeoutError, "ignored", 10),
+        (ValueError, "dropped", DROPPED),
+    ],
+)
+async def test_a_block_ends_as_it_is_left(
+    make: Make, speak: Speak, error: type[BaseException] | None, say: str, value: int
+) -> None:
+    limit = make(RULES)
+    if speak.sync:
+        await asyncio.to_thread(leaves_sync, limit, error, say)
+    else:
+        await leaves(limit, error, say)
+    assert (await limit.stats()).max_slots == value
+    assert limit.value == value
+
+
+async def test_a_block_without_a_name_for_its_slot_ends_as_it_is_left(
+    make: Make, speak: Speak
+) -> None:
+    limit = make(RULES)
+
+    def leave() -> None:
+        with limit:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        if speak.sync:
+            await asyncio.to_thread(leave)
+        async with limit:
+            raise TimeoutError
+    assert (await limit.stats()).max_slots == DROPPED
+
+
+async def test_which_errors_are_drops_is_up_to_the_caller(make: Make) -> None:
+    limit = make(Adaptive(10, 2, 20, algorithm=Errors(), drop_on=(KeyError,)))
+    await leaves(limit, TimeoutError)
+    assert (await limit.stats()).max_slots == 10
+    other = make(RULES)  # of the same name: only the rules have to be the same
+    await leaves(other, KeyError)
+    assert (await limit.stats()).max_slots == 10
+    await leaves(limit, KeyError)
+    assert (await limit.stats()).max_slots == DROPPED
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize(
+    ("outcome", "value"), [(None, 10), ("ok", 10), ("ignored", 10), ("dropped", DROPPED)]
+)
+async def test_a_release_says_how_it_ended(
+    make: Make, speak: Speak, by_id: bool, outcome: Any, value: int
+) -> None:
+    limit = make(RULES)
+    held = await speak.acquire(limit)
+    released = held.acquisition_id if by_id else held
+    assert await speak._say(limit, "release", released, outcome=outcome)
+    assert (await limit.stats()).max_slots == value
+    assert not await speak._say(limit, "release", released, outcome="dropped")
+    assert (await limit.stats()).max_slots == value
+
+
+async def test_what_an_acquisition_was_told_counts_if_the_release_says_nothing(
+    make: Make, speak: Speak
+) -> None:
+    limit = make(RULES)
+    held, other = await speak.acquire(limit), await speak.acquire(limit)
+    held.dropped()
+    other.dropped()
+    await speak._say(limit, "release", other, outcome="ok")
+    assert (await limit.stats()).max_slots == 10
+    await speak._say(limit, "release", held.acquisition_id)
+    assert (await limit.stats()).max_slots == DROPPED
+
+
+@pytest.mark.parametrize("value", [3, RULES])
+async def test_an_unknown_outcome_releases_nothing(
+    make: Make, speak: Speak, value: int | Adaptive
+) -> None:
+    limit = make(value)
+    held = await speak.acquire(limit)
+    for which in (held, held.acquisition_id):
+        with pytest.raises(ValueError, match="'ok', 'dropped' or 'ignored'"):
+            await speak._say(limit, "release", which, outcome="failed")
+        with pytest.raises(TypeError, match="outcome must be a str"):
+            await speak._say(limit, "release", which, outcome=3)
+    assert (await limit.stats()).acquired_slots == 1
+    if isinstance(value, Adaptive):
+        with pytest.raises(ValueError, match="retry_after"):
+            held.dropped(retry_after=-1)
+    assert await speak._say(limit, "release", held, outcome="dropped")
+
+
+async def test_the_end_of_a_ttl_is_a_drop_and_a_kick_says_nothing(make: Make, speak: Speak) -> None:
+    limit = make(RULES, ttl=0.05)
+    kept = await limit.acquire()
+    async with asyncio.timeout(30):
+        while not kept.lost.is_set():
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while (await limit.stats()).max_slots != DROPPED:
+            await asyncio.sleep(0.01)
+    other = make(RULES, name=f"{limit.name}-kicked")
+    kicked = await speak.acquire(other)
+    kicked.dropped()
+    assert await speak.kick(other, kicked.acquisition_id)
+    assert (await other.stats()).max_slots == 10
+
+
+# -------------------------------------------------------------------- the value
+
+
+async def grow(limit: Semaphore, to: int) -> None:
+    """Use all of it, for as long as it takes; what a busy machine does meanwhile doesn't matter."""
+    async with asyncio.timeout(30):
+        while limit.value < to:
+            held = [await limit.acquire() for _ in range((await limit.stats()).max_slots)]
+            await asyncio.sleep(0.03)
+            for each in held:
+                await limit.release(each)
+
+
+async def test_what_it_gains_goes_to_those_who_wait(make: Make, speak: Speak) -> None:
+    limit = make(Adaptive(1, 1, 3, algorithm=Errors()))
+    first = await speak.acquire(limit)
+    waiting = [asyncio.create_task(speak.acquire(limit)) for _ in range(2)]
+    await speak.waiting(limit, 2)
+    await asyncio.sleep(0.02)
+    await speak.release(limit, first)
+    # With one success at a value of 1 it is 2, unless somebody took long to begin.
+    if (await limit.stats()).max_slots == 2:
+        await speak.held(limit, 2)
+        await speak.waiting(limit, 0)
+    for each in waiting:
+        await speak.release(limit, await each)
+    await grow(limit, 3)
+    assert (await limit.stats()).max_slots == 3
+    await speak.held(limit, 0)
+
+
+async def test_a_shrink_kicks_nobody_and_grants_nothing_until_it_fits(
+    make: Make, speak: Speak
+) -> None:
+    limit = make(Adaptive(4, 2, 10, algorithm=Errors()))
+    held = [await speak.acquire(limit) for _ in range(4)]
+    held[0].dropped()
+    await speak.release(limit, held[0])
+    stats = await limit.stats()
+    assert (stats.acquired_slots, stats.max_slots) == (3, 2)
+    assert not any(each.lost.is_set() for each in held[1:])
+    waiting = asyncio.create_task(speak.acquire(limit))
+    await speak.waiting(limit, 1)
+    await speak._say(limit, "release", held[1], outcome="ignored")
+    assert not waiting.done()
+    assert (await limit.stats()).waiting == 1
+    await speak._say(limit, "release", held[2], outcome="ignored")
+    await speak.release(limit, await waiting)
+    await speak.release(limit, held[3])
+
+
+async def test_ignored_holds_make_it_neither_grow_nor_fall(make: Make) -> None:
+    limit = make(Adaptive(1, 1, 3, algorithm=Errors()))
+    for _ in range(5):
+        held = await limit.acquire()
+        await asyncio.sleep(0.01)
+        await limit.release(held, outcome="ignored")
+    assert (await limit.stats()).max_slots == 1
+    await grow(limit, 2)
+
+
+async def test_a_service_that_asks_to_be_left_alone_gets_no_more(make: Make) -> None:
+    limit = make(Adaptive(2, 2, 9, algorithm=Errors()))
+    async with limit.cm() as acquired:
+        acquired.dropped(retry_after=3600)
+    for _ in range(4):
+        held = [await limit.acquire() for _ in range(2)]
+        await asyncio.sleep(0.01)
+        for each in held:
+            await limit.release(each)
+    assert (await limit.stats()).max_slots == 2
+
+
+async def test_changes_are_listed_with_their_reasons(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    assert await speak._say(limit, "changes") == []
+    held = await speak.acquire(limit)
+    await speak._say(limit, "release", held, outcome="dropped")
+    await speak._say(limit, "freeze", 12)
+    await speak._say(limit, "thaw")
+    held = await speak.acquire(limit)
+    await speak._say(limit, "release", held, outcome="dropped")
+    found = await speak._say(limit, "changes")
+    assert [(each.old, each.new, each.reason) for each in found] == [
+        (10, DROPPED, "a call was dropped"),
+        (DROPPED, 12, "frozen"),
+        (12, 8, "a call was dropped"),
+    ]
+    times = [each.at for each in found]
+    assert times == sorted(times)
+    assert abs(times[0] - time.time()) < 60
+
+
+# ----------------------------------------------------------------------- steering
+
+
+async def test_a_frozen_value_stays_until_it_is_thawed(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    await speak._say(limit, "freeze")
+    await leaves(limit, TimeoutError)
+    assert (await limit.stats()).max_slots == 10
+    await speak._say(limit, "freeze", 15)
+    assert (await limit.stats()).max_slots == 15
+    held = [await speak.acquire(limit) for _ in range(15)]
+    for each in held:
+        await speak._say(limit, "release", each, outcome="dropped")
+    assert (await limit.stats()).max_slots == 15
+    await speak._say(limit, "thaw")
+    await leaves(limit, TimeoutError)
+    assert (await limit.stats()).max_slots == 10
+    await speak._say(limit, "resize", 5)
+    await leaves(limit, TimeoutError)
+    assert (await limit.stats()).max_slots == 5
+
+
+async def test_it_is_frozen_within_its_bounds_alone(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    for verb in ("freeze", "resize"):
+        for outside in (1, 21):
+            with pytest.raises(ValueError, match=f"must be within 2 and 20, not {outside}"):
+                await speak._say(limit, verb, outside)
+        with pytest.raises(TypeError):
+            await speak._say(limit, verb, 2.5)
+    assert (await limit.stats()).max_slots == 10
+    await leaves(limit, TimeoutError)
+    assert (await limit.stats()).max_slots == DROPPED
+
+
+async def test_a_freeze_serves_those_who_wait(make: Make, speak: Speak) -> None:
+    limit = make(Adaptive(2, 2, 9))
+    held = [await speak.acquire(limit) for _ in range(2)]
+    waiting = [asyncio.create_task(speak.acquire(limit)) for _ in range(3)]
+    await speak.waiting(limit, 3)
+    await speak._say(limit, "freeze", 4)
+    await speak.held(limit, 4)
+    await speak.waiting(limit, 1)
+    await speak._say(limit, "freeze", 5)
+    held += [await each for each in waiting]
+    for each in held:
+        await speak.release(limit, each)
+
+
+async def test_a_fixed_value_has_nothing_of_it(make: Make, speak: Speak) -> None:
+    limit = make(3)
+    for verb in ("freeze", "thaw", "changes"):
+        with pytest.raises(TypeError, match="has a fixed value"):
+            await speak._say(limit, verb)
+    async with limit.cm() as acquired:
+        acquired.dropped(retry_after=3)
+        acquired.ignored()
+    assert (await limit.stats()).max_slots == 3
+
+
+async def test_a_closed_one_is_not_frozen(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    held = await limit.acquire()
+    await limit.close_everywhere()
+    with pytest.raises(SemaphoreClosed):
+        await speak._say(limit, "freeze", 5)
+    await speak._say(limit, "release", held, outcome="dropped")
+    await limit.reopen()
+    assert (await limit.stats()).max_slots in (10, DROPPED)
+
+
+# ------------------------------------------------------------------------ sharing
+
+
+async def test_all_who_share_a_name_have_the_same_rules(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    held = await speak.acquire(limit)
+    others: list[Any] = [Adaptive(10, 2, 19, algorithm=Errors()), Adaptive(10, 2, 20), 10]
+    others.append(Adaptive(10, 2, 20, algorithm=Latency(2.0)))
+    for other in others:
+        with pytest.raises(ValueConflict, match=r"adapts \(2 to 20 from 10, errors\)"):
+            await speak.acquire(make(other))
+    await speak.release(limit, held)
+    fixed = make(5)
+    held = await speak.acquire(fixed)
+    with pytest.raises(ValueConflict, match="in use with 5 slots"):
+        await speak.acquire(limit)
+    await speak.release(fixed, held)
+    await speak.release(limit, await speak.acquire(limit))
+    assert (await limit.stats()).max_slots == 10
+
+
+async def test_it_never_takes_more_slots_than_it_may_fall_to(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    with pytest.raises(ValueError, match="may fall to 2 slots: 3 at once"):
+        await speak.acquire(limit, 3)
+    held = await speak.acquire(limit, 2)
+    assert (await limit.stats()).acquired_slots == 2
+    await speak.release(limit, held)
+
+
+async def test_nobody_is_replaced_there(make: Make, speak: Speak) -> None:
+    limit = make(RULES)
+    with pytest.raises(TypeError, match="is adaptive: nobody can be replaced"):
+        await speak.acquire(limit, on_full="replace")
+
+
+async def test_a_copy_is_the_same_limit(make: Make) -> None:
+    limit = make(RULES)
+    held = await limit.acquire()
+    await copy.deepcopy(limit).release(held.acquisition_id, outcome="dropped")
+    assert (await limit.stats()).max_slots == DROPPED
+
+
+async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: Speak) -> None:
+    limit, seen = make(RULES), []
+    add_hook(seen.append)
+    try:
+        held = await speak.acquire(limit)
+        await speak._say(limit, "release", held, outcome="dropped")
+        await speak._say(limit, "freeze", 9)
+        held = await speak.acquire(limit)
+        await speak.release(limit, held)
+    finally:
+        remove_hook(seen.append)
+    told = [each for each in seen if each.kind in ("adapted", "resized")]
+    assert [(each.kind, each.value, each.reason) for each in told] == [
+        ("adapted", DROPPED, "a call was dropped"),
+        ("resized", 9, None),
+    ]
+    assert {each.name for each in told} == {limit.name}
+
+
+# -------------------------------------------------------------------------- tiers
+
+MakeTiers = Callable[..., Tiers]
+
+
+@pytest.fixture(params=["memory", "processes"])
+def make_tiers(request: pytest.FixtureRequest, name: str) -> MakeTiers:
+    url = "memory://"
+    if request.param == "processes":
+        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
+    elif request.param == "redis":
+        url = request.getfixturevalue("server").url
+
+    def make(*tiers: Tier, **options: Any) -> Tiers:
+        return Tiers(*tiers, url=url, **{"name": name, **options})
+
+    return make
+
+
+def tiers_of(make_tiers: MakeTiers, **options: Any) -> Tiers:
+    return make_tiers(Tier("user", RULES, keyed=True), Tier("all", 50), **options)
+
+
+async def value_of(tiers: Tiers, user: str) -> int:
+    return (await tiers.stats())["user"].keys[user].value
+
+
+async def test_each_key_adapts_alone(make_tiers: MakeTiers, speak: Speak) -> None:
+    tiers = tiers_of(make_tiers)
+    held = await tiers.acquire(user="b")
+    with pytest.raises(TimeoutError):
+        async with tiers.cm(user="a"):
+            raise TimeoutError
+    assert await value_of(tiers, "a") == DROPPED
+    assert await value_of(tiers, "b") == 10
+    assert await speak._say(tiers, "release", held, outcome="dropped")  # type: ignore[arg-type]
+    assert await value_of(tiers, "b") == DROPPED
+    [change] = await speak._say(tiers, "changes", "user", "a")  # type: ignore[arg-type]
+    assert (change.old, change.new, change.reason) == (10, DROPPED, "a call was dropped")
+    assert await tiers.changes("user", "nobody") == []
+
+
+@pytest.mark.parametrize(
+    ("end", "value"),
+    [
+        (lambda path: leaves(path, None), 10),
+        (lambda path: leaves(path, TimeoutError), DROPPED),
+        (lambda path: leaves(path, ValueError), 10),
+        (lambda path: leaves(path, asyncio.CancelledError), 10),
+        (lambda path: leaves(path, None, "dropped"), DROPPED),
+        (lambda path: leaves(path, TimeoutError, "ignored"), 10),
+        (lambda path: asyncio.to_thread(leaves_sync, path, TimeoutError), DROPPED),
+        (lambda path: asyncio.to_thread(leaves_sync, path, None, "dropped"), DROPPED),
+    ],
+)
+async def test_a_path_ends_as_its_block_is_left(
+    make_tiers: MakeTiers, end: Callable[[Any], Awaitable[None]], value: int
+) -> None:
+    tiers = make_tiers(Tier("user", 5, keyed=True), Tier("backend", RULES))
+    await end(tiers.at(user="a"))
+    assert (await tiers.stats())["backend"].value == value
+
+
+async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak: Speak) -> None:
+    tiers: Any = tiers_of(make_tiers)
+    kept = [await tiers.acquire(user=user) for user in "ab"]
+    await speak._say(tiers, "freeze", "user", 5, "a")
+    await leaves(tiers.at(user="a"), TimeoutError)
+    await leaves(tiers.at(user="b"), TimeoutError)
+    assert [await value_of(tiers, user) for user in "ab"] == [5, DROPPED]
+    await speak._say(tiers, "freeze", "user", 6)
+    newcomer = await tiers.acquire(user="c")
+    assert [await value_of(tiers, user) for user in "abc"] == [6, 6, 6]
+    await leaves(tiers.at(user="c"), TimeoutError)
+    assert await value_of(tiers, "c") == 6
+    await speak._say(tiers, "thaw", "user", "c")
+    await leaves(tiers.at(user="b"), TimeoutError)
+    await leaves(tiers.at(user="c"), TimeoutError)
+    assert [await value_of(tiers, user) for user in "bc"] == [6, 4]
+    await speak._say(tiers, "thaw", "user")
+    await leaves(tiers.at(user="b"), TimeoutError)
+    assert await value_of(tiers, "b") == 4
+    await speak._say(tiers, "resize", "user", 9, "b")
+    await leaves(tiers.at(user="b"), TimeoutError)
+    assert await value_of(tiers, "b") == 9
+    for each in (*kept, newcomer):
+        await tiers.release(each)
+
+
+async def test_what_tiers_have_not_is_refused(make_tiers: MakeTiers, speak: Speak) -> None:
+    tiers: Any = make_tiers(Tier("user", RULES, keyed=True), Tier("backend", RULES), Tier("all", 5))
+    for verb, arguments, error, text in [
+        ("freeze", ("user", 21), ValueError, "within 2 and 20, not 21"),
+        ("freeze", ("user", 1, "a"), ValueError, "within 2 and 20, not 1"),
+        ("resize", ("backend", 1), ValueError, "within 2 and 20, not 1"),
+        ("freeze", ("all",), TypeError, "has a fixed value"),
+        ("thaw", ("all",), TypeError, "has a fixed value"),
+        ("changes", ("all",), TypeError, "has a fixed value"),
+        ("changes", ("user",), TypeError, "has keys"),
+        ("changes", ("backend", "a"), TypeError, "has no keys"),
+        ("freeze", ("backend", None, "a"), TypeError, "has no keys"),
+        ("thaw", ("nothing",), ValueError, "there is no tier 'nothing'"),
+        ("freeze", ("user", 5, 7), TypeError, "must be a str"),
+        ("release", ("x",), ValueError, "'ok', 'dropped' or 'ignored'"),
+    ]:
+        options = {"outcome": "failed"} if verb == "release" else {}
+        with pytest.raises(error, match=text):
+            await speak._say(tiers, verb, *arguments, **options)
+    with pytest.raises(ValueError, match="may fall to 2 slots: 3 at once"):
+        await tiers.acquire(3, user="a")
+    with pytest.raises(TypeError, match="need atomic tiers"):
+        Tiers(Tier("backend", RULES), atomic=False)
+
+
+async def test_tiers_of_one_name_have_the_same_rules(make_tiers: MakeTiers) -> None:
+    tiers = make_tiers(Tier("backend", RULES))
+    held = await tiers.acquire()
+    for other in (10, Adaptive(10, 2, 21, algorithm=Errors()), Adaptive(10, 2, 20)):
+        with pytest.raises(ValueConflict, match="adaptive"):
+            await make_tiers(Tier("backend", other)).acquire()
+    same = make_tiers(Tier("backend", Adaptive(10, 2, 20, algorithm=Errors(), drop_on=(KeyError,))))
+    await leaves(same.at(), KeyError)
+    assert (await tiers.stats())["backend"].value == DROPPED
+    await tiers.release(held)
+
+
+async def test_the_end_of_a_ttl_drops_a_path_and_a_kick_says_nothing(make_tiers: MakeTiers) -> None:
+    tiers = make_tiers(Tier("backend", RULES), ttl=0.05)
+    kept = await tiers.acquire()
+    async with asyncio.timeout(30):
+        while not kept.lost.is_set():
+            await asyncio.sleep(0.01)
+    assert (await tiers.stats())["backend"].value == DROPPED
+    other = make_tiers(Tier("backend", RULES), name="kicked")
+    kicked = await other.acquire()
+    kicked.dropped()
+    assert await other.kick(kicked)
+    assert (await other.stats())["backend"].value == 10
+
+
+async def test_a_tier_that_falls_kicks_nobody_and_serves_those_who_wait_in_turn(
+    make_tiers: MakeTiers,
+) -> None:
+    tiers = make_tiers(
+        Tier("user", 9, keyed=True), Tier("backend", Adaptive(4, 2, 9, algorithm=Errors()))
+    )
+    held = [await tiers.acquire(user=str(number)) for number in range(4)]
+    waiting = [asyncio.create_task(tiers.acquire(user="last")) for _ in range(2)]
+    async with asyncio.timeout(30):
+        while (await tiers.stats())["backend"].waiting != 2:
+            await asyncio.sleep(0.001)
+    await tiers.release(held.pop(), outcome="dropped")
+    stats = (await tiers.stats())["backend"]
+    assert (stats.active, stats.value, stats.waiting) == (3, 2, 2)
+    await tiers.release(held.pop(), outcome="ignored")
+    assert (await tiers.stats())["backend"].waiting == 2
+    await tiers.release(held.pop(), outcome="ignored")
+    first, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert len(first) == 1
+    await tiers.freeze("backend", 9)
+    held += [await each for each in waiting]
+    numbers = [each.slot_number for each in held]
+    assert len({*numbers}) == 3
+    for each in held:
+        await tiers.release(each)
+    assert (await tiers.stats())["backend"].active == 0
+
+
+async def test_hooks_are_told_which_tier_and_key_moved(make_tiers: MakeTiers) -> None:
+    tiers, seen = tiers_of(make_tiers), []
+    add_hook(seen.append)
+    try:
+        await leaves(tiers.at(user="a"), TimeoutError)
+    finally:
+        remove_hook(seen.append)
+    [told] = [each for each in seen if each.kind == "adapted"]
+    assert (told.tier, told.keys, told.value) == ("user", {"user": "a"}, DROPPED)
+    assert told.reason == "a call was dropped"
