@@ -222,10 +222,9 @@ def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:
         "held = limit.acquire_sync()\n"  # it dies with it
     )
     for expected in ("7", "4"):
-        ran = subprocess.run(
-            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60
-        )
-        assert ran.stdout.strip() == expected, ran.stderr
+        command = [sys.executable, "-c", program, url]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        assert ran.stdout.strip() == expected
     assert limit.stats_sync().max_slots == 4
     assert limit.stats_sync().acquired_slots == 0
     assert [(each.old, each.new) for each in limit.changes_sync()] == [(10, 7), (7, 4)]
