@@ -169,6 +169,20 @@ async def test_objects_and_partials_are_what_they_call() -> None:
     assert await limited(limit)(Fetch())(20) == 21
 
 
+def test_functions_without_a_signature_are_limited_too() -> None:
+    assert limited(MemorySemaphore(1))(max)(1, 3, 2) == 3
+    with pytest.raises(ValueError, match=r"field 'key'.*args, kwargs"):
+        limited("max:{key}", 1)(max)
+
+
+def test_what_looks_no_further_than_the_wrapper_finds_the_signature() -> None:
+    @limited(MemorySemaphore(1))
+    def work(number: int, *, plus: int = 1) -> None: ...
+
+    found = inspect.getfullargspec(work)
+    assert (found.args, found.kwonlyargs, found.varargs) == (["number"], ["plus"], None)
+
+
 async def test_a_plain_function_that_returns_a_coroutine_is_refused() -> None:
     async def work() -> None: ...
 
@@ -306,6 +320,13 @@ async def test_on_full_replace_takes_the_slot_of_the_oldest_holder() -> None:
     assert held(limit) == 0
 
 
+def test_on_full_replace_is_for_semaphores_also_where_a_function_finds_the_limit() -> None:
+    tiers = Tiers(Tier("tenant", 1, keyed=True))
+    work = limited(lambda tenant: tiers.at(tenant=tenant), on_full="replace")(lambda tenant: tenant)
+    with pytest.raises(TypeError, match="for semaphores"):
+        work("acme")
+
+
 async def test_a_priority_is_a_head_start_in_the_queue(settle) -> None:
     limit = MemorySemaphore(1)
     order: list[str] = []
@@ -389,6 +410,10 @@ def test_the_threads_of_a_plain_function_wait_for_each_other() -> None:
         (("name", 5), {"on_full": "skip", "timeout": 3}, ValueError),
         (("name", 5), {"cost": 0}, ValueError),
         (("name", 5), {"timeout": -1}, ValueError),
+        (("name", 5), {"priority": "high"}, TypeError),
+        (("name", 5), {"priority": float("nan")}, ValueError),
+        ((Tiers(Tier("all", 1)),), {"on_full": "replace"}, TypeError),
+        ((RateLimit(None, Rate(1, per=1)),), {"on_full": "replace"}, TypeError),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_decorated(

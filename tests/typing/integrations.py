@@ -14,6 +14,7 @@ from slotwise.integrations.dramatiq import RequeueMiddleware
 from slotwise.integrations.fastapi import limited_by
 from slotwise.integrations.flask import limited_view as flask_view
 from slotwise.integrations.httpx import LimitedTransport
+from slotwise.integrations.taskiq import RequeueMiddleware as TaskiqRequeueMiddleware
 
 limit: Limit = MemorySemaphore(5)
 tiers = Tiers(Tier("tenant", 5, keyed=True))
@@ -73,3 +74,4 @@ def sync_tenant(tenant: str) -> int:
 
 count: int = sync_tenant("acme")
 RequeueMiddleware()
+TaskiqRequeueMiddleware(schedule_source=None)

@@ -19,9 +19,10 @@ from typing import (
 
 from slotwise._core.arguments import MOST_SLOTS, UNSET, Unset, check_count, check_seconds
 from slotwise._core.limit import Limit
+from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import kind_of
 from slotwise._urls import parsed, semaphore
-from slotwise.integrations._holding import Holding, OnFull, check_on_full
+from slotwise.integrations._holding import Holding, OnFull, check_on_full, check_replaceable
 from slotwise.integrations._names import NameTemplate
 from slotwise.integrations._source import check_found
 from slotwise.tiers import Tiers
@@ -185,6 +186,7 @@ def make_decorator(
         check_seconds("timeout", timeout, zero=True)
         if on_full != "wait":
             raise ValueError(f'timeout is for on_full="wait": {on_full!r} never waits')
+    check_priority(priority)
     if not callable(cost):
         check_count("cost", cost)
     if isinstance(limit, str):
@@ -201,13 +203,15 @@ def make_decorator(
             "limit must be a name, a Limit, or a function that returns a Limit or None, not"
             f" {kind_of(limit)}"
         )
+    if on_full == "replace" and isinstance(limit, Limit):
+        check_replaceable(limit)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, classmethod | staticmethod):
             raise TypeError(f"put @limited under @{type(function).__name__}, not above it")
         if not callable(function):
             raise TypeError(f"limited() decorates functions, not {kind_of(function)}")
-        signature = inspect.signature(function)
+        signature = _signature_of(function)
         fixed, limit_for = _find(limit, value, url, signature)
         cost_for = _with_named_arguments(cost, signature) if callable(cost) else None
 
@@ -219,6 +223,8 @@ def make_decorator(
             )
 
         wrapper: Any = _wrapped(function, hold, instead)
+        # Not only for inspect.signature(): Celery looks no further than the wrapper.
+        wrapper.__signature__ = signature
         wrapper.limit_for = limit_for
         if fixed is not None:
             wrapper.limit = fixed
@@ -250,6 +256,19 @@ def _find(
         return fixed, lambda *_args, **_kwargs: fixed
     function = _with_named_arguments(limit, signature)
     return None, lambda *args, **kwargs: check_found(function(*args, **kwargs))
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # some functions that are written in C have none
+        parameter = inspect.Parameter
+        return inspect.Signature(
+            [
+                parameter("args", parameter.VAR_POSITIONAL),
+                parameter("kwargs", parameter.VAR_KEYWORD),
+            ]
+        )
 
 
 def _arguments_of(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:

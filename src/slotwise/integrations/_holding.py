@@ -12,6 +12,7 @@ from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import LimitFull
 
 OnFull = Literal["wait", "raise", "skip", "replace"]
@@ -23,6 +24,12 @@ def check_on_full(given: object, choices: tuple[str, ...] = _CHOICES) -> None:
     if given not in choices:
         known = ", ".join(repr(each) for each in choices)
         raise ValueError(f"on_full must be one of {known}; not {redacted_repr(given)}")
+
+
+def check_replaceable(limit: Limit | None) -> None:
+    """Raise unless a limit has holders that can be replaced."""
+    if limit is not None and not isinstance(limit, Semaphore):
+        raise TypeError(f'on_full="replace" is for semaphores, not for {limit._title}')
 
 
 class Holding:
@@ -58,6 +65,7 @@ class Holding:
         if priority:
             self._options["priority"] = priority
         if on_full == "replace":
+            check_replaceable(limit)
             self._options["on_full"] = on_full
         self._context: AcquisitionContext | None = None
         self._acquired: AcquisitionResult | None = None

@@ -46,6 +46,9 @@ def _requeue(holding: Holding) -> NoReturn:
         )
     broker, message = current
     broker.enqueue(message, delay=round(1000 * delay_of(holding)))
+    # The middleware for results would store None for what is skipped, and whoever waits for the
+    # result would take it for the result. The message in the queue has its own options.
+    message.options["store_results"] = False
     raise SkipMessage("the limit is full")
 
 

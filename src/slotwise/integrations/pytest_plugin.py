@@ -111,6 +111,9 @@ def _request(name: str, value: int, slots: int = 1) -> tuple[str, int, int]:
     return name, value, slots
 
 
+_request.__qualname__ = "slots"  # as messages about wrong arguments call it
+
+
 def _semaphore(name: str, value: int) -> Any:
     from slotwise._urls import semaphore
 
@@ -147,7 +150,8 @@ class _LeakWatch:
     def _note(self, event: Event) -> None:
         if event.acquisition_id is None:
             return
-        if event.kind in ("requested", "acquired"):
+        # Nobody releases what is of rates alone: that has no values.
+        if event.kind == "requested" or (event.kind == "acquired" and event.values):
             if self._watching and event.acquisition_id not in self._lines:
                 name = "a private limit" if event.name is None else repr(event.name)
                 self._lines[event.acquisition_id] = f"{name}, acquired at {_line_of_caller()}"
