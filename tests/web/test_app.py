@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.web._asgi import Answer, ask
 
-from slotwise._cli.snapshot import Look
+from slotwise._cli.page_view import Look
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
@@ -196,7 +196,7 @@ async def test_it_needs_no_lifespan_and_ignores_other_protocols(url: str) -> Non
 
 def test_at_most_200_limits_are_sent_with_the_total() -> None:
     rows = [{"name": f"limit-{number}"} for number in range(1000)]
-    look = Look(0.0, rows, {}, [])
+    look = Look(0.0, "here", rows, {}, [])
     shown = look.as_dict()
     assert (len(shown["limits"]), shown["found"], shown["total"]) == (200, 1000, 1000)
     assert len(look.as_dict(search="LIMIT-99")["limits"]) == 11

@@ -22,10 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slotwise import MemorySemaphore, Tier, Tiers, semaphore
+from slotwise import Adaptive, Latency, Limit, MemorySemaphore, Tier, Tiers, semaphore
 from slotwise._cli.commands import Command, load
 from slotwise._cli.flags import Parser, port
 from slotwise.errors import SlotwiseError
+from slotwise.processes import ProcessSemaphore
 
 _PATIENCE = 20.0  # for processes to start on a busy machine
 
@@ -191,23 +192,32 @@ def _show_in_page(number: int) -> int:
                 worker.join()
 
 
-def _load(url: str) -> Iterator[tuple[str, int, float, str, str]]:
-    for name, value, workers, seconds in (
-        *(("model-api", 3, 7, 2.0), ("database", 8, 9, 0.8), ("gpu", 1, 2, 4.0)),
-        ("backup", 2, 1, 6.0),
+def _load(url: str) -> Iterator[tuple[Limit, float, str]]:
+    """Limits, for how long each is held, and by whom."""
+    jobs = ("nightly export", "report", "thumbnails", "search", "invoice", "sync", "import")
+    for name, value, workers, seconds, ttl in (
+        *(("model-api", 3, 7, 4.0, 30), ("database", 8, 9, 0.8, None), ("gpu", 1, 3, 6.0, 12)),
+        ("backup", 2, 1, 6.0, None),
     ):
-        for number in range(1, workers + 1):
-            yield name, value, seconds, f"job {number}", url
+        for number in range(workers):
+            yield semaphore(name, value, url, ttl=ttl), seconds, jobs[number % len(jobs)]
+    adaptive = ProcessSemaphore(
+        Adaptive(4, min=2, max=40, algorithm=Latency(window=1, samples=8)),
+        name="crawler",
+        directory=url.removeprefix("process://"),
+    )
+    for number in range(1, 16):
+        yield adaptive, 0.5, f"page {number}"
+    uploads = Tiers(Tier("user", 2, keyed=True), Tier("all", 4), name="uploads", url=url)
+    for number, user in enumerate(("ann", "ann", "ann", "ann", "bob", "bob", "eve", "joe", "kim")):
+        yield uploads.at(user=user), 3.0, f"upload {number + 1}"
 
 
-def _work(
-    name: str, value: int, seconds: float, label: str, url: str, stopped: threading.Event
-) -> None:
-    dice = random.Random(label + name)  # noqa: S311
+def _work(limit: Limit, seconds: float, label: str, stopped: threading.Event) -> None:
+    dice = random.Random(f"{label} {limit!r}")  # noqa: S311
     while not stopped.wait(dice.uniform(0, 0.3)):
         try:
-            limit = semaphore(name, value, url)
-            with limit.cm(timeout=1, label=label):
+            with limit.cm(timeout=20, label=label):
                 stopped.wait(dice.uniform(0.3, 1.7) * seconds)
         except (SlotwiseError, ValueError):  # it took too long, or somebody steers
             continue

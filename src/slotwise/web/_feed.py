@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from slotwise._cli.backends import Backend, open_backend
-from slotwise._cli.snapshot import Look, Watcher
+from slotwise._cli.page_view import Look, PageWatcher
 from slotwise._core import fork
 
 _EVERY = 1.0  # seconds between two snapshots
@@ -31,8 +31,8 @@ class Feed:
         return open_backend(self._url)
 
     @cached_property
-    def _watcher(self) -> Watcher:
-        return Watcher(self.backend)
+    def _watcher(self) -> PageWatcher:
+        return PageWatcher(self.backend)
 
     @contextmanager
     def watching(self, name: str | None) -> Iterator[None]:

@@ -21,6 +21,8 @@
     value < 99.5 ? value.toFixed(value < 9.95 ? 1 : 0) + " s" :
     value < 5970 ? Math.round(value / 60) + " min" : (value / 3600).toFixed(1) + " h";
 
+  const wait = (value) => value === 0 ? "<1 s" : seconds(value);  // it came and went between two looks
+
   let chosen = null, search = "", stream = null, last = null;
 
   // Keep an element for each key, so that the focus stays where it is.
@@ -49,17 +51,24 @@
 
   // ---------------------------------------------------------------- the list
 
+  const whoOf = (each) => [each.host, each.pid].filter((part) => part !== null).join(":");
+  const keysOf = (each) => Object.entries(each.keys || {}).map(([tier, key]) => `${tier}=${key}`).join(" ");
+  const titleOf = (each) => each.unreadable ? "unreadable" : each.label || keysOf(each) || whoOf(each) || each.id;
+  const percent = (part, whole) => `${whole ? Math.max(Math.min(part / whole, 1), 0) * 100 : 0}%`;
+  const barOf = (share) => {
+    const bar = make("div", "bar");
+    bar.append(make("i"));
+    bar.firstChild.style.width = share;
+    return bar;
+  };
   const buildLimit = (limit) => {
     const item = make("li"), button = make("button");
     button.type = "button";
-    button.append(make("span", "name"), make("span", "count"));
-    const bar = make("div", "bar");
-    bar.append(make("i"));
-    const spark = drawn("svg", {class: "spark", viewBox: "0 0 90 18", "aria-hidden": "true"});
-    spark.append(drawn("polyline", {points: ""}));
+    const spark = drawn("svg", {class: "spark", viewBox: "0 0 84 26", "aria-hidden": "true"});
+    spark.append(drawn("polygon", {points: ""}), drawn("polyline", {points: ""}));
     const more = make("span", "more");
-    more.append(make("span", "waits"), make("span", "times"), make("span", "rate"), spark);
-    button.append(bar, more);
+    more.append(make("span", "waits"), make("span", "times"), make("span", "rate"), make("span", "oldest"));
+    button.append(make("span", "name"), make("span", "count"), barOf("0"), more, spark);
     button.addEventListener("click", () => choose(limit.name));
     item.append(button);
     return item;
@@ -71,137 +80,217 @@
     item.classList.toggle("isfull", full);
     $(".name", item).textContent = shown(limit.name);
     $(".count", item).textContent = `${limit.held} / ${limit.value || "∞"}` +
-      (limit.closed ? " closed" : full ? " full" : "") + (limit.kind === "tiers" ? " (tiers)" : "");
-    $(".bar i", item).style.width = `${Math.min(limit.full, 1) * 100}%`;
+      (limit.closed ? " closed" : limit.paused_for ? " paused" : full ? " full" : "") +
+      (limit.kind === "tiers" ? " (tiers)" : "");
+    $(".bar i", item).style.width = percent(limit.full, 1);
     $(".waits", item).textContent = limit.waiting ? `${limit.waiting} waiting` : "";
     $(".times", item).textContent = limit.wait_p50 === null ? "" :
-      `waits p50 ${seconds(limit.wait_p50)}, p95 ${seconds(limit.wait_p95)}`;
+      `waits p50 ${wait(limit.wait_p50)}, p95 ${wait(limit.wait_p95)}`;
     $(".rate", item).textContent = limit.per_second === null ? "" :
       `${limit.per_second.toFixed(1)} acquisitions/s`;
-    const step = 90 / Math.max(limit.spark.length - 1, 1);
-    $("polyline", item).setAttribute("points", limit.spark.map(
-      (each, at) => `${(at * step).toFixed(1)},${(17 - Math.min(each, 1) * 16).toFixed(1)}`).join(" "));
+    $(".oldest", item).textContent = limit.waiting && limit.oldest ?
+      `oldest: ${shown(titleOf(limit.oldest))}, ${seconds(limit.oldest.age)}` : "";
+    const step = 84 / Math.max(limit.spark.length - 1, 1);
+    const points = limit.spark.map(
+      (each, at) => `${(at * step).toFixed(1)},${(25 - Math.min(each, 1) * 24).toFixed(1)}`).join(" ");
+    $("polyline", item).setAttribute("points", points);
+    $("polygon", item).setAttribute("points", points && `0,26 ${points} 84,26`);
   };
   const showList = (data) => {
-    const isIdle = (each) => !each.held && !each.waiting && !each.closed && each.name !== chosen;
-    const idle = data.limits.filter(isIdle);
+    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.full && each.name !== chosen;
+    // The server searches all of them; until it has answered, search those that are here.
+    const wanted = search.toLowerCase();
+    const limits = data.limits.filter((each) => each.name.toLowerCase().includes(wanted));
+    const idle = limits.filter(isIdle);
     const keyOf = (each) => `${each.kind} ${each.name}`;
-    sync($("#used"), data.limits.filter((each) => !isIdle(each)), keyOf, buildLimit, updateLimit);
+    sync($("#used"), limits.filter((each) => !isIdle(each)), keyOf, buildLimit, updateLimit);
     sync($("#idle"), idle, keyOf, buildLimit, updateLimit);
     $("#folded").hidden = !idle.length;
     $("#folded summary").textContent = `${idle.length} idle`;
     const cut = data.found - data.limits.length;
     $("#more").textContent = `${data.total} limits` +
       (data.found < data.total ? `, ${data.found} found` : "") + (cut > 0 ? `, ${cut} not shown` : "");
+    $("#where").textContent = shown(data.where);
   };
 
   // -------------------------------------------------------------- one of them
 
-  const whoOf = (each) => [each.host, each.pid].filter((part) => part !== null).join(":");
-  const keysOf = (each) => Object.entries(each.keys || {}).map(([tier, key]) => `${tier}=${key}`).join(" ");
   const buildHolder = (each) => {
-    const item = make("li");
-    item.append(make("b"), make("span", "label"), make("span", "who"), make("span", "age"));
-    if (each.id) {
-      const kick = make("button", "", "Kick");
-      kick.type = "button";
-      kick.dataset.action = "kick";
-      kick.addEventListener("click", () => ask(
-        `Take the slots away from ${item.dataset.title}? The next in line gets them at once.`,
-        {action: "kick", id: each.id}));
-      item.append(kick);
-    }
+    const item = make("li"), who = make("span");
+    who.append(make("span", "label"), make("span", "who"));
+    item.append(make("b"), who, make("span", "age"));
+    if (!each.id) return item;
+    const kick = make("button", "", "Kick");
+    kick.type = "button";
+    kick.dataset.action = "kick";
+    kick.addEventListener("click", () => ask(
+      `Take the slots away from ${item.dataset.title}? The next in line gets them at once.`,
+      {action: "kick", id: each.id}));
+    const ttl = make("div", "ttl");
+    ttl.append(make("span", "left"), barOf("100%"));
+    item.append(kick, ttl);
     return item;
   };
   const updateHolder = (item, each) => {
     $("b", item).textContent = each.slot_number === null ? "–" : `#${each.slot_number}`;
     item.classList.toggle("empty", !each.id);
-    if (!each.id) { $(".label", item).textContent = "free"; return; }
+    if (!each.id) {
+      const more = each.until - each.slot_number;
+      $(".label", item).textContent = more ? `to #${each.until}: ${more + 1} free` : "free";
+      return;
+    }
     item.dataset.holder = each.id;
-    item.dataset.title = shown(each.label || whoOf(each) || each.id);
+    item.dataset.title = shown(titleOf(each));
+    item.classList.toggle("eldest", Boolean(each.eldest));
     $(".label", item).textContent = shown(each.unreadable ? "unreadable" : each.label || "");
     $(".who", item).textContent = shown([keysOf(each), whoOf(each)].filter(Boolean).join(" "));
     $(".age", item).textContent = (each.slots > 1 ? `${each.slots} slots, ` : "") +
-      (each.age === null ? "" : `for ${seconds(each.age)}`);
+      (each.age === null ? "" : `for ${seconds(each.age)}`) + (each.eldest ? ", longest" : "");
     const kick = $("button", item);
-    if (kick) { kick.hidden = !last.steer; kick.setAttribute("aria-label", `Kick ${item.dataset.title}`); }
+    kick.hidden = !last.steer;
+    kick.setAttribute("aria-label", `Kick ${item.dataset.title}`);
+    const ttl = $(".ttl", item), left = each.ttl === null || each.age === null ? null : Math.max(each.ttl - each.age, 0);
+    ttl.hidden = left === null;
+    if (left === null) return;
+    $(".left", ttl).textContent = `ends in ${seconds(left)} of ${seconds(each.ttl)}`;
+    $(".bar i", ttl).style.width = percent(left, each.ttl);
+    ttl.classList.toggle("ends", left < each.ttl / 5);
   };
   const buildWaiter = () => {
-    const item = make("li");
-    item.append(make("b"), make("span", "label"), make("span", "who"), make("span", "age"), make("span", "why"));
+    const item = make("li"), who = make("span");
+    who.append(make("span", "label"), make("span", "who"));
+    item.append(make("b"), who, make("span", "age"), make("span", "why"));
     return item;
   };
-  const updateWaiter = (item, each) => {
+  const reasonOf = (each, row) => {
+    if (each.lacks) return `lacks ${each.lacks}`;
+    if (each.place > 1) return `${each.place - 1} ahead of it`;
+    if (row.paused_for) return `paused for another ${seconds(row.paused_for)}`;
+    const free = Math.max(row.value - row.held, 0);
+    return free ? `needs ${each.slots} slots, ${free} free` : `all ${row.value} slots held`;
+  };
+  const updateWaiter = (row) => (item, each) => {
     item.dataset.waiter = each.id;
     $("b", item).textContent = `${each.place}.`;
     $(".label", item).textContent = shown(each.label || "");
     $(".who", item).textContent = shown([keysOf(each), whoOf(each)].filter(Boolean).join(" "));
     $(".age", item).textContent = each.age === null ? "" : `waits for ${seconds(each.age)}`;
-    $(".why", item).textContent = shown([each.lacks ? `lacks ${each.lacks}` : "",
-      each.slots > 1 ? `needs ${each.slots}` : "",
-      each.estimate === null ? "" : `about ${seconds(each.estimate)} to go`].filter(Boolean).join(", "));
+    $(".why", item).textContent = shown([reasonOf(each, row), each.slots > 1 ? `needs ${each.slots}` : "",
+      each.estimate === null ? "" : `about ${seconds(each.estimate)} to go`].filter(Boolean).join(" · "));
   };
   const showStrip = (holds) => {
-    const box = $("#strip");
-    box.replaceChildren();
-    const rows = [...new Set(holds.map((each) => each.slot ?? 0))].sort((a, b) => a - b).slice(0, 40);
-    if (!rows.length) { box.append(make("p", "who", "nobody was seen holding it")); return; }
-    const height = rows.length * 10;
-    const picture = drawn("svg", {viewBox: `0 0 600 ${height}`, preserveAspectRatio: "none", height,
-      role: "img", "aria-label": "who held which slot in the last minute"});
+    const box = $("#strip"), lanes = new Map();
     for (const each of holds) {
-      const row = rows.indexOf(each.slot ?? 0);
-      if (row < 0) continue;
-      const x = (each.from + 60) * 10, width = Math.max((each.to - each.from) * 10, 2);
-      const rect = drawn("rect", {x, y: row * 10 + 1, width, height: 8});
-      const title = drawn("title", {});
-      title.textContent = shown(`#${each.slot ?? "–"} ${each.label} ${seconds(each.to - each.from)}`);
-      rect.append(title);
-      picture.append(rect);
+      const number = each.slot ?? 0;
+      if (!lanes.has(number)) lanes.set(number, []);
+      lanes.get(number).push(each);
     }
-    box.append(picture);
-  };
-  const showHistory = (values, at) => {
-    const box = $("#history");
-    box.replaceChildren();
-    if (values.length < 2) return;
-    const begin = values[0][0], most = Math.max(...values.map((each) => each[1]), 1);
-    const x = (when) => ((when - begin) / Math.max(at - begin, 1)) * 600;
-    const points = [];
-    values.forEach(([when, value], index) => {
-      const y = 58 - (value / most) * 54;
-      points.push(`${x(when)},${y}`, `${x(index + 1 < values.length ? values[index + 1][0] : at)},${y}`);
+    const numbers = [...lanes.keys()].sort((a, b) => a - b).slice(0, 40);
+    if (!numbers.length) { box.replaceChildren(make("p", "who", "no hold was seen")); return; }
+    const rows = numbers.map((number) => {
+      const row = make("div", "row"), track = make("div", "track");
+      lanes.get(number).sort((a, b) => a.from - b.from).forEach((each, at) => {
+        const hold = make("div", at % 2 ? "hold odd" : "hold", shown(each.label));
+        hold.title = shown(`${each.label}, ${seconds(each.to - each.from)}${each.ended ? "" : ", still holds"}`);
+        hold.style.left = percent(each.from + 60, 60);
+        hold.style.width = `max(3px, ${percent(each.to - each.from, 60)})`;
+        track.append(hold);
+      });
+      row.append(make("span", "", number ? `#${number}` : "–"), track);
+      return row;
     });
-    const picture = drawn("svg", {viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img",
-      "aria-label": `the value: ${values.map((each) => each[1]).join(", ")}`});
+    const axis = make("div", "axis");
+    axis.append(make("span", "", "a minute ago"), make("span", "", "30 s"), make("span", "", "now"));
+    box.replaceChildren(...rows, axis);
+  };
+  const showHistory = (limit, value, at) => {
+    $("#history").hidden = !limit.adaptive;
+    if (!limit.adaptive) return;
+    const changes = limit.changes, points = [];
+    const begin = changes.length ? Math.min(changes[0].at, at - 60) : at - 60;
+    const most = Math.max(value, 1, ...changes.map((each) => Math.max(each.old, each.new)));
+    const x = (when) => ((when - begin) / Math.max(at - begin, 1)) * 600, y = (each) => 86 - (each / most) * 80;
+    let now = changes.length ? changes[0].old : value;
+    points.push(`0,${y(now)}`);
+    for (const each of changes) {
+      points.push(`${x(each.at)},${y(now)}`, `${x(each.at)},${y(each.new)}`);
+      now = each.new;
+    }
+    points.push(`600,${y(now)}`);
+    const picture = drawn("svg", {viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
+      "aria-label": `the value, now ${value}: ${changes.map((each) => each.new).join(", ")}`});
     picture.append(drawn("polyline", {points: points.join(" ")}));
-    box.append(make("h3", "", "Value over time"), picture);
+    $("#chart").replaceChildren(picture);
+    $("#changes").replaceChildren(...(changes.length ? changes.slice(-8).reverse().map((each) => {
+      const line = make("li");
+      line.append(make("span", "who", `${seconds(Math.max(at - each.at, 0))} ago`),
+        make("b", "", `${each.old} → ${each.new}`), make("span", "", shown(each.reason)));
+      return line;
+    }) : [make("li", "who", `${value}, and no change yet`)]));
   };
   const showTiers = (tiers) => {
     $("#tiers").hidden = !tiers.length;
-    const rows = [];
+    const rows = [], add = (title, name, each) => {
+      const isRate = each.level !== null && each.level !== undefined;
+      const taken = isRate ? each.value - each.level : each.held, row = make("li");
+      row.classList.toggle("isfull", Boolean(each.value) && taken >= each.value);
+      row.append(make("span", name, shown(title)), barOf(percent(taken, each.value)),
+        make("span", "count", (isRate ? `${Math.floor(each.level)} of ${each.value} left` :
+          each.value ? `${each.held} / ${each.value}` : `${each.held} held`) +
+          (each.waiting ? `, ${each.waiting} waiting` : "")));
+      rows.push(row);
+    };
     for (const tier of tiers) {
-      for (const each of tier.keys && tier.keys.length ? tier.keys : [{...tier, key: null}]) {
-        const row = make("tr");
-        for (const cell of [tier.name, each.key ?? "", each.value || "∞", each.held, each.waiting,
-          each.level === null || each.level === undefined ? "" : Math.floor(each.level)])
-          row.append(make("td", "", shown(cell)));
-        rows.push(row);
-      }
+      if (!tier.keyed) { add(tier.name, "name", tier); continue; }
+      const head = make("li");
+      head.append(make("span", "name", shown(tier.name)), make("span"),
+        make("span", "who", `${tier.keys_in_use} keys in use, ${tier.value || "∞"} each`));
+      rows.push(head);
+      for (const each of tier.keys) add(each.key, "key", each);
     }
-    $("#tiers tbody").replaceChildren(...rows);
+    $("#tiers ul").replaceChildren(...rows);
+  };
+  const tag = (color, text) => make("span", `tag ${color}`, text);
+  const showHead = (row) => {
+    const heading = $("#detail h2");
+    heading.replaceChildren(document.createTextNode(shown(chosen)));
+    const blame = $("#blame");
+    blame.hidden = true;
+    if (!row) { $("#facts").textContent = "there is no limit of that name now"; return; }
+    const full = row.full >= 1;
+    if (row.closed) heading.append(tag("red", "closed"));
+    else if (row.paused_for) heading.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
+    heading.append(full ? tag("red", "full") : tag("green", "free"));
+    if (row.waiting) heading.append(tag("amber", `${row.waiting} waiting`));
+    $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +
+      (row.first_waits === null || !row.waiting ? "" : `, the first for ${seconds(row.first_waits)}`) +
+      (row.closed && row.reason ? `; closed: ${shown(row.reason)}` : "");
+    const oldest = row.oldest;
+    if (!row.waiting || !oldest || oldest.age === null) return;
+    blame.hidden = false;
+    blame.replaceChildren(document.createTextNode("Longest in the way: "), make("b", "", shown(titleOf(oldest))),
+      document.createTextNode(shown(`${oldest.label && whoOf(oldest) ? ` at ${whoOf(oldest)}` : ""}` +
+        `${oldest.slot_number ? `, in slot ${oldest.slot_number}` : ""}, for ${seconds(oldest.age)}`)));
   };
   const showDetail = (data) => {
-    const limit = data.limit, row = data.limits.find((each) => each.name === chosen);
+    const limit = data.limit, row = limit || data.limits.find((each) => each.name === chosen);
     $("#detail").hidden = chosen === null;
     $("#nothing").hidden = chosen !== null;
     if (chosen === null) return;
-    $("#detail h2").textContent = shown(chosen);
-    if (!limit) { $("#facts").textContent = "there is none of that name now"; return; }
-    const value = row ? row.value : 0;
-    $("#facts").textContent = row ? `${row.held} of ${value || "any number of"} held, ` +
-      `${row.waiting} waiting` + (row.closed ? `; closed${row.reason ? ": " + shown(row.reason) : ""}` : "") : "";
-    $("#steer").hidden = !data.steer || limit.kind !== "semaphore";
+    showHead(row);
+    if (!limit) {  // not yet, or not any more
+      $("#steer").hidden = $("#tiers").hidden = $("#history").hidden = true;
+      for (const list of ["#lanes", "#line", "#strip", "#free", "#behind"]) $(list).replaceChildren();
+      return;
+    }
+    const value = limit.value;
+    $("#steer").hidden = !data.steer;
+    for (const action of ["resize", "freeze", "thaw"])
+      $(`[data-action=${action}]`).hidden = action === "resize" ? limit.kind !== "semaphore" : !limit.adaptive;
+    $("#steer label").hidden = limit.kind !== "semaphore";
+    const eldest = limit.holders.reduce(
+      (most, each) => each.age !== null && (!most || each.age > most.age) ? each : most, null);
+    if (eldest && limit.waiting) eldest.eldest = true;
     const numbered = limit.kind === "semaphore" && value <= 64;
     let lanes = limit.holders;
     if (numbered) {
@@ -212,18 +301,22 @@
       lanes = limit.holders.filter((each) => each.slot_number === null || each.slot_number > value);
       for (let number = 1; number <= value; number++)
         if (byNumber.has(number)) lanes.push(byNumber.get(number));
-        else if (!taken.has(number)) lanes.push({id: "", slot_number: number});
+        else if (!taken.has(number)) {
+          const before = lanes[lanes.length - 1];
+          if (before && !before.id && before.until === number - 1) before.until = number;
+          else lanes.push({id: "", slot_number: number, until: number});
+        }
     }
     sync($("#lanes"), lanes, (each) => each.id || `free ${each.slot_number}`, buildHolder, updateHolder);
     $("#free").textContent = limit.holders_total > limit.holders.length ?
       `and ${limit.holders_total - limit.holders.length} more` :
-      numbered || !value ? "" : `${Math.max(value - (row ? row.held : 0), 0)} free`;
-    sync($("#line"), limit.waiters, (each) => each.id, buildWaiter, updateWaiter);
+      numbered || !value ? "" : `${Math.max(value - limit.held, 0)} free`;
+    sync($("#line"), limit.waiters, (each) => each.id, buildWaiter, updateWaiter(limit));
     $("#behind").textContent = limit.waiters_total > limit.waiters.length ?
       `and ${limit.waiters_total - limit.waiters.length} more` : limit.waiters_total ? "" : "nobody waits";
     showTiers(limit.tiers);
     showStrip(limit.strip);
-    showHistory(limit.values, data.at);
+    showHistory(limit, value, data.at);
   };
 
   // ------------------------------------------------------------------- steering
@@ -250,32 +343,50 @@
     const value = Number($("#value").value);
     if (value >= 1) ask(`Give '${shown(chosen)}' ${value} slots?`, {action: "resize", name: chosen, value});
   });
-  for (const action of ["close", "open"])
+  const questions = {
+    close: (name) => `Close ${name} for everybody? Waiters and newcomers are refused.`,
+    open: (name) => `Open ${name} again?`,
+    freeze: (name) => `Keep the value of ${name} where it is?`,
+    thaw: (name) => `Let the value of ${name} move again?`,
+  };
+  for (const [action, question] of Object.entries(questions))
     $(`[data-action=${action}]`).addEventListener("click", () => ask(
-      action === "close" ? `Close '${shown(chosen)}' for everybody? Waiters and newcomers are refused.` :
-        `Open '${shown(chosen)}' again?`, {action, name: chosen}));
+      question(`'${shown(chosen)}'`), {action, name: chosen}));
   $("#steer").addEventListener("submit", (event) => event.preventDefault());
 
   // ------------------------------------------------------------------- the stream
 
+  let asked = false, silence = 0;
+  const say = (text, kind) => { $("#state").textContent = text; $("#state").className = kind; };
   const show = (data) => {
-    if (data.error) { $("#state").textContent = shown(data.error); return; }
+    if (data.error) { say(shown(data.error), "bad"); return; }
+    clearTimeout(silence);
     last = data;
-    $("#state").textContent = data.errors.length ? shown(data.errors[0]) :
-      `live, ${new Date(data.at * 1000).toLocaleTimeString()}`;
+    if (data.errors.length) say(shown(data.errors[0]), "bad");
+    else say(`live, ${new Date(data.at * 1000).toLocaleTimeString()}`, "live");
+    // Nobody should have to search for what is in the way.
+    if (chosen === null && !asked && !search && matchMedia("(min-width: 761px)").matches &&
+        data.limits.length && data.limits[0].waiting) choose(data.limits[0].name);
+    asked = true;
     showList(data);
     showDetail(data);
   };
   const connect = () => {
     if (stream) stream.close();
     stream = null;
-    if (document.hidden) { $("#state").textContent = "paused"; return; }
+    clearTimeout(silence);
+    if (document.hidden) { say("paused", ""); return; }
     const query = new URLSearchParams();
     if (chosen !== null) query.set("name", chosen);
     if (search) query.set("q", search);
     stream = new EventSource(`events?${query}`);
     stream.onmessage = (event) => show(JSON.parse(event.data));
-    stream.onerror = () => { $("#state").textContent = "reconnecting …"; };
+    // A stream ends from time to time and is opened again: only if that takes long it is told.
+    stream.onerror = () => {
+      clearTimeout(silence);
+      silence = setTimeout(() => say("reconnecting …", "bad"), 3000);
+      if (stream && stream.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+    };
   };
   const choose = (name) => {
     chosen = name;
@@ -286,6 +397,7 @@
   let typing = 0;
   $("input[type=search]").addEventListener("input", (event) => {
     search = event.target.value;
+    if (last) showList(last);
     clearTimeout(typing);
     typing = setTimeout(connect, 200);
   });

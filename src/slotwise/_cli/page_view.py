@@ -1,0 +1,339 @@
+"""What the page shows: all limits, and some of them in detail, with what earlier snapshots showed.
+
+The snapshots themselves are taken by `snapshot`. Everything here becomes JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from slotwise._cli.backends import Backend, Claimants
+from slotwise._cli.output import age
+from slotwise._cli.sampling import WINDOW, Row, Subject
+from slotwise._cli.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
+from slotwise._cli.tier_view import TiersView, view
+from slotwise._core.explain import oldest, path_of
+from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.paths import Path
+from slotwise._core.results import Claimant, SemaphoreStats
+from slotwise._core.semaphore import Semaphore
+from slotwise.errors import SlotwiseError
+
+_SAMPLED = 50  # of these, the fullest in use, the page has rates, waits and a strip
+_SPARK = 60  # snapshots in a sparkline: a minute
+_ESTIMATED = 8  # paths through tiers for which a backend is asked when they are served
+_TIER_KEYS = 10  # the busiest of each tier
+_CHANGES = 100  # of an adaptive value
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All limits, the fullest first, and some of them in detail."""
+
+    at: float
+    where: str
+    limits: list[dict[str, Any]]
+    details: dict[str, dict[str, Any] | None]
+    errors: list[str]
+
+    def as_dict(self, name: str | None = None, search: str = "") -> dict[str, Any]:
+        """As JSON: at most 200 limits, those whose names contain ``search``."""
+        wanted = search.casefold()
+        rows = [row for row in self.limits if wanted in row["name"].casefold()]
+        return {
+            "at": self.at,
+            "where": self.where,
+            "total": len(self.limits),
+            "found": len(rows),
+            "limits": rows[:MOST],
+            "limit": None if name is None else self.details.get(name),
+            "errors": self.errors[:5],
+        }
+
+
+class PageWatcher:
+    """Takes snapshots for the page again and again; one thread at a time."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._watcher = Watcher(backend)
+        self._histories: dict[Subject, _History] = {}
+
+    def look(self, names: Iterable[str] = ()) -> Look:
+        """Take a snapshot, with the holders and waiters of the limits called ``names``."""
+        at = time.time()
+        seen, found, rows = self._watcher.limits(_SAMPLED)
+        limits: dict[Subject, dict[str, Any]] = {
+            Subject(name): _semaphore_row(name, one) for name, one in seen.semaphores.items()
+        }
+        limits |= {Subject(name, ""): _tiers_row(each) for name, each in seen.tiers.items()}
+        self._histories = {each: self._histories.get(each) or _History() for each in limits}
+        now = datetime.fromtimestamp(at, UTC)
+        for subject, shown in limits.items():
+            history = self._histories[subject]
+            history.add(shown["full"])
+            row, who = rows.get(subject), found.get(subject)
+            shown |= _seen_of(row) | _oldest_of(who, now) | {"spark": history.spark}
+            if who is not None:
+                history.add_holders(who.holders, at, now)
+        details = {name: self._detail(name, seen, limits, found, at) for name in {*names}}
+        ordered = sorted(
+            limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
+        )
+        errors = [str(error) for error in seen.errors]
+        return Look(at, self._backend.location, ordered, details, errors)
+
+    def _detail(
+        self,
+        name: str,
+        seen: Survey,
+        rows: dict[Subject, dict[str, Any]],
+        found: dict[Subject, Claimants],
+        at: float,
+    ) -> dict[str, Any] | None:
+        """Its row, with its holders and waiters; None if there is no limit of that name."""
+        now = datetime.fromtimestamp(at, UTC)
+        try:
+            limit = self._find(name, seen)
+            subject = Subject(name, "" if isinstance(limit, FoundTiers) else None)
+            who = found.get(subject)
+            history = self._histories.setdefault(subject, _History())
+            if who is None:
+                who = claimants(limit)
+                history.add_holders(who.holders, at, now)
+            own = (
+                _tiers_detail(limit, who) if isinstance(limit, FoundTiers) else _detail(limit, who)
+            )
+            row = rows.get(subject) or _new_row(limit)
+        except (SlotwiseError, LookupError):
+            return None
+        line = own.pop("line")
+        return {
+            **row,
+            **_oldest_of(who, now),
+            "holders": [_shown(each, now) for each in who.holders[:MOST]],
+            "holders_total": len(who.holders),
+            "waiters": [
+                _shown(each, now) | {"place": place, "lacks": _lacks(each), "estimate": estimate}
+                for place, (each, estimate) in enumerate(line, 1)
+            ],
+            "waiters_total": len(who.waiters),
+            "strip": history.strip(at),
+            **own,
+        }
+
+    def _find(self, name: str, seen: Survey) -> Semaphore | FoundTiers:
+        """The semaphore or the tiers of a name; without another look if the survey has them."""
+        if name in seen.semaphores:
+            return self._backend.found(name, seen.semaphores[name])
+        if name in seen.tiers:
+            return seen.tiers[name].found
+        return self._backend.find_either(name)
+
+
+# ------------------------------------------------------------------------------ rows
+
+
+def _new_row(limit: Semaphore | FoundTiers) -> dict[str, Any]:
+    """The row of one that the survey didn't have."""
+    if isinstance(limit, FoundTiers):
+        row = _tiers_row(view(limit))
+    else:
+        row = _semaphore_row(limit.name, limit.stats_sync())
+    return row | _seen_of(None) | {"spark": []}
+
+
+def _semaphore_row(name: str | None, stats: SemaphoreStats) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": "semaphore",
+        "value": stats.max_slots,
+        "held": stats.acquired_slots,
+        "waiting": stats.waiting,
+        "full": stats.acquired_percent / 100,
+        "closed": stats.closed,
+        "reason": stats.reason,
+        "paused_for": stats.paused_for,
+    }
+
+
+def _tiers_row(each: TiersView) -> dict[str, Any]:
+    """The row of tiers: the value of the widest one, and as full as their fullest part."""
+    parts = [part for tier in each.tiers for part in (tier.keys or (tier.total,))]
+    shares = [part.taken / part.value for part in parts if part.value]
+    found = each.found
+    return {
+        "name": found.name,
+        "kind": "tiers",
+        "value": each.tiers[-1].total.value if each.tiers else 0,
+        "held": found.holders,
+        "waiting": found.waiters,
+        "full": max(shares, default=0.0),
+        "closed": found.closure is not None,
+        "reason": None if found.closure is None else found.closure.reason,
+        "paused_for": 0.0,
+    }
+
+
+def _seen_of(row: Row | None) -> dict[str, Any]:
+    if row is None:
+        return dict.fromkeys(("per_second", "wait_p50", "wait_p95"))
+    return {
+        "per_second": row.acquisitions_per_second,
+        "wait_p50": row.wait_p50_seconds,
+        "wait_p95": row.wait_p95_seconds,
+    }
+
+
+def _oldest_of(who: Claimants | None, now: datetime) -> dict[str, Any]:
+    """Who has held it for longest, and how long the first in line has waited."""
+    holder = None if who is None else oldest(who.holders)
+    first = None if who is None or not who.waiters else who.waiters[0]
+    return {
+        "oldest": None if holder is None else _shown(holder, now),
+        "first_waits": None if first is None else age(first.since, now),
+    }
+
+
+def _shown(claimant: Claimant, now: datetime) -> dict[str, Any]:
+    shown = claimant_as_dict(claimant, tiers=bool(claimant.keys or claimant.needs))
+    return shown | {"age": age(claimant.since, now), "ttl": claimant.ttl}
+
+
+# ------------------------------------------------------------------------------ details
+
+
+def _lacks(waiter: Claimant) -> str | None:
+    """The tier that a waiter for a path lacks, with its key."""
+    if waiter.lacks is None:
+        return None
+    key = waiter.keys.get(waiter.lacks)
+    return waiter.lacks if key is None else f"{waiter.lacks}={key}"
+
+
+_Line = list[tuple[Claimant, float | None]]  # in order of service, with when each is served
+
+
+def _detail(limit: Semaphore, who: Claimants) -> dict[str, Any]:
+    changes = _changes(limit)
+    return {
+        "line": _line(limit, len(who.waiters), who.waiters[:MOST]),
+        "tiers": [],
+        "adaptive": changes is not None,
+        "changes": changes or [],
+    }
+
+
+def _tiers_detail(limit: FoundTiers, who: Claimants) -> dict[str, Any]:
+    tiers = view(limit)
+    return {
+        "line": _path_line(limit, who.waiters, who.waiters[:MOST]),
+        "tiers": tiers.as_dict(_TIER_KEYS)["tiers"],
+        "adaptive": False,
+        "changes": [],
+    }
+
+
+def _line(limit: Semaphore, waiting: int, shown: Sequence[Claimant]) -> _Line:
+    """Each of the first waiters with its share of the estimate for a newcomer."""
+    newcomer = limit.estimate_sync() if waiting else None
+    return [
+        (each, None if newcomer is None else newcomer * place / (waiting + 1))
+        for place, each in enumerate(shown, 1)
+    ]
+
+
+def _path_line(limit: FoundTiers, waiters: Sequence[Claimant], shown: Sequence[Claimant]) -> _Line:
+    """The same for paths through tiers: those with the same keys are one line.
+
+    Those of different keys are served in the order of their estimates, as far as is known.
+    """
+    lines = Counter(path_of(each, limit.specs) for each in waiters)
+    newcomers: dict[Path, float | None] = {}
+    for path in islice(dict.fromkeys(path_of(each, limit.specs) for each in shown), _ESTIMATED):
+        newcomers[path] = limit.paths.estimate_sync(path)
+    places: Counter[Path] = Counter()
+    line: _Line = []
+    for each in shown:
+        path = path_of(each, limit.specs)
+        places[path] += 1
+        newcomer, share = newcomers.get(path), places[path] / (lines[path] + 1)
+        line.append((each, None if newcomer is None else newcomer * share))
+    return sorted(line, key=lambda pair: math.inf if pair[1] is None else pair[1])
+
+
+def _changes(limit: Semaphore) -> list[dict[str, Any]] | None:
+    """How an adaptive value has moved, oldest first; None if it is fixed."""
+    try:
+        changes = limit.changes_sync()
+    except TypeError:
+        return None
+    return [
+        {"at": each.at, "old": each.old, "new": each.new, "reason": each.reason}
+        for each in changes[-_CHANGES:]
+    ]
+
+
+# ------------------------------------------------------------------------------ history
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A hold that was seen: which slot, whose, and from when until when."""
+
+    number: int | None
+    label: str
+    began: float
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class _History:
+    """What earlier snapshots showed of one limit."""
+
+    fullness: deque[float] = field(default_factory=lambda: deque(maxlen=_SPARK))
+    holds: dict[str, _Hold] = field(default_factory=dict)
+
+    @property
+    def spark(self) -> list[float]:
+        return list(self.fullness)
+
+    def add(self, full: float) -> None:
+        self.fullness.append(round(full, 3))
+
+    def add_holders(self, holders: Iterable[Claimant], at: float, now: datetime) -> None:
+        """Add who holds now; whoever doesn't any more ended when the next got the slot."""
+        began_at: dict[int | None, float] = {}
+        held = set()
+        for each in holders:
+            held.add(each.acquisition_id)
+            if each.acquisition_id not in self.holds:
+                began = at - (age(each.since, now) or 0.0)
+                began_at[each.slot_number] = began
+                label = each.label or ":".join(map(str, filter(None, (each.host, each.pid))))
+                self.holds[each.acquisition_id] = _Hold(each.slot_number, label, began)
+        for acquisition_id, hold in list(self.holds.items()):
+            if acquisition_id not in held and hold.ended is None:
+                hold.ended = max(began_at.get(hold.number, at), hold.began)
+            if hold.ended is not None and hold.ended < at - WINDOW:
+                del self.holds[acquisition_id]
+
+    def strip(self, at: float) -> list[dict[str, Any]]:
+        """The holds of the last minute, in seconds from now."""
+        return [
+            {
+                "slot": hold.number,
+                "label": hold.label,
+                "from": max(hold.began, at - WINDOW) - at,
+                "to": (at if hold.ended is None else hold.ended) - at,
+                "ended": hold.ended is not None,
+            }
+            for hold in list(self.holds.values())[-2 * MOST :]
+        ]
