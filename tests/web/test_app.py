@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 from tests.web._asgi import Answer, ask
 
-from slotwise._cli.page_view import Look
+from slotwise import Adaptive, Tier, Tiers
+from slotwise._cli.backends import open_backend
+from slotwise._cli.page_view import Look, PageWatcher
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
@@ -52,6 +55,101 @@ async def test_a_snapshot_has_all_limits_and_one_of_them_closely(url: str, folde
     assert ([limit["name"] for limit in found["limits"]], found["total"]) == (["idle"], 2)
     assert (await ask(app(url), "/snapshot?name=none")).json()["limit"] is None
     await full.release(acquired)
+
+
+async def test_holders_have_a_ttl_waiters_a_place_and_an_estimate(url: str, folder: Path) -> None:
+    api = ProcessSemaphore(1, name="api", directory=folder, ttl=60)
+    async with api.cm():  # so that it is known how long a hold takes
+        waiting = asyncio.create_task(api.acquire())
+        while not (await api.stats()).waiting:
+            await asyncio.sleep(0.001)
+    first = await waiting
+    line = [asyncio.create_task(api.acquire(label=f"waiter {n}")) for n in (1, 2)]
+    while (await api.stats()).waiting < 2:
+        await asyncio.sleep(0.001)
+    limit = (await ask(app(url), "/snapshot?name=api")).json()["limit"]
+    [holder] = limit["holders"]
+    assert (holder["ttl"], holder["slot_number"], holder["age"] >= 0) == (60, 1, True)
+    assert (limit["value"], limit["held"], limit["waiting"]) == (1, 1, 2)
+    assert limit["oldest"]["id"] == first.acquisition_id
+    assert limit["first_waits"] >= 0
+    assert [(each["place"], each["label"]) for each in limit["waiters"]] == [
+        *((1, "waiter 1"), (2, "waiter 2"))
+    ]
+    soon, later = [each["estimate"] for each in limit["waiters"]]
+    assert 0 < soon < later
+    for task in line:
+        await api.release(first)
+        first = await task
+    await api.release(first)
+
+
+async def test_a_strip_shows_hand_overs_and_not_gaps(url: str, folder: Path) -> None:
+    api = ProcessSemaphore(1, name="api", directory=folder)
+    watcher = PageWatcher(open_backend(url))
+    held = await api.acquire(label="first")
+    await asyncio.to_thread(watcher.look, ["api"])
+    waiting = asyncio.create_task(api.acquire(label="second"))
+    while not (await api.stats()).waiting:
+        await asyncio.sleep(0.001)
+    await api.release(held)
+    held = await waiting
+    look = await asyncio.to_thread(watcher.look, ["api"])
+    detail = look.details["api"]
+    assert detail is not None
+    first, second = detail["strip"]
+    assert (first["label"], second["label"], first["slot"], second["slot"]) == (
+        *("first", "second"),
+        *(1, 1),
+    )
+    assert (first["ended"], second["ended"]) == (True, False)
+    assert first["to"] == pytest.approx(second["from"])
+    assert look.limits[0]["spark"] == [1.0, 1.0]
+    await api.release(held)
+
+
+async def test_an_adaptive_limit_has_its_changes_and_can_be_frozen(url: str, folder: Path) -> None:
+    options = Adaptive(4, min=1, max=9)
+    crawler = ProcessSemaphore(options, name="crawler", directory=folder)
+    tiers = Tiers(Tier("user", options, keyed=True), Tier("all", 5), name="uploads", url=url)
+    page = app(url, allow_steer=True)
+    async with crawler.cm(), tiers.at(user="ann").cm():
+        freeze = {"action": "freeze", "name": "crawler"}
+        assert (await steer(page, freeze | {"value": 7})).code == 200
+        assert (await crawler.changes())[-1].new == 7
+        for wrong in (freeze | {"value": 70}, freeze | {"value": "x"}, freeze | {"value": True}):
+            assert (await steer(page, wrong)).code == 400, wrong
+        assert (await steer(page, {"action": "thaw", "name": "crawler"})).code == 200
+        own = {"action": "freeze", "name": "uploads", "tier": "user", "key": "ann", "value": 2}
+        assert (await steer(page, own)).code == 200
+        assert (await tiers.changes("user", "ann"))[-1].new == 2
+        assert (await steer(page, own | {"tier": "all"})).code == 400
+        assert (await steer(page, {"action": "freeze", "name": "uploads"})).code == 400
+        assert (await steer(page, {**own, "action": "thaw", "value": None})).code == 200
+        [series] = (await ask(app(url), "/snapshot?name=crawler")).json()["limit"]["adaptive"]
+        change = series["changes"][0]
+        assert (change["old"], change["new"], change["reason"]) == (4, 7, "frozen")
+        limit = (await ask(app(url), "/snapshot?name=uploads")).json()["limit"]
+        [series] = limit["adaptive"]
+        assert (series["tier"], series["key"], series["value"]) == ("user", "ann", 2)
+        assert [tier["name"] for tier in limit["tiers"]] == ["user", "all"]
+        assert [key["key"] for key in limit["tiers"][0]["keys"]] == ["ann"]
+
+
+async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
+    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="uploads", url=url)
+    held = [await tiers.acquire(user=user) for user in ("ann", "bob")]
+    users = ("ann", "ann", "bob")
+    waiting = []
+    for count, user in enumerate(users, 1):
+        waiting.append(asyncio.create_task(tiers.acquire(user=user)))
+        while len(await tiers.waiters()) < count:
+            await asyncio.sleep(0.001)
+    limit = (await ask(app(url), "/snapshot?name=uploads")).json()["limit"]
+    shown = [(each["place"], each["lacks"]) for each in limit["waiters"]]
+    assert shown == [(1, "user=ann"), (2, "user=ann"), (3, "user=bob")]
+    for each in (*held, *waiting):
+        await tiers.release(each if not isinstance(each, asyncio.Task) else await each)
 
 
 async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:

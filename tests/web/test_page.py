@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from tests.cli._shell import Shell, line_of, until
 
-from slotwise import semaphore
+from slotwise import Adaptive, Tier, Tiers, semaphore
+from slotwise.processes import ProcessSemaphore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 sync_api.expect.set_options(timeout=120_000)
@@ -108,6 +110,46 @@ def test_it_shows_who_holds_and_who_waits_and_kicks_after_asking(
     until(lambda: held.lost, "the loss")
     for process in (waiter, later):
         process.terminate()
+
+
+def test_who_is_in_the_way_is_seen_without_a_click(shell: Shell, tab: Any) -> None:
+    """And all else that is told of one limit: ttls, reasons, hand-overs, why a value moved."""
+    folder = shell.url.removeprefix("process://")
+    api = ProcessSemaphore(2, name="api", directory=folder, ttl=60)
+    crawler = ProcessSemaphore(Adaptive(4, min=1, max=9), name="crawler", directory=folder)
+    uploads = Tiers(Tier("user", 1, keyed=True), Tier("all", 3), name="uploads", url=shell.url)
+    held = in_thread(lambda: api.acquire_sync(label="nightly export"))
+    waiter = shell.start("run", "api", "--limit", 2, "--slots", 2, "--", "sleep", "600")
+    in_thread(lambda: shell.until_waiting(1))
+    others = in_thread(lambda: (crawler.acquire_sync(), uploads.acquire_sync(user="<ann>")))
+    tab.goto(serve(shell, "--allow-steer"))
+    expect = sync_api.expect
+    expect(tab.locator("h2")).to_contain_text("api")
+    expect(tab.locator("#blame")).to_contain_text(f"nightly export at {socket.gethostname()}:")
+    expect(tab.locator("[data-holder] .ttl")).to_contain_text("of 60 s")
+    expect(tab.locator("#lanes .empty")).to_have_text("#2free")
+    expect(tab.locator("[data-waiter] .why")).to_contain_text("needs 2 slots, 1 free")
+    expect(tab.locator("#strip .hold")).to_have_count(1)
+    expect(tab.locator("#history")).to_be_hidden()
+    expect(tab.locator("#used .spark polyline").first).to_have_attribute("points", re.compile(","))
+    tab.locator('[data-limit="crawler"]').click()
+    tab.locator("[data-action=freeze]").click()
+    expect(tab.locator("dialog")).to_contain_text("'crawler'")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("dialog")).to_be_hidden()
+    assert in_thread(crawler.changes_sync) == []  # it was not confirmed
+    in_thread(lambda: crawler.freeze_sync(7))
+    expect(tab.locator(".changes")).to_contain_text("4 → 7")
+    expect(tab.locator(".changes")).to_contain_text("frozen")
+    tab.locator("[data-action=thaw]").click()
+    tab.locator("[data-action=confirm]").click()
+    expect(tab.locator("dialog")).to_be_hidden()
+    tab.locator('[data-limit="uploads"]').click()
+    expect(tab.locator("#tiers .key")).to_have_text("<ann>")
+    expect(tab.locator("#tiers")).to_contain_text("1 / 1")
+    in_thread(lambda: (api.release_sync(held), crawler.release_sync(others[0])))
+    in_thread(lambda: uploads.release_sync(others[1]))
+    waiter.terminate()
 
 
 def test_a_hostile_name_is_text_and_its_tricks_are_shown(shell: Shell, tab: Any) -> None:

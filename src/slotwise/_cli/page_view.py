@@ -19,6 +19,7 @@ from slotwise._cli.output import age
 from slotwise._cli.sampling import WINDOW, Row, Subject
 from slotwise._cli.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
 from slotwise._cli.tier_view import TiersView, view
+from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import Path
@@ -31,6 +32,7 @@ _SPARK = 60  # snapshots in a sparkline: a minute
 _ESTIMATED = 8  # paths through tiers for which a backend is asked when they are served
 _TIER_KEYS = 10  # the busiest of each tier
 _CHANGES = 100  # of an adaptive value
+_ADAPTIVE_KEYS = 3  # the busiest of an adaptive tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +224,10 @@ _Line = list[tuple[Claimant, float | None]]  # in order of service, with when ea
 
 
 def _detail(limit: Semaphore, who: Claimants) -> dict[str, Any]:
-    changes = _changes(limit)
     return {
         "line": _line(limit, len(who.waiters), who.waiters[:MOST]),
         "tiers": [],
-        "adaptive": changes is not None,
-        "changes": changes or [],
+        "adaptive": _adaptive(limit),
     }
 
 
@@ -236,8 +236,7 @@ def _tiers_detail(limit: FoundTiers, who: Claimants) -> dict[str, Any]:
     return {
         "line": _path_line(limit, who.waiters, who.waiters[:MOST]),
         "tiers": tiers.as_dict(_TIER_KEYS)["tiers"],
-        "adaptive": False,
-        "changes": [],
+        "adaptive": _adaptive_tiers(tiers),
     }
 
 
@@ -269,12 +268,31 @@ def _path_line(limit: FoundTiers, waiters: Sequence[Claimant], shown: Sequence[C
     return sorted(line, key=lambda pair: math.inf if pair[1] is None else pair[1])
 
 
-def _changes(limit: Semaphore) -> list[dict[str, Any]] | None:
-    """How an adaptive value has moved, oldest first; None if it is fixed."""
+def _adaptive(limit: Semaphore) -> list[dict[str, Any]]:
+    """How an adaptive value has moved; nothing if it is fixed."""
     try:
         changes = limit.changes_sync()
     except TypeError:
-        return None
+        return []
+    return [{"tier": None, "key": None, "changes": _changes(changes)}]
+
+
+def _adaptive_tiers(tiers: TiersView) -> list[dict[str, Any]]:
+    """The same of each adaptive tier, or of its busiest keys."""
+    found = []
+    for tier in tiers.tiers:
+        for each in (tier.keys[:_ADAPTIVE_KEYS] or (tier.total,)) if tier.spec.rules else ():
+            if tier.spec.keyed and each.key is None:
+                continue  # nobody uses one
+            changes = _changes(tiers.found.paths.changes_sync(tier.spec.name, each.key))
+            found.append(
+                {"tier": tier.spec.name, "key": each.key, "value": each.value, "changes": changes}
+            )
+    return found
+
+
+def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """The latest, oldest first."""
     return [
         {"at": each.at, "old": each.old, "new": each.new, "reason": each.reason}
         for each in changes[-_CHANGES:]

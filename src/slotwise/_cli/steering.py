@@ -7,6 +7,7 @@ from typing import Any
 
 from slotwise._cli.backends import Backend, NotFound, find_holder
 from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.semaphore import Semaphore
 
 _FIELDS = {
     "kick": ("id",),
@@ -43,11 +44,7 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
     if action == "resize":
         return _resize(limit, name, wanted)
     if action in ("freeze", "thaw"):
-        change = getattr(limit, f"{action}_sync", None)
-        if change is None:
-            raise BadRequest(f"{name!r} is not adaptive")
-        change()
-        return f"{name!r} is {'frozen' if action == 'freeze' else 'thawed'}"
+        return _freeze(limit, name, wanted, thaw=action == "thaw")
     target = limit.paths if isinstance(limit, FoundTiers) else limit
     if action == "close":
         reason = wanted.get("reason")
@@ -55,6 +52,29 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
         return f"{name!r} is closed everywhere"
     target.reopen_sync()
     return f"{name!r} is open"
+
+
+def _freeze(
+    limit: Semaphore | FoundTiers, name: str, wanted: Mapping[str, Any], *, thaw: bool
+) -> str:
+    """Keep an adaptive value where it is, or at ``value``; or let it move again."""
+    value, done = wanted.get("value"), "thawed" if thaw else "frozen"
+    if value is not None and (thaw or not isinstance(value, int) or isinstance(value, bool)):
+        raise BadRequest("freeze takes a number as value, or none; thaw takes none")
+    if not isinstance(limit, FoundTiers):
+        if thaw:
+            limit.thaw_sync()
+        else:
+            limit.freeze_sync(value)
+        return f"{name!r} is {done}"
+    tier, key = wanted.get("tier"), wanted.get("key")
+    if tier not in [spec.name for spec in limit.specs if spec.rules]:
+        raise BadRequest("freeze and thaw of tiers need an adaptive one of them as tier")
+    if thaw:
+        limit.paths.thaw_sync(tier, key)
+    else:
+        limit.paths.freeze_sync(tier, value, key)
+    return f"{tier} of {name!r} is {done}"
 
 
 def _kick(backend: Backend, acquisition_id: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from slotwise.errors import SlotwiseError
+from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
 from slotwise.web._access import Access
 from slotwise.web._feed import Feed
@@ -46,6 +47,9 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
+        self._streams = 0  # that are open
+        # A mounted application isn't told that its server shuts down, and would keep it waiting.
+        self._sigterm = SigtermListener(self.end_streams)
 
     def open(self) -> None:
         """Import and check what the url needs; otherwise the first request does that."""
@@ -109,6 +113,8 @@ class App:
         await reply.begin("text/event-stream; charset=utf-8")
         left = asyncio.ensure_future(request.left())
         ends_at = asyncio.get_running_loop().time() + _STREAM_SECONDS
+        self._streams += 1
+        self._sigterm.install()
         try:
             await reply.write(b"retry: 500\n\n")
             with self._feed.watching(name):
@@ -126,6 +132,9 @@ class App:
             await reply.write(b"", more=False)
         finally:
             left.cancel()
+            self._streams -= 1
+            if not self._streams:
+                self._sigterm.remove()
 
     async def _shown(self, name: str | None, search: str) -> dict[str, Any]:
         look = await self._feed.look(name)

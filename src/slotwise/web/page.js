@@ -80,7 +80,8 @@
     item.classList.toggle("isfull", full);
     $(".name", item).textContent = shown(limit.name);
     $(".count", item).textContent = `${limit.held} / ${limit.value || "∞"}` +
-      (limit.closed ? " closed" : limit.paused_for ? " paused" : full ? " full" : "") +
+      (limit.closed ? " closed" : limit.paused_for ? " paused" : !full ? "" :
+        limit.kind === "tiers" && limit.held < limit.value ? ", a key full" : " full") +
       (limit.kind === "tiers" ? " (tiers)" : "");
     $(".bar i", item).style.width = percent(limit.full, 1);
     $(".waits", item).textContent = limit.waiting ? `${limit.waiting} waiting` : "";
@@ -190,7 +191,8 @@
     const rows = numbers.map((number) => {
       const row = make("div", "row"), track = make("div", "track");
       lanes.get(number).sort((a, b) => a.from - b.from).forEach((each, at) => {
-        const hold = make("div", at % 2 ? "hold odd" : "hold", shown(each.label));
+        const isWide = each.to - each.from > 4;  // else only letters of it would be seen
+        const hold = make("div", at % 2 ? "hold odd" : "hold", isWide ? shown(each.label) : "");
         hold.title = shown(`${each.label}, ${seconds(each.to - each.from)}${each.ended ? "" : ", still holds"}`);
         hold.style.left = percent(each.from + 60, 60);
         hold.style.width = `max(3px, ${percent(each.to - each.from, 60)})`;
@@ -203,30 +205,53 @@
     axis.append(make("span", "", "a minute ago"), make("span", "", "30 s"), make("span", "", "now"));
     box.replaceChildren(...rows, axis);
   };
-  const showHistory = (limit, value, at) => {
-    $("#history").hidden = !limit.adaptive;
-    if (!limit.adaptive) return;
-    const changes = limit.changes, points = [];
+  const seriesOf = (each) => each.tier === null ? "" : each.key === null ? each.tier : `${each.tier}=${each.key}`;
+  const buildSeries = (each) => {
+    const item = make("li"), head = make("p"), target = {name: chosen, tier: each.tier, key: each.key};
+    head.append(make("span", "name"), make("span", "now"));
+    for (const [action, text] of [["freeze", "Freeze"], ["thaw", "Thaw"]]) {
+      const button = make("button", "", text);
+      button.type = "button";
+      button.dataset.action = action;
+      button.addEventListener("click", () => ask(questions[action](
+        `'${shown([chosen, seriesOf(each)].filter(Boolean).join(" "))}'`), {action, ...target}));
+      head.append(button);
+    }
+    item.append(head, make("div", "chart"), make("ul", "changes"));
+    return item;
+  };
+  const updateSeries = (limit, at) => (item, each) => {
+    const value = each.value ?? limit.value, changes = each.changes, points = [];
+    $(".name", item).textContent = shown(seriesOf(each));
+    $(".now", item).textContent = `${value} now`;
+    for (const button of item.querySelectorAll("button")) button.hidden = !last.steer;
     const begin = changes.length ? Math.min(changes[0].at, at - 60) : at - 60;
-    const most = Math.max(value, 1, ...changes.map((each) => Math.max(each.old, each.new)));
-    const x = (when) => ((when - begin) / Math.max(at - begin, 1)) * 600, y = (each) => 86 - (each / most) * 80;
+    const most = Math.max(value, 1, ...changes.map((one) => Math.max(one.old, one.new)));
+    const x = (when) => ((when - begin) / Math.max(at - begin, 1)) * 600, y = (one) => 66 - (one / most) * 60;
     let now = changes.length ? changes[0].old : value;
     points.push(`0,${y(now)}`);
-    for (const each of changes) {
-      points.push(`${x(each.at)},${y(now)}`, `${x(each.at)},${y(each.new)}`);
-      now = each.new;
+    for (const one of changes) {
+      points.push(`${x(one.at)},${y(now)}`, `${x(one.at)},${y(one.new)}`);
+      now = one.new;
     }
     points.push(`600,${y(now)}`);
-    const picture = drawn("svg", {viewBox: "0 0 600 90", preserveAspectRatio: "none", role: "img",
-      "aria-label": `the value, now ${value}: ${changes.map((each) => each.new).join(", ")}`});
+    const picture = drawn("svg", {viewBox: "0 0 600 70", preserveAspectRatio: "none", role: "img",
+      "aria-label": `the value, now ${value}: ${changes.map((one) => one.new).join(", ")}`});
     picture.append(drawn("polyline", {points: points.join(" ")}));
-    $("#chart").replaceChildren(picture);
-    $("#changes").replaceChildren(...(changes.length ? changes.slice(-8).reverse().map((each) => {
+    const axis = make("div", "axis");
+    axis.append(make("span", "", `${seconds(at - begin)} ago`), make("span", "", `top ${most}`), make("span", "", "now"));
+    $(".chart", item).replaceChildren(picture, axis);
+    $(".changes", item).replaceChildren(...changes.slice(-5).reverse().map((one) => {
       const line = make("li");
-      line.append(make("span", "who", `${seconds(Math.max(at - each.at, 0))} ago`),
-        make("b", "", `${each.old} → ${each.new}`), make("span", "", shown(each.reason)));
+      line.append(make("span", "who", `${seconds(Math.max(at - one.at, 0))} ago`),
+        make("b", "", `${one.old} → ${one.new}`), make("span", "", shown(one.reason)));
       return line;
-    }) : [make("li", "who", `${value}, and no change yet`)]));
+    }));
+  };
+  const showHistory = (limit, at) => {
+    $("#history").hidden = !limit.adaptive.length;
+    sync($("#history > ul"), limit.adaptive, (each) => `${limit.name} ${seriesOf(each)}`, buildSeries,
+      updateSeries(limit, at));
   };
   const showTiers = (tiers) => {
     $("#tiers").hidden = !tiers.length;
@@ -252,16 +277,16 @@
   };
   const tag = (color, text) => make("span", `tag ${color}`, text);
   const showHead = (row) => {
-    const heading = $("#detail h2");
-    heading.replaceChildren(document.createTextNode(shown(chosen)));
-    const blame = $("#blame");
+    $("#detail h2").textContent = shown(chosen);
+    const tags = $("#tags"), blame = $("#blame");
+    tags.replaceChildren();
     blame.hidden = true;
     if (!row) { $("#facts").textContent = "there is no limit of that name now"; return; }
     const full = row.full >= 1;
-    if (row.closed) heading.append(tag("red", "closed"));
-    else if (row.paused_for) heading.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
-    heading.append(full ? tag("red", "full") : tag("green", "free"));
-    if (row.waiting) heading.append(tag("amber", `${row.waiting} waiting`));
+    if (row.closed) tags.append(tag("red", "closed"));
+    else if (row.paused_for) tags.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
+    tags.append(full ? tag("red", "full") : tag("green", "free"));
+    if (row.waiting) tags.append(tag("amber", `${row.waiting} waiting`));
     $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +
       (row.first_waits === null || !row.waiting ? "" : `, the first for ${seconds(row.first_waits)}`) +
       (row.closed && row.reason ? `; closed: ${shown(row.reason)}` : "");
@@ -285,9 +310,7 @@
     }
     const value = limit.value;
     $("#steer").hidden = !data.steer;
-    for (const action of ["resize", "freeze", "thaw"])
-      $(`[data-action=${action}]`).hidden = action === "resize" ? limit.kind !== "semaphore" : !limit.adaptive;
-    $("#steer label").hidden = limit.kind !== "semaphore";
+    $("#steer label").hidden = $("[data-action=resize]").hidden = limit.kind !== "semaphore";
     const eldest = limit.holders.reduce(
       (most, each) => each.age !== null && (!most || each.age > most.age) ? each : most, null);
     if (eldest && limit.waiting) eldest.eldest = true;
@@ -316,7 +339,7 @@
       `and ${limit.waiters_total - limit.waiters.length} more` : limit.waiters_total ? "" : "nobody waits";
     showTiers(limit.tiers);
     showStrip(limit.strip);
-    showHistory(limit, value, data.at);
+    showHistory(limit, data.at);
   };
 
   // ------------------------------------------------------------------- steering
@@ -349,9 +372,9 @@
     freeze: (name) => `Keep the value of ${name} where it is?`,
     thaw: (name) => `Let the value of ${name} move again?`,
   };
-  for (const [action, question] of Object.entries(questions))
+  for (const action of ["close", "open"])
     $(`[data-action=${action}]`).addEventListener("click", () => ask(
-      question(`'${shown(chosen)}'`), {action, name: chosen}));
+      questions[action](`'${shown(chosen)}'`), {action, name: chosen}));
   $("#steer").addEventListener("submit", (event) => event.preventDefault());
 
   // ------------------------------------------------------------------- the stream
@@ -365,8 +388,9 @@
     if (data.errors.length) say(shown(data.errors[0]), "bad");
     else say(`live, ${new Date(data.at * 1000).toLocaleTimeString()}`, "live");
     // Nobody should have to search for what is in the way.
-    if (chosen === null && !asked && !search && matchMedia("(min-width: 761px)").matches &&
-        data.limits.length && data.limits[0].waiting) choose(data.limits[0].name);
+    const waited = data.limits.find((each) => each.waiting);
+    if (chosen === null && !asked && !search && waited && matchMedia("(min-width: 761px)").matches)
+      choose(waited.name);
     asked = true;
     showList(data);
     showDetail(data);
