@@ -3,7 +3,7 @@
 It has its own event loop, so that a blocked loop of the user's doesn't cost its holders
 their slots. It decides when heartbeats are sent, checks semaphores that are waited for when
 somebody's time is up there, ends holds whose ttl is over, and runs the calls of plain threads.
-What a heartbeat consists of is in `_heartbeats`.
+What a heartbeat consists of is in `_heartbeats`; `_probe` asks a silent server whether it lives.
 
 It sleeps while this process holds nothing and waits for nothing, and ends when that lasts.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -26,12 +25,12 @@ from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
-from slotwise.redis._diagnosis import ClosedByUs, logger, may_pass
+from slotwise.redis._diagnosis import logger, may_pass
 from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._names import NameNotes
-from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._primary import PrimaryWatch
+from slotwise.redis._probe import ServerProbe
 from slotwise.redis._reply_limits import Send
 
 if TYPE_CHECKING:
@@ -86,9 +85,7 @@ class HeartbeatThread:
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
-        self._probing = False  # whether a new connection is being opened, to see if that works
-        self._probe_ended = False
-        self._probe_sock: socket.socket | None = None
+        self._probe = ServerProbe(shared.settings, shared.server_answered)
         self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -177,7 +174,7 @@ class HeartbeatThread:
         """
         self.heartbeat_soon()
         with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(self._probe)
+            self._post(self._start_probe)
 
     def release_later(self, waiter: RedisAcquisition) -> None:
         """Release what somebody waited for in a loop that is closed."""
@@ -262,8 +259,7 @@ class HeartbeatThread:
     def close_sockets(self) -> None:
         """Close the sockets that don't belong to a loop client, in a forked child."""
         self._primary.close_sockets()
-        if self._probe_sock is not None:
-            self._probe_sock.close()
+        self._probe.close_sockets()
 
     def ensure_running(self) -> None:
         """Make sure that the thread runs: somebody makes a call."""
@@ -321,7 +317,7 @@ class HeartbeatThread:
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
-                self._end_probe()
+                self._probe.end()
             while tasks:  # callbacks that were posted meanwhile may start others
                 for task in tasks:
                     if not task.cancelling():
@@ -413,7 +409,7 @@ class HeartbeatThread:
             self._unawaited_since = math.inf
             self._checks.clear()
             self._primary.close()
-            self._end_probe()
+            self._probe.end()
             self._shared.forget_loop(loop)
         loop.stop()
         return True
@@ -455,55 +451,9 @@ class HeartbeatThread:
             return  # it asks again when it is done, if it has to
         self._sending = self._spawn(self._sender.heartbeat())
 
-    def _probe(self) -> None:
+    def _start_probe(self) -> None:
         self._primary.ask_now()
-        if not self._probing:
-            self._probing, self._probe_ended = True, False
-            loop = asyncio.get_running_loop()
-            name = "slotwise-probe"
-            probe = threading.Thread(target=self._probe_in_thread, args=(loop,), name=name)
-            probe.daemon = True
-            probe.start()
-
-    def _probe_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked_at, answered = time.monotonic(), False
-        config = self._shared.settings.config
-        try:
-            open_connection(
-                config, None, None, load_scripts=False, on_socket=self._begin_probe
-            ).sock.close()
-            answered = True
-        except BackendError:
-            pass
-        finally:
-            self._probe_sock = None
-            try:
-                loop.call_soon_threadsafe(self._probed, asked_at, answered)
-            except RuntimeError:  # the loop was closed in the meantime
-                self._probing = False
-
-    def _begin_probe(self, sock: socket.socket) -> None:
-        """Note the socket, in the probing thread, so that `_end_probe` can interrupt it.
-
-        Raises:
-            ClosedByUs: it did so before there was one.
-        """
-        self._probe_sock = sock
-        if self._probe_ended:
-            sock.close()
-            raise ClosedByUs("nobody wants to know any more whether the server answers")
-
-    def _end_probe(self) -> None:
-        self._probe_ended = True
-        sock = self._probe_sock
-        if sock is not None:
-            with contextlib.suppress(OSError):  # closed meanwhile
-                sock.shutdown(socket.SHUT_RDWR)  # ends its thread
-
-    def _probed(self, asked_at: float, answered: bool) -> None:
-        self._probing = False
-        if answered:
-            self._shared.server_answered(asked_at)
+        self._probe.start()
 
     def _on_outcome(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")

@@ -1,0 +1,87 @@
+"""ServerProbe: find out over a new connection whether a server that is silent still answers.
+
+The other end of all connections that are open may be gone, so none of them can tell. What follows
+from the answer is up to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from slotwise.errors import BackendError
+from slotwise.redis._call_limits import ServerSettings
+from slotwise.redis._diagnosis import ClosedByUs
+from slotwise.redis._net.preparation import open_connection
+
+
+class ServerProbe:
+    """Opens a connection in a thread of its own, and closes it again; one at a time.
+
+    ``on_answer`` is called in the loop that asked, with the time at which the server was asked.
+    """
+
+    def __init__(self, settings: ServerSettings, on_answer: Callable[[float], object]) -> None:
+        self._settings = settings
+        self._on_answer = on_answer
+        self._is_running = False
+        self._is_ended = False
+        self._sock: socket.socket | None = None
+
+    def start(self) -> None:
+        """Ask the server, unless it is being asked; to be called in the loop."""
+        if self._is_running:
+            return
+        self._is_running, self._is_ended = True, False
+        loop = asyncio.get_running_loop()
+        name = "slotwise-probe"
+        threading.Thread(target=self._ask, args=(loop,), name=name, daemon=True).start()
+
+    def end(self) -> None:
+        """Stop asking: nobody wants to know any more."""
+        self._is_ended = True
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sock.shutdown(socket.SHUT_RDWR)  # ends its thread
+
+    def close_sockets(self) -> None:
+        """Close the socket only, in a forked child."""
+        if self._sock is not None:
+            self._sock.close()
+
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked_at, has_answered = time.monotonic(), False
+        try:
+            open_connection(
+                self._settings.config, None, None, load_scripts=False, on_socket=self._note_socket
+            ).sock.close()
+            has_answered = True
+        except BackendError:
+            pass
+        finally:
+            self._sock = None
+            try:
+                loop.call_soon_threadsafe(self._ended, asked_at, has_answered)
+            except RuntimeError:  # the loop was closed in the meantime
+                self._is_running = False
+
+    def _note_socket(self, sock: socket.socket) -> None:
+        """Note the socket, in the probing thread, so that `end` can interrupt it.
+
+        Raises:
+            ClosedByUs: it did so before there was one.
+        """
+        self._sock = sock
+        if self._is_ended:
+            sock.close()
+            raise ClosedByUs("nobody wants to know any more whether the server answers")
+
+    def _ended(self, asked_at: float, has_answered: bool) -> None:
+        self._is_running = False
+        if has_answered:
+            self._on_answer(asked_at)
