@@ -167,8 +167,8 @@ _WITH_ATTACHMENT = _Steps(frozenset(_SHARED | _ATTACHMENT))
 
 
 @dataclass
-class Story:
-    """One scene, freshly set: who acts, what they share, what must hold at the end."""
+class Scenario:
+    """One scenario, made for one run: who acts, what they share, what must hold at the end."""
 
     acts: list[Callable[[], None]]
     shared: list[object]
@@ -248,12 +248,12 @@ class Run:
         self._trails: dict[int, tuple[int, list[Hashable]]] = {}
         self._all_finished = threading.Lock()
         self._failure: BaseException | None = None
-        self._story: Story | None = None
+        self._story: Scenario | None = None
 
-    def play(self, story: Story) -> None:
+    def play(self, scenario: Scenario) -> None:
         """Run the acts under this schedule, then check."""
-        self._story = story
-        count = len(story.acts)
+        self._story = scenario
+        count = len(scenario.acts)
         self._gates = [threading.Lock() for _ in range(count)]
         self._finished = [False] * count
         self._until = [None] * count
@@ -262,7 +262,7 @@ class Run:
             gate.acquire()
         threads = [
             threading.Thread(target=self._act, args=(number, act), daemon=True)
-            for number, act in enumerate(story.acts)
+            for number, act in enumerate(scenario.acts)
         ]
         for thread in threads:
             thread.start()
@@ -273,18 +273,18 @@ class Run:
         if self._failure is not None:
             raise self._failure
         assert not self.stuck, "a thread waits for ever"
-        story.check()
+        scenario.check()
 
     def step(self, until: Callable[[], object] | None = None) -> None:
         """Let anybody go on; with ``until`` the caller only once that is true."""
         me = self.me()
         if me is None:
-            assert until is None or until(), "the stage hand would wait for ever"
+            assert until is None or until(), "the world hand would wait for ever"
             return
         self._pause(me, sys._getframe(1), until)
 
     def me(self) -> int | None:
-        """The number of the calling thread; None for who set the scene."""
+        """The number of the calling thread; None for the one that made the scenario."""
         return self._me.get(threading.get_ident())
 
     def _act(self, me: int, act: Callable[[], None]) -> None:
@@ -390,7 +390,7 @@ class Run:
         depth = len(self.taken)
         if depth < len(self._prefix):
             chosen = self._prefix[depth]
-            assert chosen in able, "the same choices led elsewhere: the story is not repeatable"
+            assert chosen in able, "the same choices led elsewhere: the scenario is not repeatable"
         else:
             chosen = usual
             if me not in able or self._interruptions_left > 0:
@@ -466,13 +466,13 @@ class Explored:
 
 
 def explore(
-    set_scene: Callable[[Run], Story],
+    make_scenario: Callable[[Run], Scenario],
     *,
     interruptions: float = inf,
     attachment: bool = False,
     at_most: int = 100_000,
 ) -> Explored:
-    """Play the scene under every schedule; raises what the first failing one raised.
+    """Run the scenario under every schedule; raises what the first failing one raised.
 
     With ``interruptions``: every schedule in which a thread that could go on has
     to hand the baton on at most so often, at whatever steps.
@@ -486,7 +486,7 @@ def explore(
         prefix = to_try.pop()
         run = Run(prefix, seen, _WITH_ATTACHMENT if attachment else _PLAIN, interruptions)
         try:
-            run.play(set_scene(run))
+            run.play(make_scenario(run))
         except BaseException as failure:
             failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
             raise

@@ -1,6 +1,6 @@
 """The quick lane, under every interleaving of two and three threads.
 
-Each test sets a scene with few slots and lets `_stepping.explore` play it under
+Each test makes a scenario with few slots and lets `_stepping.explore` run it under
 all schedules. At the end of each: never were more slots held than there are,
 none was lost, and nobody waits while one is free.
 """
@@ -15,7 +15,7 @@ from logging import DEBUG
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
+from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore
 
 from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
@@ -41,14 +41,14 @@ from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 
-# Scenes of many steps are played with few interruptions only, unless somebody has
+# Scenarios of many steps are played with few interruptions only, unless somebody has
 # some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
 EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
 
 _wait_sync = MemorySemaphore._wait_sync
 
 
-class Stage:
+class World:
     """A fresh world for one run: names, keys, time and lock start anew."""
 
     clock: FakeClock
@@ -120,12 +120,14 @@ class Stage:
             assert not turn.waker.locked(), "it was not told"
             sem._tracker.hand_over(turn._slot_number)
 
-    def story(self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None) -> Story:
+    def scenario(
+        self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None
+    ) -> Scenario:
         def check_all() -> None:
             self.turn_loops()
             check()
 
-        return Story(list(acts), [*self._semaphores, *self._shared()], check_all, self._glance)
+        return Scenario(list(acts), [*self._semaphores, *self._shared()], check_all, self._glance)
 
     def turn_loops(self) -> None:
         while any(loop.ready for loop in self.loops):
@@ -169,7 +171,7 @@ class Stage:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    # Put back at the end; a Stage fills them.
+    # Put back at the end; a World fills them.
     for module, name in (
         (section, "lock"),
         (_tracker, "lock"),
@@ -184,22 +186,22 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 
-    def play_all(set_scene: Callable[[Stage], Story], **options: Any) -> int:
-        def set_stage(run: Run) -> Story:
-            return set_scene(Stage(run))
+    def play_all(make_scenario: Callable[[World], Scenario], **options: Any) -> int:
+        def in_a_fresh_world(run: Run) -> Scenario:
+            return make_scenario(World(run))
 
         if EXHAUSTIVELY:
             options.pop("interruptions", None)
-        explored = explore(set_stage, **options)
+        explored = explore(in_a_fresh_world, **options)
         assert explored.schedules > 1, "there was nothing to choose"
         return explored.schedules
 
-    # A Stage has its own counter: by this one, all of its keys have been issued.
+    # A World has its own counter: by this one, all of its keys have been issued.
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
     # Timers of other tests are none of ours.
     monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
     with FakeClock() as clock:
-        monkeypatch.setattr(Stage, "clock", clock, raising=False)
+        monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         _clock.timekeeper._timers.clear()
 
@@ -209,70 +211,70 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 Act = Callable[[], None]
 
 
-def _thread_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_takes_block(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         sem.__enter__()
-        stage.enter()
-        stage.at_the_end(lambda: sem.__exit__(None, None, None))
+        world.enter()
+        world.at_the_end(lambda: sem.__exit__(None, None, None))
 
     return act
 
 
-def _thread_takes_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_takes_lease(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         acquired = sem.acquire_sync()
-        stage.enter()
-        stage.at_the_end(lambda: sem.release_sync(acquired))
+        world.enter()
+        world.at_the_end(lambda: sem.release_sync(acquired))
 
     return act
 
 
-def _thread_tries(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_tries(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         acquired = sem.try_acquire_sync()
         if acquired is not None:
-            stage.enter()
-            stage.at_the_end(lambda: sem.release_sync(acquired))
+            world.enter()
+            world.at_the_end(lambda: sem.release_sync(acquired))
 
     return act
 
 
-def _thread_tries_and_leaves(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_tries_and_leaves(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         acquired = sem.try_acquire_sync()
         if acquired is not None:
-            stage.enter()
-            stage.leave()
+            world.enter()
+            world.leave()
             sem.release_sync(acquired)
 
     return act
 
 
-def _loop_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
-    loop = stage.loop()
+def _loop_takes_block(world: World, sem: MemorySemaphore) -> Act:
+    loop = world.loop()
 
     def act() -> None:
         loop.drive(sem.__aenter__)
-        stage.enter()
-        stage.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
+        world.enter()
+        world.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
 
     return act
 
 
-def _home_takes_block(stage: Stage, sem: MemorySemaphore) -> Act:
-    act = _loop_takes_block(stage, sem)
-    assert sem._tracker.at_home(stage.loops[-1])
+def _home_takes_block(world: World, sem: MemorySemaphore) -> Act:
+    act = _loop_takes_block(world, sem)
+    assert sem._tracker.at_home(world.loops[-1])
     return act
 
 
-def _loop_takes_lease(stage: Stage, sem: MemorySemaphore) -> Act:
-    loop = stage.loop()
+def _loop_takes_lease(world: World, sem: MemorySemaphore) -> Act:
+    loop = world.loop()
     cm = sem.cm()
 
     def act() -> None:
         loop.drive(cm.__aenter__)
-        stage.enter()
-        stage.at_the_end(lambda: loop.drive(cm.__aexit__, None, None, None))
+        world.enter()
+        world.at_the_end(lambda: loop.drive(cm.__aexit__, None, None, None))
 
     return act
 
@@ -287,48 +289,48 @@ TAKERS = [
 ]
 
 
-def _thread_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_gives_block(world: World, sem: MemorySemaphore) -> Act:
     sem.__enter__()
-    stage.enter()
+    world.enter()
 
     def act() -> None:
-        stage.leave()
+        world.leave()
         sem.__exit__(None, None, None)
 
     return act
 
 
-def _thread_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_gives_lease(world: World, sem: MemorySemaphore) -> Act:
     acquired = sem.acquire_sync()
-    stage.enter()
+    world.enter()
 
     def act() -> None:
-        stage.leave()
+        world.leave()
         assert sem.release_sync(acquired)
 
     return act
 
 
-def _loop_gives_block(stage: Stage, sem: MemorySemaphore) -> Act:
-    loop = stage.loop()
+def _loop_gives_block(world: World, sem: MemorySemaphore) -> Act:
+    loop = world.loop()
     loop.drive(sem.__aenter__)
-    stage.enter()
+    world.enter()
 
     def act() -> None:
-        stage.leave()
+        world.leave()
         loop.drive(sem.__aexit__, None, None, None)
 
     return act
 
 
-def _loop_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
-    loop = stage.loop()
+def _loop_gives_lease(world: World, sem: MemorySemaphore) -> Act:
+    loop = world.loop()
     cm = sem.cm()
     loop.drive(cm.__aenter__)
-    stage.enter()
+    world.enter()
 
     def act() -> None:
-        stage.leave()
+        world.leave()
         loop.drive(cm.__aexit__, None, None, None)
 
     return act
@@ -337,31 +339,31 @@ def _loop_gives_lease(stage: Stage, sem: MemorySemaphore) -> Act:
 GIVERS = [_thread_gives_block, _thread_gives_lease, _loop_gives_block, _loop_gives_lease]
 
 
-def _thread_visits(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_visits(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         with sem:
-            stage.enter()
-            stage.leave()
+            world.enter()
+            world.leave()
 
     return act
 
 
-def _thread_visits_by_cm(stage: Stage, sem: MemorySemaphore) -> Act:
+def _thread_visits_by_cm(world: World, sem: MemorySemaphore) -> Act:
     def act() -> None:
         with sem.cm():
-            stage.enter()
-            stage.leave()
+            world.enter()
+            world.leave()
 
     return act
 
 
-def _loop_visits(stage: Stage, sem: MemorySemaphore) -> Act:
-    loop = stage.loop()
+def _loop_visits(world: World, sem: MemorySemaphore) -> Act:
+    loop = world.loop()
 
     async def visit() -> None:
         async with sem:
-            stage.enter()
-            stage.leave()
+            world.enter()
+            world.leave()
 
     return lambda: loop.drive(visit)
 
@@ -374,18 +376,18 @@ def _loop_visits(stage: Stage, sem: MemorySemaphore) -> Act:
     [(taker, giver) for taker in TAKERS for giver in GIVERS],
 )
 def test_who_asks_while_the_slot_is_given_gets_it_and_nobody_else_does(play, taker, giver):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = giver(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = giver(world, sem)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.inside == 1
-            stage.end()
-            stage.assert_all_free(sem)
+            assert taker is _thread_tries or world.inside == 1
+            world.end()
+            world.assert_all_free(sem)
 
-        return stage.story(taker(stage, sem), give, check=check)
+        return world.scenario(taker(world, sem), give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize(
@@ -397,37 +399,37 @@ def test_who_asks_while_the_slot_is_given_gets_it_and_nobody_else_does(play, tak
     ],
 )
 def test_two_visitors_are_never_inside_together(play, one, other):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        acts = one(stage, sem), other(stage, sem)
-        return stage.story(*acts, check=lambda: stage.assert_all_free(sem))
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        acts = one(world, sem), other(world, sem)
+        return world.scenario(*acts, check=lambda: world.assert_all_free(sem))
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = _thread_gives_lease(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = _thread_gives_lease(world, sem)
 
         def check() -> None:
-            assert stage.inside == 1
-            stage.end()
-            stage.assert_all_free(sem)
+            assert world.inside == 1
+            world.end()
+            world.assert_all_free(sem)
 
-        return stage.story(
-            _thread_tries_and_leaves(stage, sem), _thread_takes_block(stage, sem), give, check=check
+        return world.scenario(
+            _thread_tries_and_leaves(world, sem), _thread_takes_block(world, sem), give, check=check
         )
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 # ------------------------------------------------------------------- releasing
 
 
 def test_two_releases_of_one_lease_free_it_once(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
         acquired = sem.acquire_sync()
         freed: list[bool] = []
 
@@ -436,43 +438,43 @@ def test_two_releases_of_one_lease_free_it_once(play):
 
         def check() -> None:
             assert sorted(freed) == [False, True]
-            stage.assert_all_free(sem)
+            world.assert_all_free(sem)
 
-        return stage.story(release, release, check=check)
+        return world.scenario(release, release, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_release_by_id_and_the_end_of_the_block_free_it_once_for_the_next(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        loop = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        loop = world.loop()
         cm = sem.cm()
         loop.drive(cm.__aenter__)
-        waiters = [stage.waiter(sem), stage.waiter(sem)]
+        waiters = [world.waiter(sem), world.waiter(sem)]
 
         def check() -> None:
             assert [waiter._slot_number for waiter in waiters] == [1, 0]
-            stage.serve(sem, waiters)
-            stage.assert_all_free(sem)
+            world.serve(sem, waiters)
+            world.assert_all_free(sem)
 
-        return stage.story(
+        return world.scenario(
             lambda: sem.release_sync(cm.acquisition_id),
             lambda: loop.drive(cm.__aexit__, None, None, None),
             check=check,
         )
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("by", ["id", "block"])
 def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1, ttl=5)
-        loop = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1, ttl=5)
+        loop = world.loop()
         cm = sem.cm()
         loop.drive(cm.__aenter__)
-        waiters = [stage.waiter(sem), stage.waiter(sem)]
+        waiters = [world.waiter(sem), world.waiter(sem)]
 
         def leave() -> None:
             if by == "id":
@@ -482,31 +484,31 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
 
         def check() -> None:
             assert [waiter._slot_number for waiter in waiters] == [1, 0]
-            stage.serve(sem, waiters)
-            stage.assert_all_free(sem)
+            world.serve(sem, waiters)
+            world.assert_all_free(sem)
             assert sem._tracker.next_deadline() == NEVER
 
-        return stage.story(leave, lambda: stage.clock.advance(5), check=check)
+        return world.scenario(leave, lambda: world.clock.advance(5), check=check)
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2, ttl=5)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2, ttl=5)
         sem.acquire_sync()
-        loop = stage.loop()
+        loop = world.loop()
         cm = sem.cm()
 
         def check() -> None:
-            stage.clock.advance(5)
-            stage.assert_all_free(sem, 2)
+            world.clock.advance(5)
+            world.assert_all_free(sem, 2)
 
-        return stage.story(
-            lambda: loop.drive(cm.__aenter__), lambda: stage.clock.advance(5), check=check
+        return world.scenario(
+            lambda: loop.drive(cm.__aenter__), lambda: world.clock.advance(5), check=check
         )
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 # -------------------------------------------------- retire, close and resize
@@ -514,9 +516,9 @@ def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
 
 @pytest.mark.parametrize("taker", [_thread_takes_block, _thread_takes_lease, _loop_takes_block])
 def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1, name="s")
-        take = taker(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1, name="s")
+        take = taker(world, sem)
 
         def retire() -> None:
             other = MemorySemaphore(value=2, name="s")
@@ -525,37 +527,37 @@ def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
             except ValueConflict:
                 return
             assert acquired is not None
-            stage.enter()
+            world.enter()
             # Who was there before is in the same semaphore, of another value.
-            stage.at_the_end(lambda: other.release_sync(acquired))
+            world.at_the_end(lambda: other.release_sync(acquired))
 
         def check() -> None:
-            tracker = stage.registry.get("s")
+            tracker = world.registry.get("s")
             assert tracker is not None
             ledger = tracker
-            assert ledger.in_use == stage.inside == 1, "somebody is in a forgotten semaphore"
-            stage.end()
+            assert ledger.in_use == world.inside == 1, "somebody is in a forgotten semaphore"
+            world.end()
             assert ledger.in_use == 0
             assert not ledger.line
             assert not ledger.waiting
-            assert len(stage.registry) == 1
+            assert len(world.registry) == 1
 
         def take_unless_in_conflict() -> None:
             try:
                 take()
             except ValueConflict:
-                assert stage.registry.get("s").value == 2
+                assert world.registry.get("s").value == 2
 
-        return stage.story(take_unless_in_conflict, retire, check=check)
+        return world.scenario(take_unless_in_conflict, retire, check=check)
 
-    play(scene, interruptions=2, attachment=True)
+    play(scenario, interruptions=2, attachment=True)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting(play, taker):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        take = taker(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        take = taker(world, sem)
 
         def take_unless_closed() -> None:
             try:
@@ -564,21 +566,21 @@ def test_who_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting
                 pass
 
         def check() -> None:
-            assert sem._tracker.in_use == stage.inside
-            stage.end()
+            assert sem._tracker.in_use == world.inside
+            world.end()
             assert sem._tracker.circulating == 0
             invariants.check(sem._tracker)
 
-        return stage.story(take_unless_closed, sem.close_sync, check=check)
+        return world.scenario(take_unless_closed, sem.close_sync, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_who_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = _thread_gives_lease(stage, sem)
-        take = _loop_takes_block(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = _thread_gives_lease(world, sem)
+        take = _loop_takes_block(world, sem)
 
         def take_unless_closed() -> None:
             try:
@@ -591,20 +593,20 @@ def test_who_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
             give()
 
         def check() -> None:
-            assert sem._tracker.in_use == stage.inside
-            stage.end()
+            assert sem._tracker.in_use == world.inside
+            world.end()
             assert sem._tracker.circulating == 0
             invariants.check(sem._tracker)
 
-        return stage.story(take_unless_closed, close_and_give, check=check)
+        return world.scenario(take_unless_closed, close_and_give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2)
         low, high = sem.acquire_sync(), sem.acquire_sync()
         sem.release_sync(low)
 
@@ -613,21 +615,21 @@ def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(pla
             sem.release_sync(high)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.inside == 1
-            stage.end()
-            stage.assert_all_free(sem)
+            assert taker is _thread_tries or world.inside == 1
+            world.end()
+            world.assert_all_free(sem)
             acquired = sem.try_acquire_sync()
             assert acquired is not None
             assert acquired.slot_number == sem._tracker.top == 1
 
-        return stage.story(taker(stage, sem), shrink, check=check)
+        return world.scenario(taker(world, sem), shrink, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2)
         _, high = sem.acquire_sync(), sem.acquire_sync()
 
         def shrink_then_give() -> None:
@@ -635,21 +637,21 @@ def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(
             sem.release_sync(high)
 
         def check() -> None:
-            assert stage.inside == 0, "it got a slot, and the one that there is is held"
+            assert world.inside == 0, "it got a slot, and the one that there is is held"
 
-        return stage.story(_thread_tries(stage, sem), shrink_then_give, check=check)
+        return world.scenario(_thread_tries(world, sem), shrink_then_give, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_what_is_given_after_the_close_is_granted_to_nobody(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
         held = sem.acquire_sync()
 
         def try_unless_closed() -> None:
             try:
-                _thread_tries(stage, sem)()
+                _thread_tries(world, sem)()
             except SemaphoreClosed:
                 pass
 
@@ -658,16 +660,16 @@ def test_what_is_given_after_the_close_is_granted_to_nobody(play):
             sem.release_sync(held)
 
         def check() -> None:
-            assert stage.inside == 0, "it got a slot that was free after the close only"
+            assert world.inside == 0, "it got a slot that was free after the close only"
 
-        return stage.story(try_unless_closed, close_then_give, check=check)
+        return world.scenario(try_unless_closed, close_then_give, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
         held = sem.acquire_sync()
 
         def pause_then_give() -> None:
@@ -675,36 +677,36 @@ def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
             sem.release_sync(held)
 
         def check() -> None:
-            assert stage.inside == 0, "it got a slot that was free after the pause only"
+            assert world.inside == 0, "it got a slot that was free after the pause only"
             assert sem._tracker.in_use == 0
-            stage.clock.advance(61)
-            stage.assert_all_free(sem)
+            world.clock.advance(61)
+            world.assert_all_free(sem)
 
-        return stage.story(_thread_tries(stage, sem), pause_then_give, check=check)
+        return world.scenario(_thread_tries(world, sem), pause_then_give, check=check)
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2)
         held = sem.acquire_sync()
-        take = taker(stage, sem)
+        take = taker(world, sem)
 
         def pause() -> None:
             sem.pause_sync(60)
             sem.release_sync(held)
-            stage.clock.advance(60)
+            world.clock.advance(60)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.inside == 1
-            stage.end()
-            stage.assert_all_free(sem, value=2)
+            assert taker is _thread_tries or world.inside == 1
+            world.end()
+            world.assert_all_free(sem, value=2)
 
-        return stage.story(take, pause, check=check)
+        return world.scenario(take, pause, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 # ---------------------------------------------------------------- the line
@@ -712,34 +714,34 @@ def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker
 
 @pytest.mark.parametrize("giver", GIVERS)
 def test_a_ticket_of_the_line_that_is_cancelled_meanwhile_keeps_no_slot(play, giver):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = giver(stage, sem)
-        loop = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = giver(world, sem)
+        loop = world.loop()
 
         def come_and_go() -> None:
             try:
                 loop.drive(sem.__aenter__, cancel_when_it_waits=True)
             except asyncio.CancelledError:
                 return
-            stage.enter()
-            stage.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
+            world.enter()
+            world.at_the_end(lambda: loop.drive(sem.__aexit__, None, None, None))
 
         def check() -> None:
-            stage.end()
-            stage.assert_all_free(sem)
+            world.end()
+            world.assert_all_free(sem)
 
-        return stage.story(come_and_go, give, check=check)
+        return world.scenario(come_and_go, give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("giver", GIVERS)
 def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = giver(stage, sem)
-        loop = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = giver(world, sem)
+        loop = world.loop()
         first, second = sem.__aenter__(), sem.__aenter__()
         with loop.running():
             ticket, other = first.send(None), second.send(None)
@@ -747,7 +749,7 @@ def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
 
         def cancel() -> None:
             loop.turn()
-            stage.run.step()
+            world.run.step()
             with loop.running():
                 ticket.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -758,18 +760,18 @@ def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
             with loop.running(), pytest.raises(StopIteration):
                 second.send(None)
             loop.drive(sem.__aexit__, None, None, None)
-            stage.assert_all_free(sem)
+            world.assert_all_free(sem)
 
-        return stage.story(cancel, give, check=check)
+        return world.scenario(cancel, give, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_is_lost(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2)
-        give = _thread_gives_lease(stage, sem)
-        loop = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2)
+        give = _thread_gives_lease(world, sem)
+        loop = world.loop()
         loop.drive(sem.__aenter__)
         visit = sem.__aenter__()
         with loop.running():
@@ -781,38 +783,40 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
                 visit.send(None)
             assert sem._tracker.in_use == 1
             loop.drive(sem.__aexit__, None, None, None)
-            stage.assert_all_free(sem, 2)
+            world.assert_all_free(sem, 2)
 
-        return stage.story(lambda: loop.drive(sem.__aexit__, None, None, None), give, check=check)
+        return world.scenario(
+            lambda: loop.drive(sem.__aexit__, None, None, None), give, check=check
+        )
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = _thread_gives_lease(stage, sem)
-        visit = _loop_visits(stage, sem)
-        assert sem._tracker.at_home(stage.loops[-1])
-        other = stage.loop()
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = _thread_gives_lease(world, sem)
+        visit = _loop_visits(world, sem)
+        assert sem._tracker.at_home(world.loops[-1])
+        other = world.loop()
 
         def move_and_give() -> None:
             sem._tracker.at_home(other)
             give()
 
-        return stage.story(visit, move_and_give, check=lambda: stage.assert_all_free(sem))
+        return world.scenario(visit, move_and_give, check=lambda: world.assert_all_free(sem))
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)
 
 
 def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=1)
-        give = _thread_gives_lease(stage, sem)
-        visit = _loop_visits(stage, sem)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = _thread_gives_lease(world, sem)
+        visit = _loop_visits(world, sem)
         tracker = sem._tracker
-        assert tracker.at_home(stage.loops[-1])
-        other = stage.loop()
+        assert tracker.at_home(world.loops[-1])
+        other = world.loop()
 
         def move_and_tidy() -> None:
             if tracker.at_home(other):
@@ -826,68 +830,68 @@ def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
                     section.exclusive(tracker._tidy_line)
             give()
 
-        return stage.story(visit, move_and_tidy, check=lambda: stage.assert_all_free(sem))
+        return world.scenario(visit, move_and_tidy, check=lambda: world.assert_all_free(sem))
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 # ----------------------------- numbers that are out of `free` for a moment only
 
 
 def test_who_queues_while_a_retirement_fails_gets_the_free_slot(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2, name="s")
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2, name="s")
         held = [sem.acquire_sync(), sem.acquire_sync()]
         sem.release_sync(held.pop())
-        take = _home_takes_block(stage, sem)
+        take = _home_takes_block(world, sem)
 
         def retire() -> None:
-            assert section.exclusive(stage.registry.tracker_for, "s", 3) is None
+            assert section.exclusive(world.registry.tracker_for, "s", 3) is None
 
         def check() -> None:
-            assert stage.inside == 1
-            stage.end()
+            assert world.inside == 1
+            world.end()
 
-        return stage.story(take, retire, check=check)
+        return world.scenario(take, retire, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_who_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=2)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=2)
         held = [sem.acquire_sync(), sem.acquire_sync()]
         sem.release_sync(held.pop())
 
         def check() -> None:
-            assert stage.inside == 1
-            stage.end()
+            assert world.inside == 1
+            world.end()
             sem.release_sync(held.pop())
-            stage.assert_all_free(sem, 2)
+            world.assert_all_free(sem, 2)
 
         def try_both() -> None:
             assert sem.try_acquire_sync(2) is None
 
-        return stage.story(_home_takes_block(stage, sem), try_both, check=check)
+        return world.scenario(_home_takes_block(world, sem), try_both, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_who_queues_while_numbers_are_minted_gets_a_free_one(play):
-    def scene(stage: Stage) -> Story:
-        sem = stage.semaphore(value=4)
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=4)
         held = [sem.acquire_sync(), sem.acquire_sync()]
         assert sem._tracker.circulating == 2
 
         def check() -> None:
-            assert stage.inside == 2
-            stage.end()
+            assert world.inside == 2
+            world.end()
             for acquired in held:
                 sem.release_sync(acquired)
-            stage.assert_all_free(sem, 4)
+            world.assert_all_free(sem, 4)
 
-        return stage.story(
-            _home_takes_block(stage, sem), _thread_takes_block(stage, sem), check=check
+        return world.scenario(
+            _home_takes_block(world, sem), _thread_takes_block(world, sem), check=check
         )
 
-    play(scene, interruptions=3)
+    play(scenario, interruptions=3)

@@ -1,7 +1,7 @@
 """The quick lane of atomic paths, under every interleaving of two and three threads.
 
 As `tests/memory/test_quick_lane_interleavings.py` does for a semaphore: each test sets
-a scene with few slots and lets `_stepping.explore` play it under all schedules. At
+a scenario with few slots and lets `_stepping.explore` play it under all schedules. At
 the end of each: no limit was ever exceeded, no slot was lost, nobody waits who fits.
 """
 
@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, SteppedLock, Story, explore
+from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore
 
 from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.base import QUICK_LANE
@@ -38,7 +38,7 @@ from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 
-# Scenes of many steps are played with few interruptions only, unless somebody has
+# Scenarios of many steps are played with few interruptions only, unless somebody has
 # some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
 EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
 
@@ -49,7 +49,7 @@ Act = Callable[[], None]
 _wait_sync = MemoryPaths._wait_sync
 
 
-class Stage:
+class World:
     """A fresh world for one run, with limits per user and for all."""
 
     clock: FakeClock
@@ -124,7 +124,7 @@ class Stage:
                 assert node.in_use == 0, f"a slot of {node.key} is lost"
                 assert len({*node.free}) == len(node.free) or tier.index == 0
 
-    def story(self, *acts: Act, check: Act = lambda: None) -> Story:
+    def scenario(self, *acts: Act, check: Act = lambda: None) -> Scenario:
         def check_all() -> None:
             self.turn_loops()
             check()
@@ -139,7 +139,7 @@ class Stage:
             deliveries._posted,
             self,
         ]
-        return Story(list(acts), shared, check_all, self._glance)
+        return Scenario(list(acts), shared, check_all, self._glance)
 
     def turn_loops(self) -> None:
         while any(loop.ready for loop in self.loops):
@@ -157,7 +157,7 @@ class Stage:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    # Put back at the end; a Stage fills them.
+    # Put back at the end; a World fills them.
     for module, name in (
         (section, "lock"),
         (_path_tracker, "lock"),
@@ -168,20 +168,22 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 
-    def play_all(set_scene: Callable[[Stage], Story], *, acts: int = 2, **options: Any) -> int:
+    def play_all(
+        make_scenario: Callable[[World], Scenario], *, acts: int = 2, **options: Any
+    ) -> int:
         if EXHAUSTIVELY:
             # Three threads have too many schedules for all of them.
             options["interruptions"] = inf if acts == 2 else 3
-        explored = explore(lambda run: set_scene(Stage(run)), **options)
+        explored = explore(lambda run: make_scenario(World(run)), **options)
         assert explored.schedules > 1, "there was nothing to choose"
         return explored.schedules
 
-    # A Stage has its own counter: by this one, all of its keys have been issued.
+    # A World has its own counter: by this one, all of its keys have been issued.
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
     # Timers of other tests are none of ours.
     monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
     with FakeClock() as clock:
-        monkeypatch.setattr(Stage, "clock", clock, raising=False)
+        monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         _clock.timekeeper._timers.clear()
 
@@ -189,43 +191,43 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 # ------------------------------------------------------------------ the actors
 
 
-def _thread_takes_block(stage: Stage, path: Path) -> Act:
-    block = stage.paths.cm(path)
+def _thread_takes_block(world: World, path: Path) -> Act:
+    block = world.paths.cm(path)
 
     def act() -> None:
         block.__enter__()
-        stage.holds(path, lambda: block.__exit__(None, None, None))
+        world.holds(path, lambda: block.__exit__(None, None, None))
 
     return act
 
 
-def _loop_takes_block(stage: Stage, path: Path) -> Act:
-    loop, block = stage.loop(), stage.paths.cm(path)
+def _loop_takes_block(world: World, path: Path) -> Act:
+    loop, block = world.loop(), world.paths.cm(path)
 
     def act() -> None:
         loop.drive(block.__aenter__)
-        stage.holds(path, lambda: loop.drive(block.__aexit__, None, None, None))
+        world.holds(path, lambda: loop.drive(block.__aexit__, None, None, None))
 
     return act
 
 
-def _loop_acquires(stage: Stage, path: Path) -> Act:
-    loop = stage.loop()
+def _loop_acquires(world: World, path: Path) -> Act:
+    loop = world.loop()
 
     def act() -> None:
-        held = loop.drive(lambda: stage.paths.acquire(path, timeout=None))
-        stage.holds(path, lambda: stage.paths.release_sync(held.acquisition_id))
+        held = loop.drive(lambda: world.paths.acquire(path, timeout=None))
+        world.holds(path, lambda: world.paths.release_sync(held.acquisition_id))
 
     return act
 
 
-def _thread_tries(stage: Stage, path: Path) -> Act:
+def _thread_tries(world: World, path: Path) -> Act:
     def act() -> None:
         try:
-            held = stage.paths.acquire_sync(path, timeout=0)
+            held = world.paths.acquire_sync(path, timeout=0)
         except AcquireTimeout:
             return
-        stage.holds(path, lambda: stage.paths.release_sync(held.acquisition_id))
+        world.holds(path, lambda: world.paths.release_sync(held.acquisition_id))
 
     return act
 
@@ -233,37 +235,37 @@ def _thread_tries(stage: Stage, path: Path) -> Act:
 TAKERS = [_thread_takes_block, _loop_takes_block, _loop_acquires, _thread_tries]
 
 
-def _thread_gives_block(stage: Stage, path: Path) -> Act:
-    block = stage.paths.cm(path)
+def _thread_gives_block(world: World, path: Path) -> Act:
+    block = world.paths.cm(path)
     block.__enter__()
-    stage.enter(path)
+    world.enter(path)
 
     def act() -> None:
-        stage.leave(path)
+        world.leave(path)
         block.__exit__(None, None, None)
 
     return act
 
 
-def _loop_gives_block(stage: Stage, path: Path) -> Act:
-    loop, block = stage.loop(), stage.paths.cm(path)
+def _loop_gives_block(world: World, path: Path) -> Act:
+    loop, block = world.loop(), world.paths.cm(path)
     loop.drive(block.__aenter__)
-    stage.enter(path)
+    world.enter(path)
 
     def act() -> None:
-        stage.leave(path)
+        world.leave(path)
         loop.drive(block.__aexit__, None, None, None)
 
     return act
 
 
-def _thread_releases(stage: Stage, path: Path) -> Act:
-    held = stage.paths.acquire_sync(path, timeout=0)
-    stage.enter(path)
+def _thread_releases(world: World, path: Path) -> Act:
+    held = world.paths.acquire_sync(path, timeout=0)
+    world.enter(path)
 
     def act() -> None:
-        stage.leave(path)
-        assert stage.paths.release_sync(held.acquisition_id)
+        world.leave(path)
+        assert world.paths.release_sync(held.acquisition_id)
 
     return act
 
@@ -271,22 +273,22 @@ def _thread_releases(stage: Stage, path: Path) -> Act:
 GIVERS = [_thread_gives_block, _loop_gives_block, _thread_releases]
 
 
-def _thread_visits(stage: Stage, path: Path) -> Act:
+def _thread_visits(world: World, path: Path) -> Act:
     def act() -> None:
-        with stage.paths.cm(path):
-            stage.enter(path)
-            stage.leave(path)
+        with world.paths.cm(path):
+            world.enter(path)
+            world.leave(path)
 
     return act
 
 
-def _loop_visits(stage: Stage, path: Path) -> Act:
-    loop = stage.loop()
+def _loop_visits(world: World, path: Path) -> Act:
+    loop = world.loop()
 
     async def visit() -> None:
-        async with stage.paths.cm(path):
-            stage.enter(path)
-            stage.leave(path)
+        async with world.paths.cm(path):
+            world.enter(path)
+            world.leave(path)
 
     return lambda: loop.drive(visit)
 
@@ -298,61 +300,61 @@ def _loop_visits(stage: Stage, path: Path) -> Act:
 @pytest.mark.parametrize("giver", GIVERS)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
-        stage.used(BOB)
-        give = giver(stage, ALICE)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
+        world.used(BOB)
+        give = giver(world, ALICE)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.count() == 1
+            assert taker is _thread_tries or world.count() == 1
 
-        return stage.story(taker(stage, path), give, check=check)
+        return world.scenario(taker(world, path), give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
 @pytest.mark.parametrize("giver", GIVERS)
 def test_who_asks_for_two_slots_while_the_last_one_is_given_gets_them(play, giver, path):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(2, 2)
-        stage.used(ALICE, BOB)
-        give = giver(stage, ALICE)
-        block = stage.paths.cm(path, needs=(2, 2))
+    def scenario(world: World) -> Scenario:
+        world.tiers(2, 2)
+        world.used(ALICE, BOB)
+        give = giver(world, ALICE)
+        block = world.paths.cm(path, needs=(2, 2))
 
         def take() -> None:
             block.__enter__()
-            stage.holds(path, lambda: block.__exit__(None, None, None))
+            world.holds(path, lambda: block.__exit__(None, None, None))
 
         def check() -> None:
-            assert stage.count() == 1
-            assert [lease.numbers for lease in stage.ledger.holders.values()] == [(1, 2)]
+            assert world.count() == 1
+            assert [lease.numbers for lease in world.ledger.holders.values()] == [(1, 2)]
 
-        return stage.story(take, give, check=check)
+        return world.scenario(take, give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("giver", GIVERS)
 def test_a_quick_taker_and_one_of_two_slots_are_never_inside_together(play, giver):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(2, 2)
-        stage.used(ALICE, BOB)
-        give = giver(stage, ALICE)
-        block = stage.paths.cm(BOB, timeout=0, needs=(1, 2))
+    def scenario(world: World) -> Scenario:
+        world.tiers(2, 2)
+        world.used(ALICE, BOB)
+        give = giver(world, ALICE)
+        block = world.paths.cm(BOB, timeout=0, needs=(1, 2))
 
         def try_both() -> None:
             try:
                 block.__enter__()
             except AcquireTimeout:
                 return
-            assert {*stage.ledger.holders.values()} == {block}
+            assert {*world.ledger.holders.values()} == {block}
             block.__exit__(None, None, None)
 
-        return stage.story(try_both, give, _thread_visits(stage, BOB))
+        return world.scenario(try_both, give, _thread_visits(world, BOB))
 
-    play(scene, acts=3, interruptions=1)
+    play(scenario, acts=3, interruptions=1)
 
 
 @pytest.mark.parametrize("paths", [(ALICE, ALICE), (ALICE, BOB)], ids=["one user", "two users"])
@@ -362,40 +364,40 @@ def test_a_quick_taker_and_one_of_two_slots_are_never_inside_together(play, give
     [(_thread_visits, _thread_visits), (_thread_visits, _loop_visits)],
 )
 def test_two_visitors_are_never_inside_together(play, one, other, used, paths):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
         if used:
-            stage.used(ALICE)
-            stage.used(BOB)
-        return stage.story(one(stage, paths[0]), other(stage, paths[1]))
+            world.used(ALICE)
+            world.used(BOB)
+        return world.scenario(one(world, paths[0]), other(world, paths[1]))
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 def test_two_users_side_by_side_get_two_numbers(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 2)
-        stage.used(ALICE, BOB)
-        acts = _thread_takes_block(stage, ALICE), _loop_takes_block(stage, BOB)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 2)
+        world.used(ALICE, BOB)
+        acts = _thread_takes_block(world, ALICE), _loop_takes_block(world, BOB)
 
         def check() -> None:
-            assert {lease.slot_number for lease in stage.ledger.holders.values()} == {1, 2}
+            assert {lease.slot_number for lease in world.ledger.holders.values()} == {1, 2}
 
-        return stage.story(*acts, check=check)
+        return world.scenario(*acts, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
-        stage.used(BOB)
-        give = _thread_releases(stage, ALICE)
-        acts = _loop_visits(stage, ALICE), _thread_visits(stage, BOB), give
-        return stage.story(*acts)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
+        world.used(BOB)
+        give = _thread_releases(world, ALICE)
+        acts = _loop_visits(world, ALICE), _thread_visits(world, BOB), give
+        return world.scenario(*acts)
 
-    play(scene, acts=3, interruptions=2)
+    play(scenario, acts=3, interruptions=2)
 
 
 # --------------------------------------------------- what is taken and put back
@@ -405,87 +407,87 @@ def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play
 def test_who_asks_while_another_puts_back_what_he_took_in_vain_gets_it(play, taker):
     """The first takes a's slot, finds none of x, and puts it back; the other wants a and y."""
 
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1, wide_is_keyed=True)
-        stage.used(("a", "x"))
-        stage.used(("a", "y"))
-        held = stage.paths.acquire_sync(("b", "x"), timeout=0)
-        stage.holds(("b", "x"), lambda: stage.paths.release_sync(held.acquisition_id))
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1, wide_is_keyed=True)
+        world.used(("a", "x"))
+        world.used(("a", "y"))
+        held = world.paths.acquire_sync(("b", "x"), timeout=0)
+        world.holds(("b", "x"), lambda: world.paths.release_sync(held.acquisition_id))
 
         def check() -> None:
-            assert taker is _thread_tries or stage.count() == 2
+            assert taker is _thread_tries or world.count() == 2
 
-        acts = _thread_tries(stage, ("a", "x")), taker(stage, ("a", "y"))
-        return stage.story(*acts, check=check)
+        acts = _thread_tries(world, ("a", "x")), taker(world, ("a", "y"))
+        return world.scenario(*acts, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 def test_who_takes_in_vain_while_the_missing_slot_is_given_may_get_it_and_loses_nothing(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
-        stage.used(BOB)
-        give = _thread_releases(stage, BOB)
-        acts = _thread_tries(stage, ALICE), _thread_tries(stage, CAROL), give
-        return stage.story(*acts)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
+        world.used(BOB)
+        give = _thread_releases(world, BOB)
+        acts = _thread_tries(world, ALICE), _thread_tries(world, CAROL), give
+        return world.scenario(*acts)
 
-    play(scene, acts=3, interruptions=2)
+    play(scenario, acts=3, interruptions=2)
 
 
 # ------------------------------------------------------------------- releasing
 
 
 def test_two_releases_of_one_acquisition_free_it_once(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(2, 2)
-        stage.used(ALICE, ALICE)
-        held = stage.paths.acquire_sync(ALICE, timeout=0)
+    def scenario(world: World) -> Scenario:
+        world.tiers(2, 2)
+        world.used(ALICE, ALICE)
+        held = world.paths.acquire_sync(ALICE, timeout=0)
         freed: list[bool] = []
 
         def release() -> None:
-            freed.append(stage.paths.release_sync(held.acquisition_id))
+            freed.append(world.paths.release_sync(held.acquisition_id))
 
         def check() -> None:
             assert sorted(freed) == [False, True]
 
-        return stage.story(release, release, check=check)
+        return world.scenario(release, release, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_release_and_the_end_of_the_ttl_free_it_once(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1, ttl=5.0)
-        held = stage.paths.acquire_sync(ALICE, timeout=0)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1, ttl=5.0)
+        held = world.paths.acquire_sync(ALICE, timeout=0)
         acts = (
-            lambda: stage.clock.advance(6),
-            lambda: stage.paths.release_sync(held.acquisition_id),
+            lambda: world.clock.advance(6),
+            lambda: world.paths.release_sync(held.acquisition_id),
         )
-        return stage.story(*acts)
+        return world.scenario(*acts)
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("giver", GIVERS)
 def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
-        stage.used(BOB)
-        give = giver(stage, ALICE)
-        loop, block = stage.loop(), stage.paths.cm(BOB)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
+        world.used(BOB)
+        give = giver(world, ALICE)
+        loop, block = world.loop(), world.paths.cm(BOB)
 
         def come_and_go() -> None:
             try:
                 loop.drive(block.__aenter__, cancel_when_it_waits=True)
             except asyncio.CancelledError:
                 return
-            stage.holds(BOB, lambda: loop.drive(block.__aexit__, None, None, None))
+            world.holds(BOB, lambda: loop.drive(block.__aexit__, None, None, None))
 
-        return stage.story(come_and_go, give)
+        return world.scenario(come_and_go, give)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 # -------------------------------------------------------------- forgetting keys
@@ -493,52 +495,52 @@ def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_is_forgotten_as_he_asks_gets_his_slot_all_the_same(play, taker):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
 
         def check() -> None:
-            assert stage.count() == 1
-            assert "alice" in stage.ledger.tables[0]
+            assert world.count() == 1
+            assert "alice" in world.ledger.tables[0]
 
-        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
-        return stage.story(taker(stage, ALICE), forget, check=check)
+        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return world.scenario(taker(world, ALICE), forget, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("giver", GIVERS)
 def test_who_is_forgotten_as_he_leaves_is_gone_or_idle(play, giver):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(ALICE)
-        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
-        return stage.story(giver(stage, ALICE), forget)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(ALICE)
+        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return world.scenario(giver(world, ALICE), forget)
 
-    play(scene)
+    play(scenario)
 
 
 def test_two_visits_of_a_user_who_is_forgotten_meanwhile_never_overlap(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 2)
-        stage.used(ALICE)
-        forget = lambda: stage.paths.forget_idle_sync("narrow", 0)  # noqa: E731
-        return stage.story(_thread_visits(stage, ALICE), _thread_visits(stage, ALICE), forget)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 2)
+        world.used(ALICE)
+        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        return world.scenario(_thread_visits(world, ALICE), _thread_visits(world, ALICE), forget)
 
-    play(scene, acts=3, interruptions=2)
+    play(scenario, acts=3, interruptions=2)
 
 
 def test_users_beyond_the_bound_are_forgotten_while_others_come_and_nothing_is_lost(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 2, max_idle_keys=0)
-        give = _thread_releases(stage, ALICE)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 2, max_idle_keys=0)
+        give = _thread_releases(world, ALICE)
 
         def check() -> None:
-            assert not stage.ledger.tables[0], "nobody is there, and none may be remembered"
+            assert not world.ledger.tables[0], "nobody is there, and none may be remembered"
 
-        return stage.story(give, _thread_visits(stage, BOB), check=check)
+        return world.scenario(give, _thread_visits(world, BOB), check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 # ----------------------------------------------------------- resizing, closing
@@ -547,71 +549,71 @@ def test_users_beyond_the_bound_are_forgotten_while_others_come_and_nothing_is_l
 @pytest.mark.parametrize("tier", ["narrow", "wide"])
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker, tier):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(2, 2)
-        low = stage.paths.acquire_sync(ALICE, timeout=0)
-        high = stage.paths.acquire_sync(ALICE, timeout=0)
-        stage.paths.release_sync(low.acquisition_id)
+    def scenario(world: World) -> Scenario:
+        world.tiers(2, 2)
+        low = world.paths.acquire_sync(ALICE, timeout=0)
+        high = world.paths.acquire_sync(ALICE, timeout=0)
+        world.paths.release_sync(low.acquisition_id)
 
         def shrink() -> None:
-            stage.paths.resize_sync(tier, 1)
-            stage.paths.release_sync(high.acquisition_id)
+            world.paths.resize_sync(tier, 1)
+            world.paths.release_sync(high.acquisition_id)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.count() == 1
+            assert taker is _thread_tries or world.count() == 1
 
-        return stage.story(taker(stage, ALICE), shrink, check=check)
+        return world.scenario(taker(world, ALICE), shrink, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_who_asks_while_a_tier_grows_gets_the_new_slot(play, taker):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(BOB)
-        held = stage.paths.acquire_sync(ALICE, timeout=0)
-        stage.holds(ALICE, lambda: stage.paths.release_sync(held.acquisition_id))
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(BOB)
+        held = world.paths.acquire_sync(ALICE, timeout=0)
+        world.holds(ALICE, lambda: world.paths.release_sync(held.acquisition_id))
 
         def grow() -> None:
-            stage.values = (1, 2)
-            stage.paths.resize_sync("wide", 2)
+            world.values = (1, 2)
+            world.paths.resize_sync("wide", 2)
 
         def check() -> None:
-            assert taker is _thread_tries or stage.count() == 2
+            assert taker is _thread_tries or world.count() == 2
 
-        return stage.story(taker(stage, BOB), grow, check=check)
+        return world.scenario(taker(world, BOB), grow, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
 
 
 def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(play):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 2)
-        stage.used(ALICE, BOB)
-        low = stage.paths.acquire_sync(ALICE, timeout=0)
-        stage.holds(ALICE, lambda: stage.paths.release_sync(low.acquisition_id))
-        high = stage.paths.acquire_sync(BOB, timeout=0)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 2)
+        world.used(ALICE, BOB)
+        low = world.paths.acquire_sync(ALICE, timeout=0)
+        world.holds(ALICE, lambda: world.paths.release_sync(low.acquisition_id))
+        high = world.paths.acquire_sync(BOB, timeout=0)
 
         def shrink_then_give() -> None:
-            stage.paths.resize_sync("wide", 1)
-            stage.paths.release_sync(high.acquisition_id)
+            world.paths.resize_sync("wide", 1)
+            world.paths.release_sync(high.acquisition_id)
 
         def check() -> None:
-            assert stage.count() == 1, "it got a slot, and the one that there is is held"
+            assert world.count() == 1, "it got a slot, and the one that there is is held"
 
-        return stage.story(_thread_tries(stage, BOB), shrink_then_give, check=check)
+        return world.scenario(_thread_tries(world, BOB), shrink_then_give, check=check)
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_a_close_fails_who_asks_and_loses_no_slot(play, taker):
-    def scene(stage: Stage) -> Story:
-        stage.tiers(1, 1)
-        stage.used(BOB)
-        give = _thread_releases(stage, ALICE)
-        take = taker(stage, BOB)
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 1)
+        world.used(BOB)
+        give = _thread_releases(world, ALICE)
+        take = taker(world, BOB)
 
         def take_unless_closed() -> None:
             try:
@@ -620,12 +622,12 @@ def test_a_close_fails_who_asks_and_loses_no_slot(play, taker):
                 pass
 
         def close_then_give() -> None:
-            stage.paths.close_sync()
+            world.paths.close_sync()
             give()
 
         def check() -> None:
-            assert stage.count() == 0, "it got a slot that was free after the close only"
+            assert world.count() == 0, "it got a slot that was free after the close only"
 
-        return stage.story(take_unless_closed, close_then_give, check=check)
+        return world.scenario(take_unless_closed, close_then_give, check=check)
 
-    play(scene, interruptions=2)
+    play(scenario, interruptions=2)
