@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -340,3 +342,56 @@ async def test_the_second_holder_of_a_fresh_semaphore_does_not_queue() -> None:
             semaphore.__aenter__().send(None)
         await semaphore.__aexit__(None, None, None)
     assert semaphore.stats_sync().acquired_slots == 0
+
+
+async def _crowd(semaphore: MemorySemaphore) -> int:
+    """Have twenty tasks wait for each other; return how many passed."""
+    passed = 0
+
+    async def member() -> None:
+        nonlocal passed
+        async with semaphore:
+            await asyncio.sleep(0)
+            passed += 1
+
+    await asyncio.wait_for(asyncio.gather(*[member() for _ in range(20)]), 30)
+    return passed
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # there are other threads
+async def test_a_child_that_is_forked_inside_a_loop_has_loops_of_its_own() -> None:
+    semaphore = MemorySemaphore(2)
+    assert await _crowd(semaphore) == 20
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if asyncio.run(_crowd(semaphore)) == 20 else 2
+        finally:
+            os._exit(code)
+    _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+class _Strange(asyncio.SelectorEventLoop):
+    """One that makes futures of its own."""
+
+    made = 0
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self.made += 1
+        return super().create_future()
+
+
+def test_loops_that_make_futures_of_their_own_are_asked_for_them() -> None:
+    semaphore = MemorySemaphore(1)
+    for _ in range(2):  # the line moves to the second one
+        loop = _Strange()
+        try:
+            before = loop.made
+            assert loop.run_until_complete(_crowd(semaphore)) == 20
+            assert loop.made - before >= 19
+        finally:
+            loop.close()
+    assert asyncio.run(_crowd(semaphore)) == 20

@@ -7,7 +7,8 @@ quick lane, is here for ``async with semaphore:`` and in `_acquisition` for ever
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from _thread import get_ident
+from asyncio import Future, get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
 from heapq import heappop, heappush
 from logging import DEBUG
@@ -440,17 +441,19 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Enter a block that the quick lane didn't let in."""
         tracker = self._lane
         if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            try:
-                loop = get_running_loop()
-            except RuntimeError:
-                raise needs_asyncio() from None
-            if tracker.free or tracker.circulating < tracker.value:
+            loop: Any = tracker.asyncio_home
+            if loop is None or loop._thread_id != get_ident():
+                try:
+                    loop = get_running_loop()
+                except RuntimeError:
+                    raise needs_asyncio() from None
+            if not tracker.line and (tracker.free or tracker.circulating < tracker.value):
                 number = tracker.take_another(loop)
                 if number:
                     self._numbers.append(number)
                     return
             if self._waits_in_line and (loop is tracker.home or tracker.at_home(loop)):
-                future = loop.create_future()
+                future = Future(loop=loop) if loop is tracker.asyncio_home else loop.create_future()
                 at_once = False
                 try:
                     tracker.line.append(future)

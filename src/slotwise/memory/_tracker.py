@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from _thread import get_ident
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -16,8 +17,9 @@ from functools import partial
 from heapq import heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
-from slotwise._core import messages
+from slotwise._core import fork, messages
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import Overload, too_late
@@ -63,6 +65,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     __slots__ = (
         "__weakref__",
         "alarm",
+        "asyncio_home",
         "closure",
         "ended_tickets",
         "generation",
@@ -100,6 +103,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.young_deadlines = _NO_DEADLINES
         # The one event loop that may use the ledger's line outside the section.
         self.home: asyncio.AbstractEventLoop | None = None
+        # The same, if it is one of asyncio's own. That has the id of the thread that it runs in:
+        # asking for the running loop instead is a system call in Python 3.11.
+        self.asyncio_home: asyncio.AbstractEventLoop | None = None
         self.has_moved = False  # whether another loop was its home before
         self.ended_tickets = 0  # about how many futures in the line are done
         self.woken = NOBODY_WOKEN
@@ -248,20 +254,28 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
-        line, home = self.line, self.home
-        if not self.attention and not self.woken.under_way and _get_running_loop() is home:
+        line, woken = self.line, self.woken
+        home: Any = self.asyncio_home  # read once: it may change meanwhile
+        if home is None:
+            home = self.home
+            is_here = _get_running_loop() is home
+        else:
+            is_here = home._thread_id == get_ident()
+        if is_here and not self.attention and not woken.under_way:
             # The quick lane, continued: straight to the first in the line.
             while line:
                 try:
                     future = line.popleft()
                 except IndexError:
                     break
-                if future.done():  # cancelled, and left standing there
-                    self.ended_tickets -= 1
-                elif not self.has_moved or future.get_loop() is home:
-                    self.woken.add(future)
-                    future.set_result(number)
-                    return
+                if not self.has_moved or future.get_loop() is home:
+                    woken.add(future)
+                    try:
+                        future.set_result(number)
+                        return
+                    except asyncio.InvalidStateError:  # cancelled, and left standing there
+                        woken.discard(future)
+                        self.ended_tickets -= 1
                 else:  # it came while the home was about to change
                     self.change_or_later(list, (_line_grant(future, number),))
                     return
@@ -306,6 +320,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._timed_holds().begin(clock.now())
 
     def _leave_line_open_to_nobody(self) -> None:
+        self.asyncio_home = None
         self.home, self.has_moved, self.has_no_line = None, True, True
 
     def _timed_holds(self) -> HoldTimes:
@@ -352,6 +367,10 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             # Before anybody of the new home can queue: then a future of either may be found there.
             self.has_moved = self.has_moved or self.home not in (None, loop)
             self.home = loop
+            self.asyncio_home = None
+            if _is_of_asyncio(loop):
+                self.asyncio_home = loop
+                _at_asyncio_homes.add(self)
             self.open_line()
             self._expect_waking()
         return self.home is loop
@@ -573,6 +592,25 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if self.closed:
             return self.closed_error(self.closure)
         return messages.too_many_slots(display(self.name), claim.slots, self.value)
+
+
+# In a forked child the loops of the parent run in no thread, though they have the id of one.
+_at_asyncio_homes: WeakSet[Tracker] = WeakSet()
+
+
+def _leave_asyncio_homes() -> None:
+    for tracker in list(_at_asyncio_homes):
+        tracker.asyncio_home = None
+    _at_asyncio_homes.clear()
+
+
+fork.in_child(fork.Step.FORGET, _leave_asyncio_homes)
+
+
+def _is_of_asyncio(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether it has the id of its thread, and makes the usual futures."""
+    usual = asyncio.BaseEventLoop.create_future
+    return hasattr(loop, "_thread_id") and getattr(type(loop), "create_future", None) is usual
 
 
 def _line_grant(future: asyncio.Future[int], number: int) -> MemoryClaim:
