@@ -1,10 +1,10 @@
-"""``slotwise resize``, ``refill``, ``kick``, ``close``, ``open``, ``forget``: change limits."""
+"""Change limits: ``slotwise resize``, ``freeze``, ``refill``, ``kick``, ``close`` and so on."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
@@ -14,6 +14,7 @@ from slotwise._cli.output import Declined, age, command_hint, duration, printabl
 from slotwise._cli.status import who
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise.errors import SlotwiseError
 
@@ -101,6 +102,105 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
     _print(f"{subject} of {given.name!r} has {now} now{known}")
     return 0
+
+
+def _freeze_parser() -> Parser:
+    parser = Parser(
+        "freeze",
+        details="The value of an adaptive limit stays there; 'slotwise resize' does the same. N\n"
+        "has to be within its minimum and maximum. Of a keyed tier, without --key, all keys stay\n"
+        "where they are, and those that come later where they start, or all at N.",
+        examples="  slotwise freeze backend          where it is\n"
+        "  slotwise freeze backend 12\n"
+        "  slotwise freeze model-api 4 --tier tenant --key acme\n"
+        "  slotwise show backend            how it moved, and why\n"
+        "  slotwise thaw backend",
+    )
+    parser.add_name("the semaphore, or the tiers")
+    parser.add_argument(
+        "value", metavar="N", nargs="?", type=count, help="the value from now on [the current one]"
+    )
+    tier_view.add_tier_flags(parser)
+    parser.add_url()
+    return parser
+
+
+def freeze(given: argparse.Namespace) -> int:
+    """Keep an adaptive value.
+
+    Raises:
+        NotFound: there is no such name, or it has a fixed value.
+        ValueError: the value is outside the minimum and the maximum.
+    """
+    found = tier_view.find(given)
+    if isinstance(found, FoundTiers):
+        tier = _adaptive_tier(found, given)
+        if given.value is not None and tier.adaptive is not None:
+            tier.adaptive.check_value(given.value)
+        found.paths.freeze_sync(tier.name, given.value, given.key)
+        _print(f"{_subject(tier, given)} stays {_where(given)}")
+        return 0
+    _steer(found.freeze_sync, given, given.value)
+    _print(f"{given.name!r} stays at {_count(found.stats_sync().max_slots, 'slot')}")
+    return 0
+
+
+def _thaw_parser() -> Parser:
+    parser = Parser(
+        "thaw",
+        details="The value moves again, from where it is.",
+        examples="  slotwise thaw backend\n  slotwise thaw model-api --tier tenant --key acme",
+    )
+    parser.add_name("the semaphore, or the tiers")
+    tier_view.add_tier_flags(parser)
+    parser.add_url()
+    return parser
+
+
+def thaw(given: argparse.Namespace) -> int:
+    """Let an adaptive value move again; as `freeze`."""
+    found = tier_view.find(given)
+    if isinstance(found, FoundTiers):
+        tier = _adaptive_tier(found, given)
+        found.paths.thaw_sync(tier.name, given.key)
+        _print(f"{_subject(tier, given)} moves again")
+        return 0
+    _steer(found.thaw_sync, given)
+    _print(f"{given.name!r} moves again, from {_count(found.stats_sync().max_slots, 'slot')}")
+    return 0
+
+
+def _steer(do: Callable[..., None], given: argparse.Namespace, *args: int | None) -> None:
+    try:
+        do(*args)
+    except TypeError:  # the message is for those who write programs
+        raise NotFound(f"{given.name!r} has a fixed value: 'slotwise resize' changes it") from None
+
+
+def _adaptive_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec:
+    """The tier that the flags name, or the only adaptive one."""
+    adaptive = [spec for spec in found.specs if spec.adaptive is not None]
+    tier = tier_view.chosen_tier(found, given)
+    if tier is None and len(adaptive) == 1:
+        return adaptive[0]
+    if tier is None:
+        names = ", ".join(spec.name for spec in adaptive) or "none"
+        raise UsageError(f"--tier says which of {given.name!r}; adaptive ones: {names}")
+    if tier.adaptive is None:
+        raise NotFound(
+            f"tier {tier.name!r} of {given.name!r} has a fixed value: 'slotwise resize' changes it"
+        )
+    return tier
+
+
+def _subject(tier: TierSpec, given: argparse.Namespace) -> str:
+    if given.key is not None:
+        return f"{tier.name} {given.key!r} of {given.name!r}"
+    return f"{'each ' if tier.keyed else ''}{tier.name} of {given.name!r}"
+
+
+def _where(given: argparse.Namespace) -> str:
+    return "where it is" if given.value is None else f"at {_count(given.value, 'slot')}"
 
 
 def _refill_parser() -> Parser:
@@ -304,6 +404,8 @@ def _print(words: str) -> None:
 
 COMMANDS = {
     "resize": Command(_resize_parser, resize),
+    "freeze": Command(_freeze_parser, freeze),
+    "thaw": Command(_thaw_parser, thaw),
     "refill": Command(_refill_parser, refill),
     "kick": Command(_kick_parser, kick),
     "close": Command(_close_parser, close),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
 from slotwise._cli.snapshot import claimant_as_dict, claimants, survey
 from slotwise._cli.tier_view import TierCounts, TiersView
+from slotwise._core.adaptive import Change
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
+_CHANGES_SHOWN = 20  # of an adaptive value, the latest
 
 
 def _ls_parser() -> Parser:
@@ -123,7 +126,8 @@ def _show_parser() -> Parser:
     parser = Parser(
         "show",
         details="For tiers, also how full each of them is, and which tier each waiter lacks. With\n"
-        "--key, only the holders and waiters of that key.",
+        "--key, only the holders and waiters of that key. For adaptive values, also how they have\n"
+        "moved lately, and why.",
         examples="  slotwise show backup\n"
         "  slotwise show backup --json | jq '.holders[].pid'\n"
         "  slotwise show model-api --tier tenant              all of its keys\n"
@@ -151,6 +155,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
     found = claimants(semaphore)
     holders, waiters = found.holders, found.waiters
     stats = semaphore.stats_sync()
+    changes = _changes_of(semaphore)
     if given.json:
         print_json(
             {
@@ -161,6 +166,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "holders": [claimant_as_dict(each) for each in holders],
                 "waiters": [claimant_as_dict(each) for each in waiters],
             }
+            | ({} if changes is None else {"changes": [*map(_change_as_dict, changes)]})
         )
         return 0
     held = sum(each.slots for each in holders)
@@ -169,6 +175,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
         words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
     sys.stdout.write(f"{printable(words)}\n")
     _print_claimants(holders, waiters)
+    _print_changes([("", each) for each in changes or ()])
     return 0
 
 
@@ -181,7 +188,9 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         view = view.only(chosen.name, given.key)
         holders = tier_view.through(holders, chosen.name, given.key)
         waiters = tier_view.through(waiters, chosen.name, given.key)
+    changes = _changes_of_tiers(view, given.key)
     if given.json:
+        moves = [{"tier": tier, "key": key, **_change_as_dict(each)} for tier, key, each in changes]
         print_json(
             view.as_dict()
             | {
@@ -190,6 +199,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
                     {**claimant_as_dict(each, tiers=True), "lacks": each.lacks} for each in waiters
                 ],
             }
+            | ({"changes": moves} if any(tier.spec.adaptive for tier in view.tiers) else {})
         )
         return 0
     words = f"{found.name}: {len(holders)} holding, {len(waiters)} waiting"
@@ -205,7 +215,58 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     if holders or waiters:
         sys.stdout.write("\n")
     _print_claimants(holders, waiters, tiers=True)
+    _print_changes(
+        [(tier if key is None else f"{tier}={key}", each) for tier, key, each in changes]
+    )
     return 0
+
+
+def _changes_of(semaphore: Semaphore) -> list[Change] | None:
+    """How an adaptive value has moved; None of a fixed one."""
+    try:
+        return semaphore.changes_sync()
+    except TypeError:
+        return None
+
+
+def _changes_of_tiers(view: TiersView, key: str | None) -> list[tuple[str, str | None, Change]]:
+    """How adaptive tiers have moved, and the busiest keys of those that have keys."""
+    found: list[tuple[str, str | None, Change]] = []
+    for tier in view.tiers:
+        if tier.spec.adaptive is None:
+            continue
+        keys: list[str | None] = [None]
+        if tier.spec.keyed:
+            keys = [each.key for each in tier.keys[:_KEYS_SHOWN] if key in (None, each.key)]
+        for each in keys:
+            changes = view.found.paths.changes_sync(tier.spec.name, each)
+            found += [(tier.spec.name, each, change) for change in changes]
+    found.sort(key=lambda row: row[2].at)
+    return found
+
+
+def _change_as_dict(change: Change) -> dict[str, Any]:
+    return {"at": change.at, "old": change.old, "new": change.new, "reason": change.reason}
+
+
+def _print_changes(changes: list[tuple[str, Change]]) -> None:
+    """The last ones, the latest at the end, with what they are of where that is not clear."""
+    if not changes:
+        return
+    shown = changes[-_CHANGES_SHOWN:]
+    which = ("of",) * any(of for of, _ in shown)
+    sys.stdout.write("\n")
+    print_table(
+        ("changed", *which, ">from", ">to", "because"),
+        [
+            (
+                f"{duration(max(time.time() - each.at, 0.0))} ago",
+                *((of,) if which else ()),
+                *(str(each.old), str(each.new), each.reason),
+            )
+            for of, each in shown
+        ],
+    )
 
 
 def _print_claimants(

@@ -55,6 +55,7 @@ class Row:
     key: str | None = None
     level: float | None = None
     full_in_seconds: float | None = None
+    value_before: int | None = None  # if it has moved within the last minute
 
     @property
     def title(self) -> str:
@@ -70,6 +71,8 @@ class _Seen:
     holders: set[str]
     waiting_since: dict[str, datetime] = field(default_factory=dict)
     grants: deque[tuple[float, float]] = field(default_factory=deque)  # when, how long waited
+    value: int = 0
+    moved: tuple[float, int] | None = None  # when its value was last seen to move, and from what
 
 
 class Sampler:
@@ -89,8 +92,12 @@ class Sampler:
         seen = self._seen.get(subject)
         if seen is None:
             # Holders in the first sample were granted at a time that was not seen.
-            seen = _Seen(at, {each.acquisition_id for each in sample.holders})
+            seen = _Seen(at, {each.acquisition_id for each in sample.holders}, value=sample.value)
             self._seen[subject] = seen
+        if sample.value != seen.value:
+            seen.moved, seen.value = (at, seen.value), sample.value
+        elif seen.moved is not None and seen.moved[0] < at - WINDOW:
+            seen.moved = None
         self._note_grants(seen, sample, at)
         waits = sorted(waited for _, waited in seen.grants)
         watched = min(at - seen.began, WINDOW)
@@ -109,6 +116,7 @@ class Sampler:
             subject.key,
             sample.level,
             sample.full_in,
+            None if seen.moved is None else seen.moved[1],
         )
 
     @staticmethod

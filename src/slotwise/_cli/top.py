@@ -36,7 +36,8 @@ r changes the number of slots. Both ask first. q quits. What is full is red.
 that came and went between two samples was not seen, so the rate is a lower bound. A wait
 that began and ended between two samples counts as 0, and is shown as '<1 s'.
 Only the 200 fullest semaphores are shown, and each tier with its three busiest keys.
-For a rate, the value is its burst; what is left and the time until it is full are shown."""
+For a rate, the value is its burst; what is left and the time until it is full are shown.
+A value that has moved within the last minute is shown with the one before: 20→17."""
 
 
 def _parser() -> Parser:
@@ -152,6 +153,8 @@ def _as_dict(row: Row) -> dict[str, Any]:
         del fields["tier"], fields["key"]
     if row.level is None:
         del fields["level"], fields["full_in_seconds"]
+    if row.value_before is None:
+        del fields["value_before"]
     return fields
 
 

@@ -249,7 +249,7 @@ def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[
 def _cells(row: Row, every: float) -> list[str]:
     return [
         row.title,
-        str(row.value) if row.value else "-",
+        _value(row),
         str(row.held),
         str(row.waiting),
         duration(row.oldest_hold_seconds),
@@ -259,6 +259,14 @@ def _cells(row: Row, every: float) -> list[str]:
         "" if row.level is None else f"{row.level:g}",
         duration(row.full_in_seconds),
     ]
+
+
+def _value(row: Row) -> str:
+    """The value, and where it came from if it has moved within the last minute."""
+    value = str(row.value) if row.value else "-"
+    if row.value_before is None:
+        return value
+    return f"{row.value_before or '-'}→{value}"
 
 
 def _wait(seconds: float | None, every: float) -> str:

@@ -34,7 +34,9 @@ def _parser() -> Parser:
     parser.add_argument("--open", action="store_true", help="open it in a browser")
     parser.add_argument("--token", metavar="T", help="what browsers have to send to read the page")
     parser.add_argument(
-        "--allow-steer", action="store_true", help="let the page kick, resize, close and open"
+        "--allow-steer",
+        action="store_true",
+        help="let the page kick, resize, freeze, thaw, close and open",
     )
     parser.add_url()
     return parser
