@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
+from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
@@ -182,6 +183,9 @@ def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: in
     """The error for a request of more than ``value`` of a tier."""
     need = 1 if needs is None else needs[tier]
     which = f"{limit._node(tier, path[tier])} of {limit._title}"
+    adaptive = limit._tiers[tier].adaptive
+    if adaptive is not None:
+        return too_many_for_adaptive(which, need, adaptive)
     if isinstance(limit._tiers[tier].value, Rate):
         return messages.cost_above_burst(which, need, value)
     return messages.too_many_slots(which, need, value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote, unquote_to_bytes
 
-from slotwise._core.paths import RankedNeeds
+from slotwise._core.paths import RankedNeeds, TierSpec
 from slotwise._core.rates import Rate
 from slotwise.redis._keys import KeySet
 
@@ -66,6 +66,11 @@ def write_value(value: int | Rate) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value.gain}/{value.unit}/{value.burst}/{round(value.per * 1_000_000)}"
+
+
+def write_rule(tier: TierSpec) -> str:
+    """The value of a tier, its rate, or how it adapts: "min_max_start_window_samples"."""
+    return tier.rules.replace(" ", "_") if tier.adaptive is not None else write_value(tier.value)
 
 
 def read_value(written: str) -> int | Rate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote, unquote_to_bytes
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.paths import TierSpec
 from slotwise.redis._path_keys import read_value
 
@@ -45,6 +46,14 @@ def _read_tier(written: str, value: str) -> TierSpec:
     name = unquote_to_bytes(encoded).decode("utf-8", "surrogatepass")
     marks = written[len(encoded) :]
     fair = "by " * (_FAIR_BY in marks) + "cost" * (_FAIR_COST in marks)
+    if "_" in value:
+        adaptive = Adaptive.read(value.replace("_", " "))
+        return TierSpec(
+            *(name, adaptive.start, _KEYED in marks),
+            fair=fair.strip(),
+            adaptive=adaptive,
+            rules=adaptive.written,
+        )
     return TierSpec(
         name, read_value(value), _KEYED in marks, by_key=_BY_KEY in marks, fair=fair.strip()
     )

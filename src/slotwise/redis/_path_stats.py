@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
-from slotwise.redis._path_keys import read_node, write_node, write_value
+from slotwise.redis._path_keys import read_node, write_node, write_rule
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
@@ -51,10 +51,13 @@ def read_tier_stats(
     idle: IdleKeys,
 ) -> dict[str, TierStats]:
     """Statistics by tier, of the tiers' values and the records of their nodes."""
-    rules = [write_value(tier.value).encode() for tier in tiers]
+    rules = [write_rule(tier).encode() for tier in tiers]
     if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
         rules = texts.split(b",")
-    values = [_value_of(rule) for rule in rules]
+    values = [
+        _value_of(rule) if tier.keyed else _own_value(rule, records.get(b"%d:" % index))
+        for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
+    ]
     keys = _by_key(tiers, rules, records, idle, now_us)
     levels: list[tuple[float, ...]] = [
         () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
@@ -73,8 +76,17 @@ def read_tier_stats(
 
 
 def _value_of(rule: bytes) -> int:
-    """A value, or the burst of a rate."""
+    """A value, the burst of a rate, or where an adaptive one starts."""
+    if b"_" in rule:
+        return int(rule.split(b"_")[2])
     return int(rule.split(b"/")[2] if b"/" in rule else rule)
+
+
+def _own_value(rule: bytes, record: bytes | None) -> int:
+    """The value of a tier without keys, of which an adaptive one has a record."""
+    if b"_" in rule and record is not None and record.split()[2] != b"-":
+        return int(record.split()[2])
+    return _value_of(rule)
 
 
 def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:

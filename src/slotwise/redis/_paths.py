@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotwise._core import events
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
@@ -29,6 +30,7 @@ from slotwise._core.paths import (
     keys_by_name,
     most_of,
     needs_by_name,
+    options_of,
     slot_values,
     slots_needed,
     weight_for,
@@ -39,6 +41,7 @@ from slotwise._core.unreachable import UnreachableOptions, local_specs
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_stranger
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable
@@ -47,7 +50,14 @@ from slotwise.redis._fallback import is_fallback_id, memory_driver, settle_fallb
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
-from slotwise.redis._path_keys import write_needs, write_node, write_path, write_value
+from slotwise.redis._path_keys import (
+    read_node,
+    write_needs,
+    write_node,
+    write_path,
+    write_rule,
+    write_value,
+)
 from slotwise.redis._path_shape import read_shape, write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
@@ -64,6 +74,7 @@ _INSPECT = load("tiers/inspect_path")
 _KICK = load("tiers/kick")
 _SETTLE = load("tiers/settle")
 _FORGET = load("tiers/forget")
+_FREEZE = load("tiers/freeze")
 
 
 class RedisPaths(RedisLimit, PathBackend):
@@ -120,7 +131,12 @@ class RedisPaths(RedisLimit, PathBackend):
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         # What all objects of a name must agree about.
         self._shape = write_shape(self._tiers)
-        self._declared = ",".join(write_value(tier.value) for tier in self._tiers)
+        self._declared = ",".join(map(write_rule, self._tiers))
+        self._adaptive = options_of(self._tiers)
+        if self._adaptive is not None:
+            self._acquisitions = AdaptiveRedisAcquisition
+            for tier in self._tiers:
+                check_max_value(1 if tier.adaptive is None else tier.adaptive.max)
         limited = [tier.value for tier in self._tiers if tier.value and isinstance(tier.value, int)]
         # Of rates alone nothing is held.
         self._rates = {
@@ -154,6 +170,8 @@ class RedisPaths(RedisLimit, PathBackend):
     def _attach(self) -> None:
         super()._attach()
         self._idle = IdleKeys(self._tiers)
+        if self._adaptive is not None:
+            self._record.tell_changes_to(self)
 
     def __repr__(self) -> str:
         return f"<RedisPaths {self._name!r} of {self._shape}, {self._config.endpoint}>"
@@ -223,6 +241,8 @@ class RedisPaths(RedisLimit, PathBackend):
         values = [] if not self._by_key else self._values_of(path)
         told = [] if self._weighed is None else [self._weight_of(path, self._weighed)]
         acquisition = self._new_acquisition(1, label, path, needs)
+        if self._adaptive is not None:
+            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
         if values:
@@ -249,7 +269,7 @@ class RedisPaths(RedisLimit, PathBackend):
     def _check_fits(self, path: Path, needs: Needs | None) -> None:
         """Raise if the tiers, as declared, can never have that much."""
         for index, tier in enumerate(self._tiers if needs is not None else ()):
-            most = most_of(tier.value)
+            most = most_of(tier.value) if tier.adaptive is None else tier.adaptive.min
             if needs is not None and most and needs[index] > most:
                 raise never_fits(self, path, needs, most, index)
 
@@ -382,6 +402,62 @@ class RedisPaths(RedisLimit, PathBackend):
             shared.continue_serving(record, shared.client())
         return reply
 
+    # -------------------------------------------------------------- adapting
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        node = write_node(self._indexes[tier], key)
+        _, _, _, _, changes, *_ = await self._inspect("changes", node)
+        return read_changes(changes)
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        return self._run_blocking(self.changes(tier, key))
+
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        current = await self._steer(b"freeze", tier, value, key)
+        events.resized_tier(self._name, "redis", current, tier, key)
+
+    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        self._run_blocking(self.freeze(tier, value, key))
+
+    async def thaw(self, tier: str, key: str | None = None) -> None:
+        await self._steer(b"thaw", tier, None, key)
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        self._run_blocking(self.thaw(tier, key))
+
+    async def _steer(self, verb: bytes, tier: str, value: int | None, key: str | None) -> int:
+        """Freeze or thaw a tier, or one key of it; returns the value."""
+        if self._generation.closed:
+            raise self._closed_error()
+        index = self._indexes[tier]
+        node = "" if key is None and self._tiers[index].keyed else write_node(index, key)
+        args = [b"", self._attached()[0].client().token, self._interval, self._shape]
+        args += [self._declared, index, node, verb, b"" if value is None else value, _REMEMBERED]
+        word, *more = await self._run_script(_FREEZE, args)
+        if word == b"closed":
+            raise self._closed_error(read_closure(more))
+        if word == b"conflict":
+            raise self._conflict(*more)
+        current: int
+        current, *messages = more
+        self._dispatch(messages)
+        return current
+
+    def on_adapted(self, message: bytes) -> None:
+        """Tell the hooks of "adapted node value reason"."""
+        _, node, value, reason = message.split(b" ", 3)
+        index, key = read_node(node)
+        tier = self._tiers[index]
+        keys = {tier.name: key} if tier.keyed else {}
+        if events.hooks:
+            why = reason.decode(errors="replace")
+            events.resized(self._name, "redis", int(value), tier=tier.name, keys=keys, adapted=why)
+
+    def _sample_of_stranger(
+        self, acquired: str | AcquisitionResult, outcome: Outcome | None
+    ) -> str:
+        return "" if self._adaptive is None else sample_of_stranger(acquired, outcome)
+
     # ----------------------------------------------------------- controlling
 
     async def kick(self, acquisition_id: str) -> bool:
@@ -402,6 +478,10 @@ class RedisPaths(RedisLimit, PathBackend):
         if isinstance(value, int):
             check_max_value(value)
         index = self._indexes[tier]
+        if self._tiers[index].adaptive is not None:
+            assert isinstance(value, int)
+            await self.freeze(tier, value, key)
+            return
         node = "" if key is None else write_node(index, key)
         args = [b"", self._attached()[0].client().token, self._interval]
         args += [self._shape, self._declared, index, node, write_value(value), _REMEMBERED]
@@ -501,6 +581,11 @@ class RedisPaths(RedisLimit, PathBackend):
             own_words = ", ".join(spec.words for spec in self._tiers)
             return ValueConflict(f"{self._name!r} is in use as {used}, not {own_words}")
         own = self._tiers[index].value
+        if self._tiers[index].adaptive is not None:
+            return ValueConflict(
+                f"{self._tiers[index].name} of {self._name!r} is in use with {value} slots, not as"
+                f" {self._tiers[index].words}"
+            )
         if isinstance(own, Rate):
             return ValueConflict(
                 f"{self._tiers[index].name} of {self._name!r} is in use with another rate than"

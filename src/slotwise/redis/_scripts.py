@@ -38,6 +38,7 @@ OURS = (
     "tiers/describe",
     "tiers/kick",
     "tiers/resize",
+    "tiers/freeze",
     "tiers/settle",
     "tiers/close",
     "tiers/reopen",

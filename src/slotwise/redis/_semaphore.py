@@ -591,6 +591,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._dispatch(messages)
         return current
 
+    def on_adapted(self, message: bytes) -> None:
+        """Tell the hooks of "adapted value reason"."""
+        _, value, reason = message.decode(errors="replace").split(" ", 2)
+        self._record.learn(int(value), self._declared)
+        self._tell_resized(int(value), reason)
+
     def _sample_of_stranger(
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:

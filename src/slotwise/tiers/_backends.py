@@ -71,8 +71,6 @@ def choose_backend(
                 directory=directory_of(url),
             )
         return _in_directory(specs, url, name, ttl)
-    if any(spec.adaptive is not None for spec in specs):
-        raise TypeError("adaptive tiers are for memory:// and process:// so far, not for Redis")
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import shared_client_for

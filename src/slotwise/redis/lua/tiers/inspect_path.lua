@@ -1,12 +1,13 @@
 -- tiers/inspect_path.lua: how full the tiers of one path are, or who holds or waits.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders" or "waiters"
+-- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders", "waiters" or "changes"
 --       3 the path, for "path" and "estimate", followed by "*" and what is needed if that is not
---       one slot of each; for the others where to go on with the list, empty at first
+--       one slot of each; for "changes" a node; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
 -- where to go on, or "" at the end}, followed for "path" by, {} if nobody is there, else for each
 -- node: held, waiting, value, kept; for "estimate" when a newcomer would be served (s) or "", or
--- "refused", value and tier if never; for the others, in turn: an id, its claim, or "" if that can't be
+-- "refused", value and tier if never; for "changes" how the value of an adaptive node has moved, and 1 if it is
+-- frozen, else 0 (tiers/adaptive.lua); for the others, in turn: an id, its claim, or "" if that can't be
 -- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which
 -- somebody may stand twice.
 -- Mirrors PathLedger.expire, then reads.
@@ -27,6 +28,10 @@ if ARGV[2] == 'path' then
       for _, each in ipairs({held_of(node), node.waiting, value, kept}) do reply[#reply + 1] = each end
     end
   end
+elseif ARGV[2] == 'changes' then
+  local node = known['.shape'] and read_node(ARGV[3])
+  reply[5] = get('&' .. ARGV[3]) or ''
+  reply[6] = node and adapting.rules[node.tier] and adapting.read(node).frozen or 0
 elseif ARGV[2] == 'estimate' then
   local path = string.match(ARGV[3], '^[^*]+')
   reply[5] = '0'

@@ -2,16 +2,18 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes
---       back; followed by a space and "tier=units,...", what it has really taken of rates
+--       back; followed by a space and "tier=units,...", what it has really taken of rates, and by a space and a
+--       sample for adaptive tiers (base/window.lua)
 -- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither; of the last that waited: the node
 --          that its group lacked, its value, held, waiting}
 -- (the last four "", 0, 0, 0 if none waited), followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
 -- include tiers/rules.lua
-local ids, unseen, corrections = {}, {}, {}
+local ids, unseen, corrections, samples = {}, {}, {}, {}
 for i = 3, #ARGV do
   local mark, id, text = string.match(ARGV[i], '^(~?)(%S+) ?(.*)$')
   ids[i - 2], unseen[i - 2], corrections[i - 2] = id or ARGV[i], mark == '~', text
+  if text and text ~= '' then samples[i - 2] = string.match(text, '%f[%w]([odi][%d-]%d* ?%d*)$') end
 end
 open(1, ARGV[1], {unpack(ids)})
 caller = ARGV[2]
@@ -27,14 +29,14 @@ fetch_paths(paths)
 expire()
 for i, id in ipairs(ids) do
   if changed[id] then claims[i] = read_claim(id) or false end  -- it may have been granted just now
-  if corrections[i] and corrections[i] ~= '' then correct(id, corrections[i]) end
+  if corrections[i] and string.find(corrections[i], '=', 1, true) then correct(id, corrections[i]) end
 end
 local removed = redis.call('ZREM', holders, unpack(ids))
 for i, id in ipairs(ids) do
   local digit = '0'
   if known[id] and claims[i] and not waits(claims[i]) then
     removed = removed - 1
-    free_claim(id, claims[i])
+    free_claim(id, claims[i], samples[i])
     if unseen[i] then refund(id) end
     digit = '1'
   elseif unseen[i] and not widest_tier and refund(id) then

@@ -39,7 +39,7 @@ do  -- a script has room for 200 local names
       elseif string.sub(field, 1, 1) == '$' then
         local until_us = string.match(known[field] or '', '^(%d+) ')
         if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
-      elseif string.sub(field, 1, 1) ~= '.' then
+      elseif not string.find(field, '^[.%%&]') then
         ids[#ids + 1] = field
       end
     end
@@ -160,7 +160,9 @@ do  -- a script has room for 200 local names
         local name, ticket, id = string.match(text, '^(%S+) (%d[%d.]+) (%S+)$')
         if not name then return false end
         heads[#heads + 1] = parked_record(name, turns.head(ticket, string.sub(field, 2), id))
-      elseif text and not string.find(kind, '[%d.$?>=]') then
+      elseif kind == '%' and text then
+        adapting.forget_if_idle(string.sub(field, 2), text)
+      elseif text and not string.find(kind, '[%d.$?>=&]') then
         local claim = read_claim(field)
         if not claim then return false end
         for _, name in ipairs(names_of(claim.path)) do names[name] = true end

@@ -3,6 +3,7 @@
 -- include tiers/state.lua
 -- include tiers/numbers.lua
 -- include tiers/fair.lua
+-- include tiers/adaptive.lua
 local LOOKS = 128
 local is_finished = false  -- whether it is known that no node is to be looked at
 
@@ -283,8 +284,8 @@ local function hold(id, claim, path_nodes, deadline)
   end
 end
 
--- Free what one had that is not among the holders any more; grants nothing.
-local function free_claim(id, claim)
+-- Free what one had that is not among the holders any more; grants nothing. The sample is for adaptive tiers.
+local function free_claim(id, claim, sample)
   local needs = needs_of(id)
   put(id, false)
   if claim.ttl ~= '-' then zrem(ttls, id) end
@@ -302,6 +303,7 @@ local function free_claim(id, claim)
   if is_waited_for or times_all(known['.hold']) then
     put('.hold', note_hold(get('.hold'), now - (tonumber(claim.granted) or now), 1))
   end
+  if next(adapting.rules) then adapting.count_end(path_nodes, claim, needs, sample) end
   local widest = path_nodes[widest_tier]
   if widest.held > 0 then
     free_numbers(widest, claim.numbers)
@@ -312,11 +314,11 @@ local function free_claim(id, claim)
 end
 
 -- End a hold, if there is one; grants nothing.
-local function release(id)
+local function release(id, sample)
   local was_there, claim = redis.call('ZREM', holders, id) == 1, read_claim(id)
   local held = claim and not waits(claim) or false
   if was_there ~= held then suspect() end
-  return held and free_claim(id, claim) or 0
+  return held and free_claim(id, claim, sample) or 0
 end
 
 -- State what an id has really taken of rates: "tier=units,...". False if nobody knows it.
@@ -669,7 +671,7 @@ local function expire()
   is_finished = false
   if known['.timed'] then
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
-      if release(id) == 0 then redis.call('ZREM', ttls, id) end
+      if release(id, 'd-') == 0 then redis.call('ZREM', ttls, id) end
     end
   end
   local silent = redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
@@ -754,6 +756,7 @@ local function declare(shape, own_values)
   for _, field in ipairs(redis.call('HKEYS', state)) do
     if not string.find(field, '^[.?]') then put(field, false) end
   end
+  put('.frozen', false)
   read_values(own_values)
   put('.large', false)
   put('.shape', shape)
@@ -765,7 +768,8 @@ end
 
 -- What is in the way of somebody by whom declare() returned this: the value, or all the tiers.
 local function conflicting(clash)
-  return clash == 0 and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
+  local is_word = clash == 0 or adapting.rules[clash]
+  return is_word and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
 end
 
 -- How many slots are held; of a rate, how much of its burst is taken.
@@ -778,7 +782,7 @@ end
 -- The tier that can never give a path what it needs, and its value; nil if there is none.
 local function unfit(path_nodes, needs)
   for _, node in ipairs(needs and path_nodes or {}) do
-    local value = value_of(node)
+    local value = adapting.least[node.tier] or value_of(node)  -- it may fall to that
     if value > 0 and need_of(node, needs) > value then return node.tier - 1, value end
   end
 end

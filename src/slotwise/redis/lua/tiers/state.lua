@@ -13,7 +13,8 @@
 --                     holds if that was corrected
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
---                     facts: .shape .declared .accepted .values .token .ticket .interval .timed,
+--                     "%node" and "&node": how the value of an adaptive one moves (tiers/adaptive.lua)
+--                     facts: .frozen (tiers/adaptive.lua) .shape .declared .accepted .values .token .ticket .interval .timed,
 --                     .suspect if something did not fit, so that all is made anew by the next call, .swept, how
 --                     far the search for such things has come, and when the next begins (tiers/repair.lua),
 --                     .hold, how long paths are held (base/hold_times.lua),
@@ -62,6 +63,8 @@ local values, token, last_ticket, longest, life_us, blocked_until
 -- What the order of those who wait is made of: the keys passed and shares, how many wait (waiting), and the
 -- tickets of those that this call has granted while others waited (passing).
 local turns = {}
+-- Of adaptive tiers (tiers/adaptive.lua): their rules, the least they may fall to, and what they are frozen at.
+local adapting = {rules = {}, least = {}, frozen = {}}
 local PATIENCE = 100
 local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
@@ -150,6 +153,7 @@ end
 
 local function read_values(text)
   values, rates, value_texts, widest_tier, settle_us = {}, {}, {}, nil, 60000000
+  adapting.rules, adapting.least, adapting.frozen = {}, {}, {}
   for value in string.gmatch(text, '[^,]+') do
     local rate = read_rate(value)
     value_texts[#value_texts + 1] = value
@@ -158,7 +162,16 @@ local function read_values(text)
       rates[#value_texts], settle_us = rate, math.max(settle_us, rate.per)
     else
       widest_tier = #value_texts
+      if not values[widest_tier] then  -- min_max_start_...: it adapts
+        local least, start = string.match(value, '^(%d+)_%d+_(%d+)')
+        values[widest_tier], adapting.least[widest_tier] = tonumber(start), tonumber(least)
+        adapting.rules[widest_tier] = start and string.gsub(value, '_', ' ') or nil
+      end
     end
+  end
+  for tier, value in string.gmatch(known and known['.frozen'] or '', '(%d+)=(%S+)') do
+    tier = tonumber(tier) + 1
+    adapting.frozen[tier], values[tier] = value, tonumber(value) or values[tier]
   end
 end
 
@@ -243,7 +256,7 @@ local function open(first, given_now, fields)
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.time', '.accepted',
-                         '.suspect', '.swept', '.hold'}) do
+                         '.suspect', '.swept', '.hold', '.frozen'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)

@@ -1,0 +1,94 @@
+-- tiers/adaptive.lua: tiers whose values move by themselves, each node's for itself. Not a script.
+--
+-- What is kept of a node in state, beside its record, whose value is the limit:
+--   "%node" -> "used;record;window": when (us) something of it ended last, and base/adaptation.lua
+--   "&node" -> how it has moved, a line "at_us old new reason" for each change
+-- and the fact .frozen, "tier=value ..." for tiers that are frozen as a whole; "-" is where they start.
+do  -- a script has room for 200 local names
+  local IDLE = 300000000       -- for how long (us) a key that nobody uses is remembered
+  local KEPT_OF_KEY = 20       -- how many changes: there may be very many keys
+  local KEPT = 100
+
+  -- The functions of base/window.lua and base/adaptation.lua, made when they are needed.
+  local rules_of = {}
+  local function use()
+    if adapting.note_end then return end
+-- include base/window.lua
+-- include base/adaptation.lua
+    adapting.count_in_window, adapting.held_for, adapting.note_end = count_in_window, held_for, note_end
+    adapting.read_rules, adapting.read_it, adapting.record = read_adaptive, read_adaptation, adaptation_record
+    adapting.freeze_it, adapting.thaw_it = freeze, thaw
+  end
+
+  local function parts_of(node)
+    return string.match(get('%' .. node.name) or '', '^(%d+);([^;]*);([^;]*)$')
+  end
+
+  local function write(node, record, window)
+    put('%' .. node.name, whole(now_us) .. ';' .. record .. ';' .. window)
+  end
+
+  -- The adaptation of a node; one that there was none of has begun then (us), or now.
+  function adapting.read(node, begun)
+    use()
+    local text, _, record, window = adapting.rules[node.tier], parts_of(node)
+    rules_of[text] = rules_of[text] or adapting.read_rules(text)
+    local it = adapting.read_it(rules_of[text], record, window, not record and begun or now_us, value_of(node))
+    if not record and adapting.frozen[node.tier] then it.frozen = 1 end
+    return it
+  end
+
+  -- Write it down; its limit is the node's value from now on.
+  function adapting.write(node, it)
+    write(node, adapting.record(it))
+    if it.limit ~= node.value then
+      node.value = it.limit
+      change(node)
+      if node.waiting > 0 then touched[node.name] = node end
+    end
+    if #it.changes == 0 then return end
+    local lines, most = {}, string.find(node.name, ':.') and KEPT_OF_KEY or KEPT
+    for line in string.gmatch(get('&' .. node.name) or '', '[^\n]+') do lines[#lines + 1] = line end
+    for _, line in ipairs(it.changes) do
+      lines[#lines + 1] = line
+      local value, reason = string.match(line, '^%S+ %S+ (%S+) (.*)$')
+      if reason ~= 'frozen' then
+        messages[#messages + 1] = 'adapted ' .. node.name .. ' ' .. value .. ' ' .. reason
+      end
+    end
+    put('&' .. node.name, table.concat(lines, '\n', math.max(#lines - most + 1, 1)))
+  end
+
+  -- An acquisition has ended: its adaptive nodes go by that. The sample is that of base/window.lua.
+  function adapting.count_end(path_nodes, claim, needs, sample)
+    use()
+    sample = sample or 'i-'
+    for _, node in ipairs(path_nodes) do
+      if adapting.rules[node.tier] then
+        local _, record, window = parts_of(node)
+        local need = need_of(node, needs)
+        local counted = window and need == 1 and adapting.count_in_window(window, sample, claim.granted, now_us)
+        if counted then
+          write(node, record, counted)
+        else
+          local it = adapting.read(node, math.floor((tonumber(claim.granted) or now) * 1000000 + 0.5))
+          adapting.note_end(it, now_us, adapting.held_for(sample, claim.granted, now_us), sample, need)
+          adapting.write(node, it)
+        end
+      end
+    end
+  end
+
+  -- Forget a key that nobody has used for a while, unless it is frozen.
+  function adapting.forget_if_idle(name, text)
+    local used, _, window = string.match(text, '^(%d+);([^;]*);([^;]*)$')
+    local node = string.find(name, '^%d+:.') and read_node(name)
+    if node and node.held == 0 and node.waiting == 0 and not node.kept
+       and (not used or now_us - tonumber(used) > IDLE and string.sub(window, 1, 6) ~= 'frozen') then
+      put('%' .. name, false)
+      put('&' .. name, false)
+      node.value = nil
+      change(node)
+    end
+  end
+end

@@ -1,0 +1,51 @@
+-- tiers/freeze.lua: keep the value of an adaptive tier, or of one key of it, or let it move again.
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
+--       4 the tiers' names, as the caller was made   5 and their values
+--       6 the tier's number   7 its node, or empty for all of the tier   8 "freeze" or "thaw"
+--       9 the value to freeze it at; empty: the current one   10 for how long (s) it is remembered when nobody is there
+-- Returns {"done", value}, {"conflict", tier or -1, its value} or {"closed", the reason if there is one},
+-- followed by messages for the caller.
+-- Mirrors PathLedger.expire, then PathLedger.freeze, or TierNodes.thaw.
+-- include tiers/rules.lua
+open(1, ARGV[1])
+caller = ARGV[2]
+local tier, name, is_freeze, value = tonumber(ARGV[6]) + 1, ARGV[7], ARGV[8] == 'freeze', tonumber(ARGV[9])
+if known['.closed'] then return closed_reply() end
+local clash = declare(ARGV[4], ARGV[5])
+if clash then return {'conflict', clash - 1, conflicting(clash)} end
+outlive(math.max(longest, tonumber(ARGV[3])))
+expire()
+
+local function steer(node)
+  local it = adapting.read(node)
+  if is_freeze then adapting.freeze_it(it, now_us, value) else adapting.thaw_it(it, now_us) end
+  adapting.write(node, it)
+  if node.waiting > 0 then touched[node.name] = node end
+end
+
+local last = name ~= '' and read_node(name)
+if last then
+  steer(last)
+else
+  local frozen = string.gsub(known['.frozen'] or '', whole(tier - 1) .. '=%S+ ?', '')
+  if is_freeze then frozen = frozen .. whole(tier - 1) .. '=' .. (value and whole(value) or '-') .. ' ' end
+  -- Those that are known, and then those to come.
+  local from, found = '0', nil
+  repeat
+    found = redis.call('HSCAN', state, from, 'MATCH', '[%0-9]*', 'COUNT', 1000)
+    from = found[1]
+    for i = 1, #found[2], 2 do
+      local node_name = string.match(found[2][i], '^%%?(' .. whole(tier - 1) .. ':%S*)$')
+      if node_name then
+        last = read_node(node_name)
+        steer(last)
+      end
+    end
+  until from == '0'
+  put('.frozen', frozen ~= '' and frozen)
+  adapting.frozen[tier] = is_freeze and (value and whole(value) or '-') or nil
+end
+settle()
+outlive(tonumber(ARGV[10]))
+return answer({'done', last and value_of(last) or value or values[tier]})
