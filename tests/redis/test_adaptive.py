@@ -393,7 +393,8 @@ async def test_an_adaptive_pair_takes_the_commands_of_a_fixed_one(
         }
         counts.append(calls.get("cmdstat_evalsha"))
         assert calls.get("cmdstat_eval", 0) == 0
-    assert counts == [100, 100]
+    # A heartbeat or two may come in between.
+    assert all(100 <= count < 120 for count in counts), counts
 
 
 async def test_clients_of_the_documented_protocol_keep_it_from_adapting(
