@@ -74,7 +74,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     )
     value, now = adaptation(options, 0), 0
     arguments: list[object] = [text_of(options)]
-    expected, moves, looks = [], 0, 0
+    expected, moves, probes = [], 0, 0
     knee, fails = dice.choice([3, 10, 50]), 0.0
     for number in range(3000):
         if number % 700 == 699:
@@ -103,7 +103,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
         if value.value != before:
             last = value.changes[-1]
             change, moves = f"{now} {last.old} {last.new} {last.reason}", moves + 1
-        looks += value.limit != value.value
+        probes += value.limit != value.value
         arguments += (now, verb, held, sample_of(held, outcome, retry_after), slots)
         expected.append((value.dump(), change))
     found = client.eval(SOURCE + PLAY, 0, *map(str, arguments))
@@ -114,7 +114,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     assert moves >= 1
     counted_quickly = sum(reply[2] == "1" for reply in replies)
     assert counted_quickly > 1000, "most samples are only counted"
-    assert looks > 50 or isinstance(options.algorithm, Errors)
+    assert probes > 50 or isinstance(options.algorithm, Errors)
 
 
 def test_a_record_that_was_spoilt_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811

@@ -31,7 +31,7 @@ class Latency(Frozen):
     """For a service whose latency shows how busy it is: a service of your own.
 
     Compare what is finished per second at the current value with what is finished a little
-    below it, and move to where more slots no longer pay. A look ends after ``window`` seconds
+    below it, and move to where more slots no longer pay. A window ends after ``window`` seconds
     and ``samples`` finished calls, whichever is later.
     """
 

@@ -279,7 +279,7 @@ class Semaphore(Limit):
     async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
         """Why an acquisition waits, in whatever process; None asks for a newcomer.
 
-        It is a look at who waits and who holds, so it costs as much as those.
+        It lists waiters and holders, so it costs as much as that.
         """
         from slotwise._core.explain import explain_semaphore
 
@@ -324,7 +324,7 @@ class Semaphore(Limit):
         """Like `resize`."""
 
     async def changes(self) -> list[Change]:
-        """Return how an adaptive value has moved, oldest first, without short looks.
+        """Return how an adaptive value has moved, oldest first, without short probes.
 
         Raises:
             TypeError: the value is fixed.

@@ -7,7 +7,7 @@ What is sought. With n slots in use and x calls finished per second, a call take
 Throughput over latency, x / (n / x) = x² / n, is greatest where one per cent more slots brings
 half a per cent more throughput: its *elasticity* there is 1/2. Below the knee of a service it
 is 1 (more slots, more work), far above it 0 (more slots, more waiting). So the algorithm
-never needs to know which latency is "normal": it takes a short look a little below the
+never needs to know which latency is "normal": it takes a short probe a little below the
 current value, compares, and moves until the elasticity is what is wanted. There is no
 baseline that could be measured under overload, grow old, or drift.
 
@@ -26,10 +26,10 @@ from typing import ClassVar
 
 from slotwise._core.adaptive import Adaptive, Change, Latency, Outcome
 
-# A look is this far below the value: far enough to tell 15 % fewer calls from noise with 50
+# A probe is this far below the value: far enough to tell 15 % fewer calls from noise with 50
 # samples, near enough to cost little throughput while it lasts.
-LOOK = 0.85
-# Windows at the value between two looks, once it has settled: then a look costs 15 % of the
+PROBE = 0.85
+# Windows at the value between two probes, once it has settled: then a probe costs 15 % of the
 # throughput in one of six windows at most.
 CALM = 4
 # The elasticity that is sought. 1/2 is the most throughput per latency; somewhat lower, since
@@ -38,22 +38,22 @@ WANTED = 0.4
 # How much of the difference a step makes good: 30 % up or 20 % down at most, so that one bad
 # measurement does little harm.
 GAIN = 0.5
-# A step in the same direction is bold: so many times as large (growth alone).
+# A step in the same direction is bold: this many times as large (growth alone).
 BOLD = 2.0
-# A step of more than this is a move; the next look follows without a rest.
+# A step of more than this is a move; the next probe follows without a rest.
 MOVE = 0.1
-# Of the slots of a look, so many must have been in use. Otherwise demand was the limit, and the
+# Of the slots of a probe, this share must have been in use. Otherwise demand was the limit, and the
 # comparison would say nothing about the service.
 BOUND = 0.8
 # Two measurements whose use differs by less are the same one.
 DISTINCT = 0.02
-# More than one failure in so many calls is a refusal by the service and not an accident.
+# More than one failure in this many calls is a refusal by the service and not an accident.
 FAILURES = 20
 # After a refusal the value stays this far below where it happened...
 MARGIN = 0.95
-# ...and comes nearer by so much each time that it got there without another.
+# ...and comes nearer by this much each time that it got there without another.
 FADE = 1.06
-# Growth never goes beyond so many times what was really in use.
+# Growth never goes beyond this many times what was really in use.
 GROWTH = 3.0
 # For how long (us) the calls of the old value are waited for, at most, before a window begins.
 LONGEST_SETTLING = 60_000_000
@@ -77,7 +77,7 @@ class Adaptation(ABC):
 
     Between any two calls:
       A1  options.min <= value <= options.max, and so is limit
-      A2  limit is value, but during a look
+      A2  limit is value, but during a probe
       A3  while it is frozen, nothing but freeze and thaw changes limit
     """
 
@@ -204,7 +204,7 @@ class LatencyAdaptation(Adaptation):
         self._phase = STEADY
         # Of all windows since the last move.
         self._steady_calls = self._steady_busy_us = self._steady_us = 0
-        self._rest = 0  # windows until the next look
+        self._rest = 0  # windows until the next probe
         self._streak = 0  # moves upward, one after the other
         self._ceiling = 0.0  # where the service refused calls, 0 if nowhere
         self._mean_us = 0  # a call's time in the last window
@@ -258,15 +258,15 @@ class LatencyAdaptation(Adaptation):
             self._rest -= 1
             self._restart(now_us, 0)
             return
-        below = min(int(self.value * LOOK), self.value - 1)
+        below = min(int(self.value * PROBE), self.value - 1)
         if below >= self.options.min:
-            self._look(now_us, BELOW, below)
+            self._probe(now_us, BELOW, below)
         elif self.value < self.options.max and now_us >= self.grows_after_us:
-            self._look(now_us, ABOVE, self.value + 1)
+            self._probe(now_us, ABOVE, self.value + 1)
         else:
             self._settle(now_us)
 
-    def _look(self, now_us: int, phase: int, limit: int) -> None:
+    def _probe(self, now_us: int, phase: int, limit: int) -> None:
         self._phase, self.limit = phase, limit
         self._restart(now_us, self._mean_us)
 
@@ -283,9 +283,9 @@ class LatencyAdaptation(Adaptation):
     def _compare(self, now_us: int, low: tuple[int, int, int], high: tuple[int, int, int]) -> None:
         low_rate, low_used = low[0] / low[2], low[1] / low[2]  # per us
         high_rate, high_used = high[0] / high[2], high[1] / high[2]
-        looked_at = self.limit if self._phase == BELOW else self.value
+        probed = self.limit if self._phase == BELOW else self.value
         more_used = (high_used - low_used) / (high_used + low_used)
-        if more_used < DISTINCT or low_used < BOUND * looked_at:
+        if more_used < DISTINCT or low_used < BOUND * probed:
             self._streak = 0
             self._settle(now_us)
             return

@@ -1,7 +1,7 @@
 -- base/adaptation.lua: how an adaptive value moves. Not a script.
 -- Mirrors slotwise/_ledger/adaptation.py, where the rules and the reasons of the constants stand, bit
 -- for bit: the same operations in the same order. base/window.lua says what a window is, and what a sample.
-local LOOK, CALM, WANTED, GAIN, BOLD, MOVE = 0.85, 4, 0.4, 0.5, 2.0, 0.1
+local PROBE, CALM, WANTED, GAIN, BOLD, MOVE = 0.85, 4, 0.4, 0.5, 2.0, 0.1
 local BOUND, DISTINCT, FAILURES, MARGIN, FADE, GROWTH = 0.8, 0.02, 20, 0.95, 1.06, 3.0
 local LONGEST_SETTLING, ERRORS_CUT = 60000000, 0.7
 local STEADY, BELOW, ABOVE = 0, 1, 2
@@ -104,7 +104,7 @@ local function settle_value(it, at)
   be_steady(it, at, CALM)
 end
 
-local function look(it, at, phase, limit)
+local function probe(it, at, phase, limit)
   it.phase, it.limit = phase, limit
   restart(it, at, it.mean)
 end
@@ -123,9 +123,9 @@ end
 local function compare(it, at, low, high)
   local low_rate, low_used = low[1] / low[3], low[2] / low[3]
   local high_rate, high_used = high[1] / high[3], high[2] / high[3]
-  local looked_at = it.phase == BELOW and it.limit or it.value
+  local probed = it.phase == BELOW and it.limit or it.value
   local more_used = (high_used - low_used) / (high_used + low_used)
-  if more_used < DISTINCT or low_used < BOUND * looked_at then
+  if more_used < DISTINCT or low_used < BOUND * probed then
     it.streak = 0
     settle_value(it, at)
     return
@@ -167,11 +167,11 @@ local function end_steady_window(it, at, took)
     restart(it, at, 0)
     return
   end
-  local below = math.min(math.floor(it.value * LOOK), it.value - 1)
+  local below = math.min(math.floor(it.value * PROBE), it.value - 1)
   if below >= it.rules.min then
-    look(it, at, BELOW, below)
+    probe(it, at, BELOW, below)
   elseif it.value < it.rules.max and at >= it.grows_after then
-    look(it, at, ABOVE, it.value + 1)
+    probe(it, at, ABOVE, it.value + 1)
   else
     settle_value(it, at)
   end
