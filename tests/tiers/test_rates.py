@@ -11,6 +11,7 @@ import pickle
 import random
 
 import pytest
+from benchmarks._windows import Taken, fullest_window, granted, share_used
 from tests.tiers.conftest import options_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
@@ -432,3 +433,69 @@ async def test_a_rate_limit_has_head_starts_and_refuses_two_costs(clock, rate_li
     await advance(clock, 1)
     await asyncio.gather(*tasks)
     assert entered == ["first", "urgent", "patient"]
+
+
+async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock):
+    """50 tasks, random tenants, costs, settles, holds and cancels: checked from outside."""
+    dice = random.Random(14)
+    rates = {"requests": Rate(600, per=60, burst=20), "tokens": Rate(100_000, per=60, burst=20_000)}
+    api = Tiers(
+        Tier("tenant", 5, keyed=True),
+        *(Tier(name, rate=rate) for name, rate in rates.items()),
+        Tier("all", 20),
+    )
+    begin = clock.now()
+    end = begin + 3600.0
+    taken: dict[str, list[Taken]] = {"requests": [], "tokens": []}
+    outcomes: dict[str, int] = {"granted": 0, "cancelled": 0, "settled": 0, "later": 0}
+
+    async def work() -> None:
+        while clock.now() < end:
+            asked, cost = clock.now(), dice.randint(1, 1500)
+            tenant, timeout = f"tenant-{dice.randrange(12)}", dice.choice([None, None, 5.0])
+            try:
+                acquired = await api.acquire(tenant=tenant, tokens=cost, timeout=timeout)
+            except AcquireTimeout:
+                outcomes["cancelled"] += 1
+                continue
+            outcomes["granted"] += 1
+            granted_at = asked + acquired.waited
+            taken["requests"].append(granted(granted_at, 1))
+            taken["tokens"].append(granted(granted_at, cost))
+            for _ in range(dice.randrange(3)):
+                await asyncio.sleep(0)
+            used, when = dice.randint(0, 1800), dice.random()
+            if when < 0.6:
+                outcomes["settled"] += 1
+                acquired.settle(tokens=used)
+                taken["tokens"].append(Taken(clock.now(), clock.now(), used - cost))
+            await api.release(acquired)
+            if when > 0.9:
+                outcomes["later"] += 1
+                await api.settle(acquired.acquisition_id, tokens=used)
+                taken["tokens"].append(Taken(clock.now(), clock.now(), used - cost))
+
+    tasks = [asyncio.create_task(work()) for _ in range(50)]
+    while not all(task.done() for task in tasks):
+        await settle()
+        clock.advance(dice.uniform(0.05, 1.0))
+    assert min(outcomes.values()) > 100
+    for name, rate in rates.items():
+        assert fullest_window(taken[name], rate.count / rate.per, rate.burst) <= 1.0
+    tokens = rates["tokens"]
+    used = share_used(taken["tokens"], tokens.count / tokens.per, (begin + 60, end))
+    assert used >= 0.97
+
+
+def test_the_check_of_windows_finds_one_that_is_too_full():
+    at_once = [granted(10.0, 3), granted(10.5, 2)]
+    assert fullest_window(at_once, 1.0, 5) == pytest.approx(0.9)
+    assert fullest_window([*at_once, granted(10.5, 1)], 1.0, 5) == pytest.approx(1.1)
+    # What was given back before is not used any more, what was given back later was.
+    assert fullest_window([*at_once, Taken(10.2, 10.3, -1), granted(10.5, 1)], 1.0, 5) < 1
+    assert fullest_window([*at_once, granted(10.5, 1), Taken(10.6, 10.6, -1)], 1.0, 5) > 1
+    # A correction that perhaps was before the window is not held against the rate.
+    perhaps = Taken(7.0, 10.4, 2)
+    assert fullest_window([granted(10.1, 4), perhaps, granted(10.5, 1)], 1.0, 5) <= 1
+    certainly = Taken(10.2, 10.4, 2)
+    assert fullest_window([granted(10.1, 4), certainly, granted(10.5, 1)], 1.0, 5) > 1
