@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from slotwise._ledger.path_queue import LOOKS, PATIENCE
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -61,3 +63,19 @@ def test_every_file_that_the_docs_name_exists() -> None:
         for page, name in sorted(named)
         if name not in examples and not any(f"/{path}".endswith(f"/{name}") for path in files)
     ] == []
+
+
+def test_the_docs_of_tiers_state_the_bounds_that_the_ledger_has() -> None:
+    def says(page: str, *parts: str) -> bool:
+        text = " ".join((ROOT / "docs" / page).read_text().split())
+        return all(part in text for part in parts)
+
+    assert says(
+        "tiers.md", f"at most **{LOOKS}** of them", f"more than **{PATIENCE}** that came later"
+    )
+    assert says(
+        "guarantees.md", f"at most {LOOKS} are examined", f"more than {PATIENCE} later ones"
+    )
+    assert says(
+        "glossary.md", f"At most {LOOKS} are examined", f"more than {PATIENCE} later requests"
+    )
