@@ -68,7 +68,8 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(
         assert backend.stats_sync().max_slots == 10
 
 
-def test_tiers_are_frozen_by_tier_and_key(shell: Shell) -> None:
+def test_tiers_are_frozen_by_tier_and_key(any_shell: Shell) -> None:
+    shell = any_shell
     tiers = Tiers(
         Tier("tenant", RULES, keyed=True), Tier("all", 50), url=shell.url, name="model-api"
     )

@@ -400,7 +400,7 @@ async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: S
 MakeTiers = Callable[..., Tiers]
 
 
-@pytest.fixture(params=["memory", "processes"])
+@pytest.fixture(params=["memory", "processes", "redis"])
 def make_tiers(request: pytest.FixtureRequest, name: str) -> MakeTiers:
     url = "memory://"
     if request.param == "processes":

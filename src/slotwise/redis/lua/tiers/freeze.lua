@@ -44,7 +44,7 @@ else
     end
   until from == '0'
   put('.frozen', frozen ~= '' and frozen)
-  adapting.frozen[tier] = is_freeze and (value and whole(value) or '-') or nil
+  adapting.frozen[tier] = is_freeze and (value or values[tier]) or nil
 end
 settle()
 outlive(tonumber(ARGV[10]))

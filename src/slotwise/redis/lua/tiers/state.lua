@@ -171,7 +171,7 @@ local function read_values(text)
   end
   for tier, value in string.gmatch(known and known['.frozen'] or '', '(%d+)=(%S+)') do
     tier = tonumber(tier) + 1
-    adapting.frozen[tier], values[tier] = value, tonumber(value) or values[tier]
+    adapting.frozen[tier] = tonumber(value) or values[tier]  -- of nodes to come
   end
 end
 
@@ -320,6 +320,7 @@ local function read_node(name, tier)
   local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)$')
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
+    node.value = adapting.frozen[tier]
     return node
   end
   local value, kept, level, at
@@ -333,6 +334,7 @@ local function read_node(name, tier)
       node.own_rate, node.listed, node.level, node.at = read_rate(value), top == '1', tonumber(level), tonumber(at)
     end
   end
+  node.value = node.value or adapting.frozen[tier]
   if rates[tier] then
     node.rate = node.own_rate or rates[tier]
     node.level, node.at = node.level or node.rate.full, node.at or now_us
