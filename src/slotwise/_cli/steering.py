@@ -1,4 +1,4 @@
-"""Steer: kick, resize, close and open, for the page and for ``top``."""
+"""Steer: kick, resize, close, open, freeze and thaw, for the page and for ``top``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
         NotFound: there is no such name, or nobody holds by that id.
     """
     action = wanted.get("action")
-    if action not in _FIELDS:
+    if not isinstance(action, str) or action not in _FIELDS:
         raise BadRequest(f"action must be one of {', '.join(_FIELDS)}")
     for field in _FIELDS[action]:
         kind = int if field == "value" else str

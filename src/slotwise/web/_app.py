@@ -9,6 +9,8 @@ import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -27,6 +29,7 @@ Headers = Iterable[tuple[str, str]]
 
 # A server that shuts down waits for open streams, so none lasts longer; browsers reconnect.
 _STREAM_SECONDS = 20.0
+_EVENT_SECONDS = 1.0
 
 _MOST_BODY = 10_000  # bytes; a request has a name and a number
 
@@ -47,7 +50,7 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
-        self._streams = 0  # that are open
+        self._streams: set[_Stream] = set()  # that are open
         # A mounted application isn't told that its server shuts down, and would keep it waiting.
         self._sigterm = SigtermListener(self.end_streams)
 
@@ -56,8 +59,11 @@ class App:
         _ = self._feed.backend
 
     def end_streams(self) -> None:
-        """End the streams of open pages, because the server shuts down."""
+        """End the streams of open pages, because the server shuts down; in any thread."""
         self._ending = True
+        for stream in list(self._streams):
+            with suppress(RuntimeError):  # its loop is closed
+                stream.loop.call_soon_threadsafe(stream.end)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -109,32 +115,44 @@ class App:
             await reply.json(503, {"error": str(error)})
 
     async def _events(self, request: Request, reply: Reply) -> None:
-        name, search = request.query.get("name"), request.query.get("q", "")
         await reply.begin("text/event-stream; charset=utf-8")
+        loop = asyncio.get_running_loop()
+        stream = _Stream(loop, loop.create_future())
         left = asyncio.ensure_future(request.left())
-        ends_at = asyncio.get_running_loop().time() + _STREAM_SECONDS
-        self._streams += 1
+        left.add_done_callback(lambda _: stream.end())
+        self._streams.add(stream)
         self._sigterm.install()
         try:
             await reply.write(b"retry: 500\n\n")
-            with self._feed.watching(name):
-                while not (left.done() or self._ending):
-                    try:
-                        shown = await self._shown(name, search)
-                    except SlotwiseError as error:
-                        shown = {"error": str(error)}
-                    await reply.write(b"data: " + json.dumps(shown).encode() + b"\n\n")
-                    if asyncio.get_running_loop().time() > ends_at:
-                        break
-                    for _ in range(10):  # so that a shutdown is noticed soon
-                        if not (left.done() or self._ending):
-                            await asyncio.wait([left], timeout=0.1)
+            await self._send_events(request, reply, stream.ended)
             await reply.write(b"", more=False)
         finally:
             left.cancel()
-            self._streams -= 1
+            self._streams.discard(stream)
             if not self._streams:
                 self._sigterm.remove()
+
+    async def _send_events(
+        self, request: Request, reply: Reply, ended: asyncio.Future[None]
+    ) -> None:
+        """Send a snapshot a second until the client has left, or the server ends."""
+        name, search = request.query.get("name"), request.query.get("q", "")
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _STREAM_SECONDS
+        with self._feed.watching(name):
+            while not self._ending and loop.time() < ends_at:
+                looking = asyncio.ensure_future(self._shown(name, search))
+                either: list[asyncio.Future[Any]] = [looking, ended]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    looking.cancel()
+                    return
+                try:
+                    shown = looking.result()
+                except SlotwiseError as error:
+                    shown = {"error": str(error)}
+                await reply.write(b"data: " + json.dumps(shown).encode() + b"\n\n")
+                await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
     async def _shown(self, name: str | None, search: str) -> dict[str, Any]:
         look = await self._feed.look(name)
@@ -161,6 +179,18 @@ class App:
             _steering.steer, self._feed.backend, wanted, request.who
         )
         await reply.json(code, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """An open stream, and the future that ends it."""
+
+    loop: asyncio.AbstractEventLoop
+    ended: asyncio.Future[None]
+
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class Request:
