@@ -30,7 +30,7 @@ def main() -> None:
                 executable_path=os.environ.get("SLOTWISE_CHROMIUM") or shutil.which("chromium"),
                 args=["--no-sandbox"],
             )
-            page = browser.new_page(viewport={"width": 1100, "height": 720})
+            page = browser.new_page(viewport={"width": 1100, "height": 900})
             page.goto(url)
             page.locator('[data-limit="model-api"]').click()
             page.wait_for_timeout(_WATCHED_FOR)

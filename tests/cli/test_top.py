@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.cli._shell import Shell, command, ended, until
 from tests.redis._server import Server
 
-from slotwise import Claimant
+from slotwise import Adaptive, Claimant
 from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
+from slotwise.processes import ProcessSemaphore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -219,3 +220,24 @@ def test_what_is_full_is_red(shell: Shell):
     terminal.expect(r"\x1b\[(7;)?31(;7)?m[^\n]*full")
     terminal.send("q")
     assert ended(terminal) == 0
+
+
+def test_an_opened_one_shows_ttls_and_why_an_adaptive_value_moved(shell: Shell):
+    folder = shell.url.removeprefix("process://")
+    crawler = ProcessSemaphore(Adaptive(4, min=1, max=9), name="crawler", directory=folder, ttl=900)
+    held = crawler.acquire_sync(label="page")
+    terminal = shell.terminal("top", "--every", "0.2")
+    rows(terminal, "crawler")
+    terminal.send("\r")
+    for shown in ("holds #1", "page", "no change yet"):
+        terminal.expect_exact(shown)
+    crawler.freeze_sync(7)
+    terminal.expect_exact("14 min")  # what is left of its ttl
+    terminal.expect(r"4 → 7.*frozen")
+    terminal.send("t")
+    terminal.expect_exact("thaw the value of 'crawler'? y/n")
+    terminal.send("y")
+    terminal.expect_exact("is thawed")
+    terminal.send("q")
+    assert ended(terminal) == 0
+    crawler.release_sync(held)

@@ -6,6 +6,7 @@ The terminal itself, and when the next snapshot is taken, is in `top`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,10 @@ from slotwise._cli.backends import Claimants
 from slotwise._cli.output import age, duration, printable, rich_table
 from slotwise._cli.sampling import Row
 from slotwise._cli.snapshot import Watcher, claimants
+from slotwise._core.adaptive import Change
+from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant
+from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
 }
 _KEYS = "sort: n v h w o s 5 9, again to reverse · ↑ ↓ Enter shows who · r resizes · q quits"
 _KEYS_OF_ONE = "↑ ↓ choose a holder · k kicks it · r resizes · Escape goes back · q quits"
+_KEYS_OF_ADAPTIVE = f"f freezes its value · t thaws it · {_KEYS_OF_ONE}"
+_CHANGES = 3  # of an adaptive value, the latest
 
 _SPECIAL = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "escape"}
 _SPECIAL |= {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "q"}
@@ -61,6 +67,7 @@ class Screen:
         self._row = 0  # the chosen one
         self._opened: str | None = None  # the name whose holders are shown
         self._found = Claimants([], [])
+        self._changes: list[Change] | None = None  # of the opened one, if it is adaptive
         self._holder = 0
         self._typed: str | None = None  # a number of slots that is being typed
         self._wanted: Mapping[str, Any] | None = None  # what is asked about
@@ -72,10 +79,25 @@ class Screen:
         try:
             self._rows = self._source.rows()
             if self._opened is not None:
-                self._found = claimants(self._source.backend.find_either(self._opened))
+                limit = self._source.backend.find_either(self._opened)
+                self._found = claimants(limit)
+                self._changes = self._changes_of(limit)
             self._trouble = "; ".join(str(each) for each in self._source.errors)
         except SlotwiseError as error:
             self._trouble = f"{error}; trying again"
+
+    def _changes_of(self, limit: Semaphore | FoundTiers) -> list[Change] | None:
+        """How the chosen value has moved; None if it is fixed."""
+        if not isinstance(limit, FoundTiers):
+            try:
+                return limit.changes_sync()
+            except TypeError:
+                return None
+        row = self._chosen
+        adaptive = [spec.name for spec in limit.specs if spec.rules]
+        if row is None or row.tier not in adaptive:
+            return None
+        return limit.paths.changes_sync(row.tier, row.key)
 
     # -------------------------------------------------------------------- keys
 
@@ -113,6 +135,9 @@ class Screen:
             self._opened = None
         elif key in ("up", "down"):
             self._holder = _moved(self._holder, key, len(holders))
+        elif key in ("f", "t") and self._changes is not None:
+            action = "freeze" if key == "f" else "thaw"
+            self._wanted = {"action": action, "name": self._opened, **self._chosen_part}
         elif key == "k" and self._holder < len(holders):
             self._wanted = {"action": "kick", "id": holders[self._holder].acquisition_id}
 
@@ -125,9 +150,7 @@ class Screen:
         elif key == "enter" and self._typed:
             value = int(self._typed)
             self._wanted = {"action": "resize", "name": self._chosen_name, "value": value}
-            row = self._chosen
-            if row is not None and row.tier is not None:
-                self._wanted |= {"tier": row.tier, "key": row.key}
+            self._wanted |= self._chosen_part
             self._typed = None
         elif key in ("escape", "enter", "q"):
             self._typed = None
@@ -156,6 +179,12 @@ class Screen:
         return ordered[min(self._row, len(ordered) - 1)] if ordered else None
 
     @property
+    def _chosen_part(self) -> dict[str, str | None]:
+        """Of tiers, the tier and the key that were chosen."""
+        row = self._chosen
+        return {} if row is None or row.tier is None else {"tier": row.tier, "key": row.key}
+
+    @property
     def _chosen_name(self) -> str | None:
         return self._opened or (None if self._chosen is None else self._chosen.name)
 
@@ -182,7 +211,9 @@ class Screen:
             return ""
         if self._wanted["action"] == "kick":
             return f"kick {self._wanted['id']!r}? Its slots go to the next at once. y/n"
-        return f"give {self._wanted['name']!r} {self._wanted['value']} slots? y/n"
+        if self._wanted["action"] == "resize":
+            return f"give {self._wanted['name']!r} {self._wanted['value']} slots? y/n"
+        return f"{self._wanted['action']} the value of {self._wanted['name']!r}? y/n"
 
     def _list(self, room: int) -> tuple[Any, str]:
         column, _, largest_first = _SORTS[self._sorted_by]
@@ -206,16 +237,24 @@ class Screen:
     def _one(self, room: int) -> tuple[Any, str]:
         holders, waiters = self._found.holders, self._found.waiters
         self._holder = min(self._holder, max(len(holders) - 1, 0))
-        lines = [_claimant("holds", each) for each in holders]
+        lines = [_claimant(_slot(each), each) for each in holders]
         lines += [_claimant(f"{place}.", each) for place, each in enumerate(waiters, 1)]
+        room = max(room - (0 if self._changes is None else _CHANGES), 1)
         first = max(self._holder - room + 1, 0)
         styles = ["reverse" if at == self._holder and holders else "" for at in range(len(lines))]
-        titles = (f"{self._opened}", ">for", "label", "who", "keys", "lacks", "id")
+        titles = (f"{self._opened}", ">for", ">left", "label", "who", "keys", "lacks", "id")
         shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
         heads = [printable(title) for title in titles]
         more = f" · {len(lines) - room} more" if len(lines) > room else ""
         picture = rich_table(heads, shown, styles[first : first + room], expand=True)
-        return picture, f"{_KEYS_OF_ONE}{more}"
+        if self._changes is None:
+            return picture, f"{_KEYS_OF_ONE}{more}"
+        from rich.console import Group
+        from rich.text import Text
+
+        moves = [_change(each) for each in self._changes[: -_CHANGES - 1 : -1]]
+        told = [Text(printable(line)) for line in moves or ["adaptive, and no change yet"]]
+        return Group(picture, *told), f"{_KEYS_OF_ADAPTIVE}{more}"
 
 
 def _moved(at: int, key: str, count: int) -> int:
@@ -228,12 +267,24 @@ def _style(row: Row) -> str:
     return "red" if row.value and taken >= row.value else "yellow" if row.waiting else ""
 
 
+def _slot(holder: Claimant) -> str:
+    return "holds" if holder.slot_number is None else f"holds #{holder.slot_number}"
+
+
+def _change(change: Change) -> str:
+    ago = duration(max(time.time() - change.at, 0.0))
+    return f"{change.old} → {change.new} {ago} ago: {change.reason}"
+
+
 def _claimant(state: str, each: Claimant) -> list[str]:
     who = ":".join(str(part) for part in (each.host, each.pid) if part is not None)
     keys = " ".join(f"{tier}={key}" for tier, key in each.keys.items())
     lasted = duration(age(each.since))
     label = "unreadable" if each.unreadable else each.label or ""
-    return [state, lasted, label, who, keys, each.lacks or "", each.acquisition_id]
+    holds, lasts = state.startswith("holds"), age(each.since)
+    is_timed = holds and each.ttl is not None and lasts is not None
+    left = duration(max(each.ttl - lasts, 0.0)) if is_timed else ""  # type: ignore[operator]
+    return [state, lasted, left, label, who, keys, each.lacks or "", each.acquisition_id]
 
 
 def columns(rows: Sequence[Row]) -> tuple[str, ...]:
