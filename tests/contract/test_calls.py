@@ -64,6 +64,50 @@ def test_every_driver_has_the_signatures_of_the_interface(
             assert of_limits == [*inspect.signature(method).parameters], name
 
 
+def test_all_drivers_have_the_same_methods_with_the_same_parameters() -> None:
+    def methods_of(driver: type[Semaphore]) -> dict[str, list[object]]:
+        return {
+            name: [
+                (each.name, each.kind, each.default)
+                for each in inspect.signature(getattr(driver, name)).parameters.values()
+            ]
+            for name in dir(Semaphore)
+            if not name.startswith("_") and callable(getattr(Semaphore, name))
+        }
+
+    of_memory = methods_of(MemorySemaphore)
+    assert "try_acquire" in of_memory
+    assert methods_of(ProcessSemaphore) == of_memory
+    assert methods_of(RedisSemaphore) == of_memory
+
+
+def test_what_only_one_driver_has_is_an_argument_of_its_own_or_about_its_place() -> None:
+    def own(driver: type[Semaphore]) -> set[str]:
+        arguments = inspect.signature(driver).parameters
+        public = {name for name in dir(driver) if not name.startswith("_")}
+        return public - {*dir(Semaphore), *arguments}
+
+    statistics = {"get_acquired_stats", "get_acquired_stats_sync"}
+    assert own(MemorySemaphore) == statistics
+    assert own(ProcessSemaphore) == statistics | {"existing", "names", "resized"}
+    assert own(RedisSemaphore) == statistics
+
+
+async def test_a_head_start_is_used_or_refused_by_every_call_alike(make: Make) -> None:
+    semaphore = make(1)
+    refused = []
+    for call in (semaphore.acquire, semaphore.try_acquire):
+        try:
+            acquired = await call(priority=5)
+        except TypeError:
+            refused.append(call)
+        else:
+            assert acquired is not None
+            await semaphore.release(acquired)
+    assert len(refused) in (0, 2)
+    assert (await semaphore.stats()).acquired_slots == 0
+
+
 def test_every_coroutine_has_a_sync_twin_with_the_same_signature() -> None:
     for base in (Limit, Semaphore):
         for name, method in vars(base).items():

@@ -239,6 +239,21 @@ class Semaphore(Limit):
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
 
+    @abstractmethod
+    async def try_acquire(
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
+    ) -> AcquisitionResult | None:
+        """Take ``slots`` slots if they are free and nobody waits for them; else return None.
+
+        With ``priority`` it may come before waiters, as in `acquire`.
+        """
+
+    @abstractmethod
+    def try_acquire_sync(
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
+    ) -> AcquisitionResult | None:
+        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
+
     def cm(
         self,
         slots: int = 1,

@@ -222,8 +222,9 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
+        refuse_priority(priority, self._title)
         acquisition = self._new(slots, None, label)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
@@ -231,8 +232,9 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return acquisition if granted else None
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
+        refuse_priority(priority, self._title)
         acquisition = self._new(slots, None, label)
         granted = try_request_sync(self._attachment, self._declared, acquisition)
         return acquisition if granted else None

@@ -443,7 +443,7 @@ class RedisPaths(RedisLimit, PathBackend):
         self._dispatch(messages)
         return current
 
-    def on_adapted(self, message: bytes) -> None:
+    def _on_adapted(self, message: bytes) -> None:
         """Tell the hooks of "adapted node value reason"."""
         _, node, value, reason = message.split(b" ", 3)
         index, key = read_node(node)

@@ -269,13 +269,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
         )
 
     async def try_acquire(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
         """Take ``slots`` slots if that neither waits nor passes anybody, else return None.
 
         Raises:
             BackendError: the server can't be used, or did not answer within a second.
         """
+        refuse_priority(priority, self._title)
         try:
             return await self._acquire_at_once(slots, label, TRY_LIMIT)
         except BackendError:
@@ -326,10 +327,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
         )
 
     def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
+        self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; blocks for one round trip to the server."""
-        return self._acquire_blocking(lambda: self.try_acquire(slots, label=label))
+        return self._acquire_blocking(
+            lambda: self.try_acquire(slots, label=label, priority=priority)
+        )
 
     def _check_fits(self, slots: int, label: str | None) -> None:
         """Raise what the server would raise, if it may be away."""
@@ -591,7 +594,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._dispatch(messages)
         return current
 
-    def on_adapted(self, message: bytes) -> None:
+    def _on_adapted(self, message: bytes) -> None:
         """Tell the hooks of "adapted value reason"."""
         _, value, reason = message.decode(errors="replace").split(" ", 2)
         self._record.learn(int(value), self._declared)

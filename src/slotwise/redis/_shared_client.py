@@ -91,10 +91,10 @@ class NameRecord:
         self._adapting = ref(limit)
 
     def on_adapted(self, message: bytes) -> None:
-        """Act on "adapted ...", behind the reply to a script."""
+        """Act on "adapted ...", which follows the reply to a script."""
         limit = None if self._adapting is None else self._adapting()
         if limit is not None:
-            limit.on_adapted(message)
+            limit._on_adapted(message)
 
     def release_template(self, token: str, interval: float) -> tuple[bytes, bytes]:
         """A packed release, except for the id in its middle."""
