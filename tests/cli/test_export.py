@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.cli._shell import Shell, end, line_of
+from tests.cli._shell import Shell, end, line_of, until
+from tests.redis._server import Server
 
 from slotwise import semaphore
 from slotwise._cli.snapshot import Shared
@@ -47,6 +48,20 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
         assert refused.value.code == 404
         process.send_signal(signal.SIGTERM)
         assert end(process)[0] == 0
+
+
+def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, server: Server) -> None:
+    redis_shell.occupy("api")
+    process = redis_shell.start("export", "--port", "0")
+    url = re.findall("http://[^;]+", line_of(process))[0]
+    with server.client(decode_responses=True) as client:
+        until(lambda: client.exists("adv-sem:names"), "the note of the name")
+        client.config_resetstat()
+        assert scrape(url)["slotwise_held", "api", "redis", ""] == 1
+        stats = client.info("commandstats")
+    assert "cmdstat_scan" not in stats
+    # A heartbeat of the holder may come between.
+    assert stats["cmdstat_evalsha"]["calls"] <= 2  # type: ignore[index]
 
 
 def test_many_scrapers_share_one_look_a_second() -> None:

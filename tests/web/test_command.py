@@ -48,6 +48,18 @@ def test_open_pages_of_a_mounted_application_do_not_delay_sigterm(shell: Shell) 
     assert time.monotonic() - began < 15  # without that it would take 20 s
 
 
+def test_who_steered_what_is_printed(shell: Shell) -> None:
+    shell.occupy("api")
+    process, url = serve(shell, "--allow-steer")
+    wanted = json.dumps({"action": "resize", "name": "api", "value": 3}).encode()
+    with urlopen(Request(f"{url}steer", wanted, {"Content-Type": "application/json"}), timeout=30):
+        pass
+    process.send_signal(signal.SIGTERM)
+    code, _, err = end(process)
+    assert code == 0
+    assert err.rstrip().endswith("'api' has 3 slots now, asked for by 127.0.0.1 on the page")
+
+
 def test_with_a_token_only_who_shows_it_is_answered(shell: Shell) -> None:
     _, url = serve(shell, "--token", "secret")
     request = Request(f"{url}snapshot", headers={"Authorization": "Bearer secret"})

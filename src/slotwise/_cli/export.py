@@ -7,9 +7,11 @@ by `slotwise.instrumentation` in that process, under the same metric names.
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -54,11 +56,14 @@ def export(given: argparse.Namespace) -> int:
     except OSError as error:
         print_error("export", f"can't listen at {given.host}:{given.port}: {error.strerror}")
         return 1
+    with suppress(SlotwiseError):  # a scrape says so, and the server may come back
+        backend.look()  # now, as the first look at a server searches it for names
     host, number = server.server_address[:2]
+    shown = f"[{host!s}]" if ":" in str(host) else host
     thread = threading.Thread(target=server.serve_forever, name="slotwise-export")
     with server, ending_on_signals() as ended:
         thread.start()
-        sys.stdout.write(f"serving http://{host!s}:{number}/metrics; Ctrl-C ends it\n")
+        sys.stdout.write(f"serving http://{shown!s}:{number}/metrics; Ctrl-C ends it\n")
         sys.stdout.flush()
         ended.wait()
         server.shutdown()
@@ -70,6 +75,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], backend: Backend) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
         self.page = Shared(lambda: render(backend))
 

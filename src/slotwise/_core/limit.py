@@ -172,11 +172,13 @@ class Limit(SameWhenCopied, ABC):
         """Like `estimate`."""
 
     @abstractmethod
-    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    async def explain(
+        self, acquisition_or_id: str | AcquisitionResult | None = None
+    ) -> Explanation:
         """Why an acquisition waits, in whatever process; None asks for a newcomer."""
 
     @abstractmethod
-    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
         """Like `explain`."""
 
     # ----------------------------------------------------------- controlling

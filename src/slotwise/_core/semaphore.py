@@ -291,7 +291,9 @@ class Semaphore(Limit):
     def waiters_sync(self) -> list[Claimant]:
         """Like `waiters`."""
 
-    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    async def explain(
+        self, acquisition_or_id: str | AcquisitionResult | None = None
+    ) -> Explanation:
         """Why an acquisition waits, in whatever process; None asks for a newcomer.
 
         It lists waiters and holders, so it costs as much as that.
@@ -301,15 +303,15 @@ class Semaphore(Limit):
         # Waiters first: one that is granted in between is seen as both, and not as neither.
         waiters, holders = await self.waiters(), await self.holders()
         stats, estimate = await self.stats(), await self.estimate()
-        return explain_semaphore(self._title, which, waiters, holders, stats, estimate)
+        return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)
 
-    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
         """Like `explain`."""
         from slotwise._core.explain import explain_semaphore
 
         waiters, holders = self.waiters_sync(), self.holders_sync()
         stats, estimate = self.stats_sync(), self.estimate_sync()
-        return explain_semaphore(self._title, which, waiters, holders, stats, estimate)
+        return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)
 
     # ----------------------------------------------------------- controlling
 

@@ -150,13 +150,15 @@ class PathLimit(Limit):
         needs = self._tiers._needs(self._needs_of(slots))
         return self._tiers._backend.estimate_sync(self._path, needs)
 
-    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    async def explain(
+        self, acquisition_or_id: str | AcquisitionResult | None = None
+    ) -> Explanation:
         """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
-        return await explain(self._tiers, self._path, which)
+        return await explain(self._tiers, self._path, acquisition_or_id)
 
-    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
         """Like `explain`."""
-        return explain_sync(self._tiers, self._path, which)
+        return explain_sync(self._tiers, self._path, acquisition_or_id)
 
     async def stats(self) -> SemaphoreStats:
         """How full the tier with the fewest free slots is."""

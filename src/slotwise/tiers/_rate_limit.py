@@ -310,13 +310,15 @@ class RateLimit(Limit):
         """Like `estimate`."""
         return self._tiers._backend.estimate_sync(_PATH, self._needs(slots, cost))
 
-    async def explain(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    async def explain(
+        self, acquisition_or_id: str | AcquisitionResult | None = None
+    ) -> Explanation:
         """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
-        return await explain(self._tiers, _PATH, which)
+        return await explain(self._tiers, _PATH, acquisition_or_id)
 
-    def explain_sync(self, which: str | AcquisitionResult | None = None) -> Explanation:
+    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
         """Like `explain`."""
-        return explain_sync(self._tiers, _PATH, which)
+        return explain_sync(self._tiers, _PATH, acquisition_or_id)
 
     async def stats(self) -> SemaphoreStats:
         """How much of the burst is taken, and how many requests wait."""

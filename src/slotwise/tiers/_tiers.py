@@ -678,13 +678,13 @@ class Tiers(SameWhenCopied):
             return stats
         return {name: replace(each, scope=scope) for name, each in stats.items()}
 
-    async def explain(self, which: str | AcquisitionResult) -> Explanation:
+    async def explain(self, acquisition_or_id: str | AcquisitionResult) -> Explanation:
         """Why an acquisition waits, in whatever process; ``at(...).explain()``: a newcomer."""
-        return await explain(self, None, which)
+        return await explain(self, None, acquisition_or_id)
 
-    def explain_sync(self, which: str | AcquisitionResult) -> Explanation:
+    def explain_sync(self, acquisition_or_id: str | AcquisitionResult) -> Explanation:
         """Like `explain`."""
-        return explain_sync(self, None, which)
+        return explain_sync(self, None, acquisition_or_id)
 
     async def estimate(
         self,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import logging
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from slotwise._cli.commands import Command
@@ -13,6 +16,7 @@ from slotwise._cli.flags import Parser, UsageError, port
 from slotwise._cli.output import print_error
 from slotwise.web._access import host_of
 from slotwise.web._app import App
+from slotwise.web._steering import logger
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -85,9 +89,21 @@ def web(given: argparse.Namespace) -> int:
             app.end_streams()  # open pages must not keep it from ending
             self.should_exit = True
 
-    with listening:
+    with listening, _log_on_stderr():
         Server(config).run(sockets=[listening])
     return 0
+
+
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Print who steered what: commands print no logs otherwise."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _is_loopback(host: str) -> bool:

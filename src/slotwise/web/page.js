@@ -13,9 +13,11 @@
     return made;
   };
   // Names and labels are anybody's: what can't be seen, or turns the text around, is written out.
-  const hidden = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
-  const shown = (text) => String(text).replace(hidden,
-    (each) => "\\u" + each.charCodeAt(0).toString(16).padStart(4, "0"));
+  const hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]/gu;
+  const shown = (text) => String(text).replace(hidden, (each) => {
+    const code = each.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : "\\u" + code.padStart(4, "0");
+  });
   const seconds = (value) => value === null || value === undefined ? "" :
     value < 0.9995 ? Math.round(value * 1000) + " ms" :
     value < 99.5 ? value.toFixed(value < 9.95 ? 1 : 0) + " s" :
@@ -111,7 +113,7 @@
     const cut = data.found - data.limits.length;
     $("#more").textContent = `${data.total} limits` +
       (data.found < data.total ? `, ${data.found} found` : "") + (cut > 0 ? `, ${cut} not shown` : "");
-    $("#where").textContent = shown(data.where);
+    $("#where").textContent = `limits ${shown(data.where)}`;
   };
 
   // -------------------------------------------------------------- one of them
