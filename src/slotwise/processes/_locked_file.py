@@ -18,7 +18,7 @@ import fcntl
 import os
 import struct
 import sys
-from os import fstat, stat
+from os import fstat, lstat
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 class LockedFile:
     """A file that processes change one at a time."""
 
-    __slots__ = ("_inode", "directory", "fd", "filename", "liveness_byte", "path")
+    __slots__ = ("_device", "_inode", "directory", "fd", "filename", "liveness_byte", "path")
 
     def __init__(
         self, directory: OpenDirectory, filename: str, liveness_byte: int | None = None
@@ -53,10 +53,10 @@ class LockedFile:
         """``liveness_byte`` is the byte that this process locks; None opens it for reading."""
         self.directory = directory
         self.filename = filename
-        self.path = f"{directory.path}/{filename}"  # for messages only
+        self.path = f"{directory.path}/{filename}"
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
-        self._inode = -1
+        self._inode = self._device = -1
 
     def open(self, *, create: bool) -> bool:
         """Open it, and lock this process's byte; return False if the file doesn't exist.
@@ -75,7 +75,7 @@ class LockedFile:
                     os.fchmod(self.fd, 0o600)  # the umask removed the owner's permissions
                 byte = _LIVENESS_OFFSET + self.liveness_byte
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            self._inode = found.st_ino
+            self._inode, self._device = found.st_ino, found.st_dev
         except OSError as error:
             self.close()
             if not create and isinstance(error, FileNotFoundError):
@@ -91,13 +91,12 @@ class LockedFile:
 
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; if not, it was deleted or replaced."""
-        directory = self.directory
         try:
-            # `directory.stat`, inlined: this runs before each acquisition.
-            found = stat(self.filename, dir_fd=directory.fd, follow_symlinks=False)
+            # By its whole path, which tells of a directory that was replaced as well.
+            found = lstat(self.path)
         except OSError:
             return False
-        return found.st_ino == self._inode and directory.is_in_place()
+        return found.st_ino == self._inode and found.st_dev == self._device
 
     def remove(self) -> None:
         """Delete the file; under the lock, so that nobody can be using it."""

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Compared by identity, which is quick and tells it from False and 0.0.
+_NO_PRIORITY = 0
+
 
 class ProcessSemaphore(ProcessLimit, Semaphore):
     """A semaphore for all processes of one user on one machine.
@@ -201,7 +204,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
         remedy.
         """
-        refuse_priority(priority, self._title)
+        if priority is not _NO_PRIORITY:
+            refuse_priority(priority, self._title)
         acquisition = self._new(slots, timeout, label, on_full)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
@@ -217,7 +221,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         priority: float = 0,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        refuse_priority(priority, self._title)
+        if priority is not _NO_PRIORITY:
+            refuse_priority(priority, self._title)
         acquisition = self._new(slots, timeout, label, on_full)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 

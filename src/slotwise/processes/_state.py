@@ -121,6 +121,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return not self.waiting and self.in_use + wanted <= self.value
 
     def never_fits(self, wanted: int, declared: Declared, title: str) -> ValueError | None:
+        if declared == self.value and self.adaptation is None:  # the usual case, sooner
+            return too_many_slots(title, wanted, self.value) if wanted > self.value else None
         accepted = declared == self.value or self.accepts(declared)
         adapting = self.adaptation.options if accepted and self.adaptation is not None else declared
         if isinstance(adapting, Adaptive):
