@@ -465,6 +465,8 @@ async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak
     await leaves(tiers.at(user="a"), TimeoutError)
     await leaves(tiers.at(user="b"), TimeoutError)
     assert [await value_of(tiers, user) for user in "ab"] == [5, DROPPED]
+    await speak._say(tiers, "freeze", "user")
+    assert [await value_of(tiers, user) for user in "ab"] == [5, DROPPED]
     await speak._say(tiers, "freeze", "user", 6)
     newcomer = await tiers.acquire(user="c")
     assert [await value_of(tiers, user) for user in "abc"] == [6, 6, 6]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from slotwise import MemorySemaphore
+from slotwise import Adaptive, MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
@@ -26,6 +27,7 @@ from slotwise.memory._acquisition import (
     MemoryAcquisition,
     TimedMemoryAcquisition,
 )
+from slotwise.memory._adaptive import AdaptiveMemoryAcquisition, QuickAdaptiveMemoryAcquisition
 from slotwise.memory._tracker import Tracker
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
@@ -40,12 +42,13 @@ class Asked(Exception):
 class Watched(Tracker):
     """Notes each look at what threads share, and each call that leads to the lock."""
 
-    __slots__ = ("arrives", "looks", "watching")
+    __slots__ = ("arrives", "look_at", "looks", "succeeded", "watching")
 
     def __init__(self) -> None:
         self.watching = False
         self.looks: list[object] = []
         self.arrives = ""  # who comes while a number is pushed
+        self.look_at, self.succeeded = math.inf, []  # of an adaptive one
         super().__init__(10)
 
     def hand_over(self, number: int) -> None:
@@ -109,8 +112,11 @@ def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> Memor
     if kind is TimedMemoryAcquisition:
         semaphore._ttl, semaphore._is_plain = 30.0, False
         semaphore._tracker.young_deadlines = {1: 30.0}
+    if kind is QuickAdaptiveMemoryAcquisition:
+        semaphore._quick_options, semaphore._is_plain = Adaptive(10, 1, 20), False
     lease = semaphore.cm()
     assert type(lease) is kind
+    lease.since = 0.0
     return lease
 
 
@@ -137,6 +143,7 @@ TAKES: dict[str, Callable[[Watched, MemorySemaphore], int]] = {
     "MemorySemaphore.__enter__": enter_block(lambda semaphore: semaphore.__enter__()),
     "MemoryAcquisition.__aenter__": enter_cm(MemoryAcquisition),
     "TimedMemoryAcquisition.__aenter__": enter_cm(TimedMemoryAcquisition),
+    "QuickAdaptiveMemoryAcquisition.__aenter__": enter_cm(QuickAdaptiveMemoryAcquisition),
     "MemoryAcquisition.take": take_lease,
 }
 
@@ -172,6 +179,9 @@ GIVES: dict[str, Callable[[Watched, MemorySemaphore], object]] = {
     ),
     "TimedMemoryAcquisition.__aexit__": lambda tracker, sem: drive(
         held(tracker, sem, TimedMemoryAcquisition).__aexit__(None, None, None)
+    ),
+    "QuickAdaptiveMemoryAcquisition.__aexit__": lambda tracker, sem: drive(
+        held(tracker, sem, QuickAdaptiveMemoryAcquisition).__aexit__(None, None, None)
     ),
     "MemoryAcquisition.give": lambda tracker, sem: held(tracker, sem).give(),
 }
@@ -301,6 +311,8 @@ def test_every_copy_is_compared() -> None:
         LabelledMemoryAcquisition,
         TimedMemoryAcquisition,
         GeneralMemoryAcquisition,
+        QuickAdaptiveMemoryAcquisition,
+        AdaptiveMemoryAcquisition,
     )
     written_out = {
         f"{kind.__name__}.{name}"

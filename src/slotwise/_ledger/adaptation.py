@@ -57,6 +57,9 @@ FADE = 1.06
 GROWTH = 3.0
 # For how long (us) the calls of the old value are waited for, at most, before a window begins.
 LONGEST_SETTLING = 60_000_000
+# For how long (us) a driver may keep calls that succeeded before it counts them together, at
+# most: the list of them is no longer than a hundred thousand.
+KEPT_US = 100_000
 # Kept for `changes()`: a day of them at one in 15 minutes, or the last hour of a restless value.
 CHANGES = 100
 
@@ -105,6 +108,21 @@ class Adaptation(ABC):
         before = self.limit
         self._count(now_us, held_us, outcome, slots)
         return self.limit != before
+
+    def quiet_until(self, now_us: int) -> int:
+        """Before this time, calls that succeed move nothing: `add_successes` may count them later.
+
+        It is soon enough for somebody who keeps them until then.
+        """
+        return now_us + KEPT_US
+
+    def add_successes(self, count: int, held_us: int, before_us: int) -> None:
+        """Count calls that succeeded since the last call, all of them before this time.
+
+        It is a time that `quiet_until` has returned. They were held for so long together.
+        """
+        if not self.frozen:
+            self._add_successes(count, held_us, before_us)
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
         """Stay at a value, or at the current one; whether the limit is another one now."""
@@ -164,6 +182,9 @@ class Adaptation(ABC):
             self.changes.append(Change(at, self.value, new, reason))
         self.value = self.limit = new
         self._restart(now_us, 0)
+
+    @abstractmethod
+    def _add_successes(self, count: int, held_us: int, before_us: int) -> None: ...
 
     @abstractmethod
     def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None: ...
@@ -233,6 +254,18 @@ class LatencyAdaptation(Adaptation):
             self._failed_us += held_us * slots
         if now_us >= self._begin_us + self._window_us and self._calls >= self._need:
             self._end_window(now_us)
+
+    def quiet_until(self, now_us: int) -> int:
+        # The calls before a window begins are not counted, so nobody keeps them together with those
+        # of the window.
+        next_us = self._begin_us if now_us < self._begin_us else self._begin_us + self._window_us
+        return min(super().quiet_until(now_us), next_us)
+
+    def _add_successes(self, count: int, held_us: int, before_us: int) -> None:
+        if before_us > self._begin_us:
+            self._calls += count
+            self._succeeded += count
+            self._busy_us += held_us
 
     def _end_window(self, now_us: int) -> None:
         took_us = now_us - self._begin_us
@@ -372,6 +405,13 @@ class ErrorsAdaptation(Adaptation):
             self._succeeded += 1
             if self._succeeded >= self.value:
                 self._grow(now_us)
+
+    def quiet_until(self, now_us: int) -> int:
+        return now_us + KEPT_US // 10  # a hundred moves a second are enough
+
+    def _add_successes(self, count: int, held_us: int, before_us: int) -> None:  # noqa: ARG002
+        self._used_us += held_us
+        self._succeeded += count
 
     def _grow(self, now_us: int) -> None:
         took_us = max(now_us - self._since_us, 1)

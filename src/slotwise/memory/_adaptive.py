@@ -1,32 +1,40 @@
 """Adaptive limits in memory: every hold is timed, and its end may move the value.
 
-How the value moves is in `slotwise._ledger.adaptation`. Nobody takes the quick lane here.
+How the value moves is in `slotwise._ledger.adaptation`. On the quick lane, a block that succeeds
+only notes how long it was held: until the time that the adaptation has named, that moves nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from heapq import heappop, heappush
+from logging import DEBUG
+from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change, Outcome
+from slotwise._core.messages import context_reused
 from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
+from slotwise._wait.clock import glance
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition, MemoryClaim
 from slotwise.memory._changes import in_epoch_seconds
+from slotwise.memory._ids import next_key
+from slotwise.memory._log import logged
 from slotwise.memory._tracker import Tracker
 
 if TYPE_CHECKING:
     from slotwise.memory._registry import Registry
+    from slotwise.memory._semaphore import MemorySemaphore
 
 
 class AdaptiveTracker(Tracker):
     """The shared state of an adaptive semaphore."""
 
-    __slots__ = ("adaptation", "is_expiring", "untold")
+    __slots__ = ("adaptation", "is_expiring", "look_at", "succeeded", "untold")
 
     adaptation: Adaptation
 
@@ -38,10 +46,31 @@ class AdaptiveTracker(Tracker):
         holders: dict[Hashable, MemoryClaim] | None = None,
     ) -> None:
         super().__init__(options.start, name, registry, holders)
-        self.adaptation = adaptation(options, microseconds(clock.now()))
+        now = clock.now()
+        self.adaptation = adaptation(options, microseconds(now))
         self.is_expiring = False
         self.untold: deque[Change] = deque()  # changes that the hooks don't know yet
-        self._time_all_holds()
+        # How long those were held that succeeded on the quick lane, all before `look_at`.
+        self.succeeded: list[float] = []
+        self.look_at = 0.0
+        self._look_later(now)
+
+    def _look_later(self, now: float) -> None:
+        self.look_at = self.adaptation.quiet_until(microseconds(now)) / 1_000_000
+
+    def _count_succeeded(self) -> None:
+        """Count those of the quick lane, *in the section*; others may add to them meanwhile."""
+        count = len(self.succeeded)
+        if count:
+            held = sum(self.succeeded[:count])
+            del self.succeeded[:count]
+            before_us = microseconds(self.look_at)
+            self.adaptation.add_successes(count, microseconds(max(held, 0.0)), before_us)
+
+    def _free(self, claim: MemoryClaim, now: float) -> None:
+        self._count_succeeded()
+        super()._free(claim, now)
+        self._look_later(now)
 
     def accepts(self, value: Any) -> bool:
         if isinstance(value, Adaptive):
@@ -61,15 +90,14 @@ class AdaptiveTracker(Tracker):
             self.is_expiring = False
 
     def _ending_of(self, claim: MemoryClaim, now: float) -> tuple[int, Outcome, int]:
-        if not isinstance(claim, AdaptiveMemoryAcquisition):
+        if not isinstance(claim, Outcomes):
             return 0, "ignored", 0
         outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
         held_us = max(microseconds(now) - microseconds(claim.since), 0)
         return held_us, outcome, microseconds(claim.retry_after)
 
     def kick(self, lease: MemoryAcquisition) -> bool:
-        if isinstance(lease, AdaptiveMemoryAcquisition):
-            lease.outcome = "ignored"
+        lease.ignored()
         return super().kick(lease)
 
     def _follow(self) -> None:
@@ -90,17 +118,101 @@ class AdaptiveTracker(Tracker):
         if self.closed:
             raise self.closed_error(self.closure)
         now = clock.now()
+        self._count_succeeded()
         if self.adaptation.freeze(microseconds(now), value):
             super()._follow()  # whoever froze it tells the hooks
+        self._look_later(now)
         self.post(self._after_change(self.settle(now), now))
 
     def thaw(self) -> None:
         """Move again, *in the section*."""
-        self.adaptation.thaw(microseconds(clock.now()))
+        now = clock.now()
+        self._count_succeeded()
+        self.adaptation.thaw(microseconds(now))
+        self._look_later(now)
 
     def changes(self) -> list[Change]:
         """How the value has moved, oldest first, in epoch seconds; *in the section*."""
         return in_epoch_seconds(self.adaptation.changes)
+
+
+def _tell_changes(semaphore: MemorySemaphore) -> None:
+    """Tell the hooks how the value has moved."""
+    tracker = semaphore._tracker
+    while isinstance(tracker, AdaptiveTracker) and tracker.untold:
+        try:
+            change = tracker.untold.popleft()
+        except IndexError:  # another thread was faster
+            break
+        semaphore._tell_resized(change.new, change.reason)
+
+
+class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
+    """One slot of an adaptive semaphore, without a ttl, and how the work under it ended."""
+
+    __slots__ = OUTCOME_SLOTS
+
+    def take(self) -> bool:
+        self.since = clock.now()  # before it has the slot: a signal handler may raise
+        taken: bool = super().take()
+        return taken
+
+    def give(self) -> bool:
+        ended = self.semaphore._tracker.take_back(self)
+        _tell_changes(self.semaphore)
+        return ended
+
+    async def __aenter__(self) -> Self:
+        key = next_key()
+        if self.key is not None:  # nothing comes between this look and the next line
+            raise context_reused(self._title)
+        self.key = key
+        tracker = self.semaphore._tracker
+        number = 0
+        try:  # `_quick_lane.take`, written out
+            self.since = clock.now()
+            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
+                self._slot_number = number = heappop(tracker.free)
+                tracker.holders[key] = self
+                return self
+        except LookupError:
+            pass
+        except BaseException:
+            self._undo_take(number)
+            raise
+        await self.semaphore._acquire(self)
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        tracker: Any = self.semaphore._tracker
+        try:
+            now = clock.now()
+            if (
+                exc_type is None
+                and self.outcome == "ok"
+                and now < tracker.look_at
+                and not logged[DEBUG]
+            ):
+                del tracker.holders[self.key]
+                tracker.last_used = glance.time
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                    tracker.hand_over(self._slot_number)
+                else:
+                    heappush(tracker.free, self._slot_number)
+                    if tracker.line or tracker.attention:
+                        tracker.look_after_waiters()
+                tracker.succeeded.append(now - self.since)
+                return
+        except KeyError:  # it has ended before, was never entered, or is perhaps logged
+            pass
+        except BaseException:
+            self.leave_interrupted()
+            raise
+        self.__exit__(exc_type, exc, traceback)
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self._leave_with(exc_type)
+        super().__exit__(exc_type, exc, traceback)
 
 
 class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):
@@ -110,13 +222,7 @@ class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):
 
     def give(self) -> bool:
         ended = super().give()
-        tracker = self.semaphore._tracker
-        while isinstance(tracker, AdaptiveTracker) and tracker.untold:
-            try:
-                change = tracker.untold.popleft()
-            except IndexError:  # another thread was faster
-                break
-            self.semaphore._tell_resized(change.new, change.reason)
+        _tell_changes(self.semaphore)
         return ended
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:

@@ -54,7 +54,12 @@ from slotwise.memory._acquisition import (
     ReplacingMemoryAcquisition,
     TimedMemoryAcquisition,
 )
-from slotwise.memory._adaptive import AdaptiveMemoryAcquisition, AdaptiveTracker, new_tracker
+from slotwise.memory._adaptive import (
+    AdaptiveMemoryAcquisition,
+    AdaptiveTracker,
+    QuickAdaptiveMemoryAcquisition,
+    new_tracker,
+)
 from slotwise.memory._base_acquisition import running_task
 from slotwise.memory._ids import is_id_of_block, key_of, next_key
 from slotwise.memory._log import logged, perhaps_wanted
@@ -91,6 +96,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         "_is_plain",
         "_lane",
         "_numbers",
+        "_quick_options",
         "_tracker",
         "_value",
         "_waits_in_line",
@@ -155,6 +161,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if self._overload is not None and self._overload.sheds:
             tracker.time_all_holds()
         self._is_plain = self._ttl is None and self._adaptive is None
+        # Of an adaptive one whose blocks may take the quick lane.
+        self._quick_options = self._adaptive if self._ttl is None else None
         if self._ttl is not None:
             tracker.young_deadlines = tracker.timed().young
         if not self._is_plain:
@@ -198,6 +206,19 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             or priority is not _NO_PRIORITY
             or not self._is_plain
         ):
+            if (
+                self._quick_options is not None
+                and slots is _ONE
+                and label is None
+                and on_full == "wait"
+                and priority is _NO_PRIORITY
+            ):
+                lease = quick = QuickAdaptiveMemoryAcquisition()
+                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
+                quick.key = None
+                quick.semaphore = self
+                quick.timeout = timeout
+                return lease
             head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
             if self._adaptive is not None:
                 lease = adaptive = self._adaptive_acquisition(slots, label, on_full, self._adaptive)

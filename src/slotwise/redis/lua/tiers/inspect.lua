@@ -12,6 +12,10 @@ if known['.shape'] then
   expire()
   save()
 end
+-- A key that comes to a tier that is frozen as a whole begins there.
+for tier, at in pairs(adapting.frozen) do
+  if at ~= '-' then value_texts[tier] = string.gsub(value_texts[tier], '^(%d+_%d+_)%d+', '%1' .. at) end
+end
 local found = redis.call('HSCAN', state, ARGV[2], 'MATCH', '[0-9]*', 'COUNT', AT_A_LOOK)
 local reply = {
   found[1], redis.call('ZCARD', holders), redis.call('ZCARD', waiters), is_unfinished(),
