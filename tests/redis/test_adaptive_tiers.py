@@ -147,7 +147,7 @@ async def test_more_slots_than_the_minimum_are_refused(config: RedisConfig) -> N
 
 
 async def test_rates_and_adaptive_tiers_go_together(config: RedisConfig) -> None:
-    made = tiers(config, Tier("calls", rate=Rate(1000, per=1, burst=100)), Tier("all", ERRORS))
+    made = tiers(config, Tier("calls", rate=Rate(100, per=3600, burst=100)), Tier("all", ERRORS))
     limit = made.at()
     async with limit.cm() as acquired:
         acquired.settle(calls=50)
