@@ -103,7 +103,7 @@ async def tasks(semaphore: Semaphore) -> None:
     assert_type(acquired.slot_number, int)
     assert_type(await semaphore.acquire(2, timeout=None), AcquisitionResult)
     assert_type(await semaphore.acquire(timeout=1.5), AcquisitionResult)
-    assert_type(await semaphore.try_acquire(slots=2), AcquisitionResult | None)
+    assert_type(await semaphore.try_acquire(slots=2, priority=1.5), AcquisitionResult | None)
     assert_type(await semaphore.release(acquired), bool)
     assert_type(await semaphore.release(acquired.acquisition_id), bool)
     assert_type(await semaphore.release(acquisition_id=acquired.acquisition_id), bool)
