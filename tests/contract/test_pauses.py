@@ -15,7 +15,7 @@ from tests.contract.conftest import Speak
 Make = Callable[..., Limit]
 MakeSemaphore = Callable[..., Semaphore]
 
-PAUSABLE = ("memory",)
+PAUSABLE = ("memory", "memory tiers", "processes", "processes tiers")
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ async def test_estimate_and_explain_tell_of_a_pause(make_limit: Make, speak: Spe
     assert LONG / 2 < explained.estimate <= LONG
     waiting = asyncio.create_task(limit.acquire())
     await speak.waiting(limit, 1)
-    [waiter] = await limit.waiters()  # type: ignore[attr-defined]
+    [waiter] = await getattr(limit, "tiers", limit).waiters()
     explained = await speak._say(limit, "explain", waiter.acquisition_id)
     assert (explained.state, explained.place) == ("waiting", 1)
     assert LONG / 2 < explained.estimate <= LONG

@@ -70,6 +70,7 @@ class PathModel:
         self.buckets: dict[Node, tuple[Fraction, Fraction]] = {}
         self.now = in_microseconds(now)
         self.ended: dict[Hashable, tuple[float, Request]] = {}  # until when it can be corrected
+        self.pauses: dict[Node, float] = {}  # with None for the key, of the whole tier
         self.patience = patience
         self.tickets = 0
         self.holding: list[Request] = []
@@ -101,7 +102,12 @@ class PathModel:
     def keeper(self, node: Node) -> Request | None:
         return next((request for request in self.waiting if node in request.keeps), None)
 
+    def paused_until(self, node: Node) -> float:
+        return max(self.pauses.get(which, 0.0) for which in (node, (node[0], None)))
+
     def has_room(self, node: Node, request: Request) -> bool:
+        if self.now < in_microseconds(self.paused_until(node)):
+            return False
         keeper = self.keeper(node)
         kept = 0 if keeper is None or keeper is request else keeper.need(node)
         if isinstance(self.rule(node), Rate):
@@ -178,6 +184,7 @@ class PathModel:
     def next_deadline(self) -> float:
         deadlines = [request.deadline for request in self.holding + self.waiting]
         deadlines += [self.ready_at(head) for head in self.heads()]
+        deadlines += self.pauses.values()
         return min((when for when in deadlines if when is not None), default=float("inf"))
 
     def ready_at(self, head: Request) -> float | None:
@@ -193,7 +200,7 @@ class PathModel:
             return None
         missing = kept + head.need(node) - self.level(node)
         wait = missing * Fraction(rate.per) / rate.count
-        return ceil((self.now + wait) * 1_000_000) / 1_000_000
+        return max(ceil((self.now + wait) * 1_000_000) / 1_000_000, self.paused_until(node))
 
     # ------------------------------------------------------------ the verbs
 
@@ -266,6 +273,13 @@ class PathModel:
 
     def fill(self, node: Node, now: float) -> list[Hashable]:
         self.buckets.pop(node, None)
+        return self._grant(now)
+
+    def pause(self, node: Node, until: float) -> None:
+        self.pauses[node] = max(until, self.pauses.get(node, 0.0))
+
+    def end_pauses(self, now: float) -> list[Hashable]:
+        self.pauses = {}
         return self._grant(now)
 
     def _end(self, requests: list[Request], now: float) -> None:
@@ -352,6 +366,7 @@ class PathModel:
     def _grant(self, now: float) -> list[Hashable]:
         """As long as a node has room for the first head there, examine the first such head."""
         self.now = in_microseconds(now)
+        self.pauses = {node: until for node, until in self.pauses.items() if until > now}
         granted: list[Hashable] = []
         while True:
             head = next((one for one in self.heads() if self._can_be_examined(one)), None)

@@ -254,11 +254,32 @@ class PathsAgainstModel(RuleBasedStateMachine):
         """The model has nothing to forget, so nobody can notice it."""
         forget_idle(self.ledger, tier, self.now, age, most)
         if most is not None and tier < 2:
-            nodes = self.ledger.tiers[tier].nodes.values()
-            idle = [node for node in nodes if not node.in_use and not node.waiting]
-            if isinstance(self.ledger.tiers[tier].value, Rate):  # or it is not full
+            which = self.ledger.tiers[tier]
+            idle = [node for node in which.nodes.values() if not node.in_use and not node.waiting]
+            if isinstance(which.value, Rate):  # or it is not full
                 idle = [node for node in idle if node.level == node.rate.full and not node.kept]
+                # One that was given back what it took is looked at when it would have been full.
+                later = {node for when, _, node in which._ages if when > self.now}
+                idle = [node for node in idle if node not in later]
             assert len(idle) <= most
+
+    @rule(
+        tier=st.integers(0, 2),
+        later=st.sampled_from([0.5, 1.0, 3.0]),
+        tenant=tenants,
+        model=models,
+        whole=st.booleans(),
+    )
+    def pause(self, tier: int, later: float, tenant: str, model: str, whole: bool) -> None:
+        self.resized = True  # what is kept is loosened likewise
+        key = None if whole else (tenant, model, None)[tier]
+        self.ledger.pause(tier, self.now + later, key)
+        self.model.pause((tier, key), self.now + later)
+
+    @precondition(lambda self: self.ledger.paused)
+    @rule()
+    def end_pauses(self) -> None:
+        self.assert_same(self.ledger.end_pauses(self.now), self.model.end_pauses(self.now))
 
     @precondition(lambda self: len(self.keys) > 25)
     @rule(every=st.integers(1, 3))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,29 @@ async def test_a_death_that_the_kernel_does_not_report_is_noticed(
     await until_waiting(semaphore, 1)
     holder.kill()
     await asyncio.wait_for(waiting, HANG)
+
+
+async def test_who_waits_elsewhere_is_served_when_a_pause_ends_without_polling(
+    make: Make, worker: Start
+) -> None:
+    """It began to wait before the pause, and nobody holds a slot when that ends."""
+    semaphore = make()
+    other = worker()
+    took = []
+    async with asyncio.timeout(HANG):
+        for _ in range(5):
+            acquired = await semaphore.acquire()
+            other.tell("acquire")
+            await until_waiting(semaphore, 1)
+            paused_at = time.monotonic()
+            await semaphore.pause(0.05)
+            await semaphore.release(acquired)
+            assert other.hears().startswith("acquired")
+            took.append(time.monotonic() - paused_at)
+            other.tell("release")
+            assert other.hears() == "released True"
+    assert min(took) >= 0.05
+    assert min(took) < 0.5, "each of them was found by polling, once a second"
 
 
 async def test_a_killed_holder_frees_its_slot_for_a_waiter(make: Make, worker: Start) -> None:

@@ -201,11 +201,25 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.closed = True
         assert self.do(actor, "close everywhere", "why") == [("closed", key) for key in waiters]
 
-    @precondition(lambda self: self.closed)
+    @precondition(lambda self: self.closed or self.model.pauses)
     @rule(actor=actors)
     def reopen(self, actor: int) -> None:
         self.closed = False
-        assert self.do(actor, "reopen") == []
+        granted = self.model.end_pauses(self.now)
+        assert self.do(actor, "reopen") == [("granted", each) for each in granted]
+
+    @precondition(lambda self: not self.closed)
+    @rule(
+        actor=actors,
+        tier=st.integers(0, 2),
+        seconds=st.sampled_from([0.5, 1.0, 4.0]),
+        key=st.none() | tenants | models,
+    )
+    def pause(self, actor: int, tier: int, seconds: float, key: str | None) -> None:
+        self.resized = True
+        key = None if tier == 2 else key
+        self.model.pause((tier, key), self.now + seconds)
+        assert self.do(actor, "pause", tier, self.now + seconds, key) == []
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:
@@ -343,6 +357,7 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
         }
         self.now = now
         model.now = in_microseconds(now)
+        model.pauses = {}
         model.buckets = {node: (level, model.now) for node, level in levels.items()}
         assert sorted(self.do(actor, "reboot", "boot")) == [("owner died", k) for k in sorted(keys)]
 
@@ -368,6 +383,8 @@ def test_a_snapshot_that_makes_no_sense_is_refused() -> None:
         {"parked": [["p1-9", 2, []]]},
         {"values": [[-1, [], {}], [3, [], {}]]},
         {"learnt": [[0, "a", 2]]},
+        {"pauses": [[2, None, 1.0]]},
+        {"pauses": [[0, "a", "soon"]]},
         {"holders": json.loads(valid)["holders"][:1] * 2},
     ):
         with pytest.raises((ValueError, LookupError, TypeError)):

@@ -152,11 +152,17 @@ class FileAgainstModel(RuleBasedStateMachine):
         closed = [("closed", each) for each in refused]
         assert self.do(actor, "close everywhere", f"at {self.now}") == closed
 
-    @precondition(lambda self: self.model.closed)
+    @precondition(lambda self: self.model.closed or self.model.paused_until)
     @rule(actor=actors)
     def reopen(self, actor: int) -> None:
-        self.model.reopen(self.now)
-        assert self.do(actor, "reopen") == []
+        granted = self.model.reopen(self.now)
+        assert self.do(actor, "reopen") == [("granted", each) for each in granted]
+
+    @precondition(lambda self: not self.model.closed)
+    @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def pause(self, actor: int, seconds: float) -> None:
+        self.model.pause(self.now + seconds)
+        assert self.do(actor, "pause", self.now + seconds) == []
 
     @rule(actor=actors)
     def die_while_writing(self, actor: int) -> None:

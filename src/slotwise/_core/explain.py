@@ -135,7 +135,8 @@ def explain_path(
         return Explanation("new", None, (), 0.0, title=title)
     ahead = _same_line(waiters, found, lacks)
     place = len(ahead) + 1 if found is None else ahead.index(found) + 1
-    return _in_line(title, found, place, lacks, _share(estimate, place, len(ahead)))
+    paused_for = max((lack.paused_for for lack in lacks), default=0.0)
+    return _in_line(title, found, place, lacks, _share(estimate, place, len(ahead), paused_for))
 
 
 def path_of(claimant: Claimant, specs: Sequence[TierSpec]) -> Path:
@@ -154,10 +155,12 @@ def lacks_of(
     for spec, key, node in zip(specs, path, nodes, strict=True):
         need = 1 if waiter is None else waiter.needs.get(spec.name, 1)
         is_full = node.value and node.active + node.kept + need > node.value
-        if is_full or (waiter is not None and waiter.lacks == spec.name):
+        if is_full or node.paused_for or (waiter is not None and waiter.lacks == spec.name):
             through = [each for each in holders if key is None or each.keys.get(spec.name) == key]
             holder = oldest(through) if isinstance(spec.value, int) else None
-            lacks.append(Lack(spec.name, key, node.active, node.value, holder))
+            lacks.append(
+                Lack(spec.name, key, node.active, node.value, holder, paused_for=node.paused_for)
+            )
     return tuple(lacks)
 
 

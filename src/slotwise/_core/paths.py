@@ -174,7 +174,8 @@ class KeyStats:
     """How full one key of a keyed tier is; ``value`` 0 means no limit.
 
     Of a rate, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
-    ``full_in`` in how many seconds it is full if nobody takes anything.
+    ``full_in`` in how many seconds it is full if nobody takes anything. ``paused_for`` is in how
+    many seconds a pause of the key, or of its tier, ends.
     """
 
     active: int
@@ -182,6 +183,7 @@ class KeyStats:
     value: int
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
+    paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +194,9 @@ class TierStats:
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
     of its keys unless it was changed for one; 0 means no limit, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
-    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``scope`` is who
-    shares it: memory, process or redis; open or local while a server is away.
+    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``paused_for`` is in
+    how many seconds a pause of the tier ends. ``scope`` is who shares it: memory, process or
+    redis; open or local while a server is away.
     """
 
     active: int
@@ -202,6 +205,7 @@ class TierStats:
     keys: Mapping[str, KeyStats] = field(default_factory=lambda: MappingProxyType({}))
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
+    paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
     scope: str = field(default="memory", repr=False, compare=False, kw_only=True)
 
 
@@ -209,12 +213,14 @@ class NodeStats(NamedTuple):
     """How full one tier of a path is; ``value`` 0 means no limit.
 
     ``kept`` slots are free, but not for newcomers: an older request waits for them.
+    ``paused_for`` is in how many seconds a pause ends.
     """
 
     active: int
     waiting: int
     value: int
     kept: int = 0
+    paused_for: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +236,12 @@ class PathStats:
     def locked(self) -> bool:
         """Whether a newcomer would have to wait, or would be refused."""
         full = any(node.value and node.active + node.kept >= node.value for node in self.nodes)
-        return full or self.closed or self.closure is not None
+        return full or self.closed or self.closure is not None or self.paused_for > 0
+
+    @property
+    def paused_for(self) -> float:
+        """In how many seconds the last pause on the path ends."""
+        return max((node.paused_for for node in self.nodes), default=0.0)
 
     def tightest(self) -> SemaphoreStats:
         """Return the statistics of the tier with the fewest free slots, or of the widest one."""
@@ -240,6 +251,7 @@ class PathStats:
         return SemaphoreStats(
             *(node.active, node.value, node.waiting, self.closure is not None, reason),
             scope=self.scope,
+            paused_for=self.paused_for,
         )
 
 
@@ -432,6 +444,15 @@ class PathBackend(ABC):
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         raise NotImplementedError
 
+    @abstractmethod
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        """Grant nothing for so long: to nobody, or of one key of a tier."""
+
+    @abstractmethod
+    def pause_sync(
+        self, seconds: float, tier: str | None = None, key: str | None = None
+    ) -> None: ...
+
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         """State what an acquisition has taken of rates, by their tiers' names.
 
@@ -470,7 +491,7 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def reopen(self) -> None:
-        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
 
     @abstractmethod
     def reopen_sync(self) -> None: ...

@@ -12,6 +12,7 @@ The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and 
    narrower tiers let through at once. Of more than `SAMPLE` of them, the first are looked at and
    taken for all.
 4. While no hold has ended that was timed, nobody knows when slots come back: None.
+5. Nobody is served before a pause ends; and that is what is known then, if nothing else is.
 
 It is an estimate and no bound: holds vary, waiters leave, and others may have a head start.
 """

@@ -20,9 +20,12 @@ def path_in(
     mean: float | None,
 ) -> float | None:
     """Return in how many seconds a newcomer would get a path; ``mean`` is the mean hold."""
-    is_free, slowest, known = path not in ledger.groups, 0.0, True
+    is_free, slowest, known, paused_for = path not in ledger.groups, 0.0, True, 0.0
     for tier, key in zip(ledger.tiers, path, strict=True):
         node = tier.nodes.get(key)
+        if tier.pauses:
+            is_free = is_free and tier.paused_until(key) <= now
+            paused_for = max(paused_for, tier.paused_until(key) - now)
         if node is None:
             continue
         need = 1 if needs is None else needs[tier.index]
@@ -36,6 +39,8 @@ def path_in(
         slowest = max(slowest, seconds or 0.0)
     if is_free:
         return 0.0
+    if paused_for > 0:
+        return max(slowest, paused_for)
     return slowest if known else None
 
 

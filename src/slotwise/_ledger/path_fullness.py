@@ -10,7 +10,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import floor
 from typing import Any
 
-from slotwise._core.messages import cost_above_burst, occupancy, too_many_slots, what_is_left
+from slotwise._core.messages import (
+    cost_above_burst,
+    occupancy,
+    paused,
+    too_many_slots,
+    what_is_left,
+)
 from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, most_of
 from slotwise._core.rates import Rate
@@ -27,6 +33,8 @@ def has_room_at_once(node: Any, need: int, now: float, turn: Turn | None = None)
     """Whether a newcomer gets this much of a node, by rule 2 of `paths`; by default, the last."""
     first = node.first_parked()
     if first is not None and (turn is None or first.turn < turn):
+        return False
+    if node.paused_until > now:
         return False
     if isinstance(node, RateNode):
         return (need + node.kept) * node.rate.unit <= node.level_at(now)
@@ -59,6 +67,7 @@ def tier_stats(
             most_of(tier.value if spec.keyed else tier.value_of(None)),
             _key_stats(tier, of_tier, now) if spec.keyed else {},
             *(() if spec.keyed else level_of(tier, None, now)),
+            paused_for=paused_for(tier, None, now),
         )
         for spec, tier, of_tier in zip(specs, ledger.tiers, nodes, strict=True)
     }
@@ -67,16 +76,36 @@ def tier_stats(
 def _key_stats(
     tier: TierNodes, nodes: Sequence[tuple[str, Any]], now: float
 ) -> Mapping[str, KeyStats]:
-    idle = KeyStats(0, 0, most_of(tier.value))  # one for all of them: they are the most
+    # One for all of them: they are the most.
+    idle = KeyStats(0, 0, most_of(tier.value), paused_for=paused_for(tier, None, now))
     each = not isinstance(tier.value, int) or tier.adaptive is not None
-    return {
-        key: KeyStats(
-            node.in_use, node.waiting, most_of(tier.value_of(key)), *level_of(tier, key, now)
+    paused: Mapping[str, KeyStats] = {
+        str(key): KeyStats(
+            *(0, 0, most_of(tier.value_of(key))),
+            *level_of(tier, key, now),
+            paused_for=paused_for(tier, key, now),
         )
-        if node.in_use or node.waiting or key in tier.own_values or each
-        else idle
-        for key, node in nodes
+        for key in tier.pauses
+        if key is not None
     }
+    return {
+        **paused,
+        **{
+            key: KeyStats(
+                *(node.in_use, node.waiting, most_of(tier.value_of(key))),
+                *level_of(tier, key, now),
+                paused_for=paused_for(tier, key, now),
+            )
+            if node.in_use or node.waiting or key in tier.own_values or key in paused or each
+            else idle
+            for key, node in nodes
+        },
+    }
+
+
+def paused_for(tier: TierNodes, key: Hashable, now: float) -> float:
+    """In how many seconds the pause of a key ends; 0.0 if there is none."""
+    return max(tier.paused_until(key) - now, 0.0) if tier.pauses else 0.0
 
 
 def path_stats(ledger: PathLedger[Any], path: Path, now: float) -> tuple[NodeStats, ...]:
@@ -86,14 +115,15 @@ def path_stats(ledger: PathLedger[Any], path: Path, now: float) -> tuple[NodeSta
 
 def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
     node, value = tier.nodes.get(key), most_of(tier.value_of(key))
+    pause = paused_for(tier, key, now)
     if node is None:
-        return NodeStats(0, 0, value)
+        return NodeStats(0, 0, value, paused_for=pause)
     if isinstance(node, RateNode):
         left = floor(level_of(tier, key, now)[0])
-        return NodeStats(value - min(left, value), node.waiting, value, node.kept)
+        return NodeStats(value - min(left, value), node.waiting, value, node.kept, pause)
     is_waited_for = node.first_parked() is not None
     kept = max(value - node.in_use, 0) if is_waited_for else node.kept
-    return NodeStats(node.in_use, node.waiting, value, kept)
+    return NodeStats(node.in_use, node.waiting, value, kept, pause)
 
 
 def fullness(
@@ -103,6 +133,10 @@ def fullness(
     for spec, tier, key in zip(specs, ledger.tiers, path, strict=True):
         node = tier.nodes.get(key)
         need = 1 if needs is None else needs[tier.index]
+        pause = paused_for(tier, key, now)
+        if pause:
+            waiting = 0 if node is None else node.waiting
+            return f"{spec.node(key)}: {paused(pause)}, {waiting} others waiting"
         if node is None or has_room_at_once(node, need, now):
             continue
         if isinstance(node, RateNode):

@@ -85,6 +85,7 @@ class BaseNode:
         "kept_for",
         "key",
         "look",
+        "paused_until",
         "tier",
         "used",
         "value",
@@ -103,6 +104,7 @@ class BaseNode:
         self.kept_for: Group | None = None
         self._parked: Parked | FairParked | None = None  # most never have anybody parked
         self.look: Turn | None = None  # its turn in the list of nodes to look at
+        self.paused_until = 0.0  # there is no room for anybody before that
         self.used = now  # since when nothing of it is in use, if nothing is
 
     @abstractmethod
@@ -168,7 +170,9 @@ class Node(BaseNode, SlotPool):
         self.free = []
         self.circulating = 0
 
-    def has_room(self, need: int, now: float, group: Group | None = None) -> bool:  # noqa: ARG002
+    def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
+        if self.paused_until > now:
+            return False
         kept = 0 if self.kept_for is group else self.kept
         return self.in_use + kept + need <= self.value
 

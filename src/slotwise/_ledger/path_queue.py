@@ -193,6 +193,12 @@ class PathQueue(Generic[C]):
             if when < NEVER:
                 heappush(self.refills, (when, next(_pushes), node))
 
+    def look_when_pause_ends(self, node: BaseNode) -> None:
+        """A node was paused: what is there by time is not looked at before that."""
+        first = node.first_parked()
+        if first is not None:
+            self._look_when_refilled(node, first)
+
     def _look_at_refilled(self, now: float) -> None:
         refills = self.refills
         assert refills is not None

@@ -83,6 +83,11 @@ and head starts it is the order of arrival.
    A key that is held up by a limit of its own has the turn of one request saved, not of
    more; after that it comes with V again.
 
+10. A key of a tier can be *paused* until a time, and so can a whole tier, with the keys that
+   it gets meanwhile. Nothing there has room for anybody before that; then it is looked at. What
+   is held stays, what comes back is kept for the first, and of several pauses the one that ends
+   last counts. As after a shrink, a head can then lack a node that is kept for it.
+
 Why nobody starves, however much it needs: who keeps slots waits for wider tiers only,
 so no two wait for each other in a circle, and what is kept is not lost again. Nothing
 of the widest tier is kept, and need not be: whoever is the first parked there gets
@@ -128,7 +133,7 @@ from typing import Any, TypeVar
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
-from slotwise._ledger.deadlines import Deadlines
+from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.path_nodes import BaseNode, Group, Node, NumberedNode, Path, PathClaim
@@ -151,6 +156,7 @@ class PathLedger(BaseLedger[C]):
         "groups",
         "has_adaptive",
         "holders",
+        "paused",
         "queue",
         "recent",
         "refills",
@@ -171,10 +177,12 @@ class PathLedger(BaseLedger[C]):
     #       value was changed, that head lacks something wider, and every narrower node with a
     #       limit keeps for it too
     #   P5  the head of a group is the one of it whose turn comes first
-    #   P6  attention is up if somebody waits, while a node is not balanced, and while closed
+    #   P6  attention is up if somebody waits, while a node is not balanced, and while closed or
+    #       paused
     #   P7  nobody waits on a closed ledger
     #   P9  a bucket is never more than full; one that a head waits for is
     #       looked at when there is room for that by time
+    #   P10 a node is paused until the pauses of its tier say
     #   P8  the holders of a widest node have different numbers, each the lowest at its grant
     # `paths_invariants.check` is these, as code.
 
@@ -212,6 +220,7 @@ class PathLedger(BaseLedger[C]):
         self.deadlines: Deadlines | None = None
         self.closed = False
         self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
+        self.paused = False  # whether a tier has pauses
         self.attention = not QUICK_LANE or bool(rates) or self.has_adaptive
         self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
 
@@ -243,7 +252,7 @@ class PathLedger(BaseLedger[C]):
             return []
         granted: list[C] = []
         nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
-        if self.unfinished or self.refills:
+        if self.unfinished or self.refills or self.paused:
             granted = self.settle(now)
         if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
@@ -301,6 +310,8 @@ class PathLedger(BaseLedger[C]):
         It is a shorter way to what the rest of `request` does.
         """
         if claim.head_start or self.queue.work or group.rank >= self.queue.next_ticket(now):
+            return False
+        if self.paused:  # it may be over
             return False
         if self.refills and self.queue.next_refill() <= now:
             return False
@@ -423,6 +434,23 @@ class PathLedger(BaseLedger[C]):
         self.closed = False
         self._lower_attention()
 
+    def pause(self, tier: int, until: float, key: Hashable = None) -> None:
+        """Have no room until then for anybody in a tier, or in one key of it, by rule 10."""
+        self.attention = self.paused = True
+        for node in self.tiers[tier].pause(key, until):
+            self.queue.look_when_pause_ends(node)
+
+    def end_pauses(self, now: float = 0.0) -> list[C]:
+        """End all pauses at once; return who is granted now."""
+        self._end_pauses(NEVER)
+        return self.settle(now)
+
+    def _end_pauses(self, now: float) -> None:
+        for tier in self.tiers:
+            for node in tier.end_pauses(now):
+                self.queue.look_at(node)
+        self.paused = any(tier.pauses for tier in self.tiers)
+
     def charge(self, key: Hashable, costs: Mapping[int, int], now: float = 0.0) -> list[C]:
         """Correct what a holder, or one that has ended lately, took of rates, by their tiers.
 
@@ -485,7 +513,11 @@ class PathLedger(BaseLedger[C]):
 
     def next_deadline(self) -> float:
         earliest = super().next_deadline()
-        return min(earliest, self.queue.next_refill()) if self.refills else earliest
+        if self.refills:
+            earliest = min(earliest, self.queue.next_refill())
+        if self.paused:
+            earliest = min(earliest, *(min(t.pauses.values(), default=NEVER) for t in self.tiers))
+        return earliest
 
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""
@@ -500,6 +532,8 @@ class PathLedger(BaseLedger[C]):
 
     def settle(self, now: float = 0.0) -> list[C]:
         """Go on with what is unfinished, by rule 4, and return who is granted."""
+        if self.paused:
+            self._end_pauses(now)
         granted = self.queue.settle(now)
         for claim in granted:
             self._file(claim, claim._slot_number, now)
@@ -529,7 +563,7 @@ class PathLedger(BaseLedger[C]):
 
     def _serve(self, now: float) -> list[C]:
         """Go on if there is something to go on with."""
-        return self.settle(now) if self.queue.work or self.refills else []
+        return self.settle(now) if self.queue.work or self.refills or self.paused else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
         if self.queue.widest is not None:
@@ -566,7 +600,7 @@ class PathLedger(BaseLedger[C]):
     def _lower_attention(self) -> None:
         if self.refills is not None or self.has_adaptive:
             return  # what comes back by time comes back under the lock, and so does what is timed
-        if not self.groups and not self.unbalanced and not self.closed:
+        if not self.groups and not self.unbalanced and not self.closed and not self.paused:
             self.attention = not QUICK_LANE
 
     def _leave(self, claim: C, now: float) -> None:

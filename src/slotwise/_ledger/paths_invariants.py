@@ -58,12 +58,17 @@ def check(ledger: PathLedger[Any], now: float = 0.0, *, resized: bool = False) -
     unbalanced = {node for node in nodes if isinstance(node, Node) and not node.is_balanced}
     assert unbalanced <= ledger.unbalanced, "P6: nobody balances it"
     assert not (ledger.closed and waiters), "P7: somebody waits on a closed ledger"
+    for tier in ledger.tiers:
+        for key, node in tier.nodes.items():
+            assert node.paused_until == tier.paused_until(key), f"P10: {key}"
+    assert ledger.paused == any(tier.pauses for tier in ledger.tiers), "P10"
     careful = (
         ledger.refills is not None
         or bool(waiters)
         or bool(unbalanced)
         or ledger.closed
         or ledger.has_adaptive
+        or ledger.paused
         or not QUICK_LANE
     )
     assert ledger.attention == careful, f"P6: attention is {ledger.attention}"

@@ -62,6 +62,8 @@ class RateNode(BaseNode):
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
         if int(now * 1_000_000 + 0.5) != self.at:
             self.refill(now)
+        if self.paused_until > now:
+            return False
         if self.kept and self.kept_for is not group:
             need += self.kept
         return need * self.rate.unit <= self.level
@@ -72,7 +74,7 @@ class RateNode(BaseNode):
         if need + kept > self.rate.burst:
             return NEVER
         missing = (need + kept) * self.rate.unit - self.level
-        return (self.at - -missing // self.rate.gain) / 1_000_000
+        return max((self.at - -missing // self.rate.gain) / 1_000_000, self.paused_until)
 
     @property
     def full_at(self) -> float:

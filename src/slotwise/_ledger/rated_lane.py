@@ -21,7 +21,7 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
     claim has neither a ttl nor a deadline.
     """
     needs = claim.needs
-    if needs is None or ledger.waiting or ledger.closed:
+    if needs is None or ledger.waiting or ledger.closed or ledger.paused:
         return False
     at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
     nodes: list[Any] = []

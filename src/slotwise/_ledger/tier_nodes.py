@@ -32,7 +32,7 @@ class TierNodes:
 
     __slots__ = (
         *("_ages", "_made", "_node", "adaptive", "frozen_at", "frozen_keys", "index", "is_frozen"),
-        *("keeps_idle", "max_idle", "nodes", "own_values", "value"),
+        *("keeps_idle", "max_idle", "nodes", "own_values", "pauses", "value"),
     )
 
     def __init__(self, index: int, value: Any, node: type[Any]) -> None:
@@ -52,6 +52,8 @@ class TierNodes:
         self.keeps_idle = True  # False: whoever ends a claim calls `drop_if_idle`
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
         self.own_values: dict[Hashable, Any] = {}  # of keys with another value
+        # Until when keys are paused, and under None all of them, also those that come later.
+        self.pauses: dict[Hashable, float] = {}
         # A heap of (when it was used, a number, node): no later than `used` says, so
         # that the first one that is right is the longest idle. Of two that were used
         # at one instant it is the one that was made first.
@@ -89,6 +91,8 @@ class TierNodes:
                 moving.keep_changes(CHANGES_OF_A_KEY)
             if self.is_frozen:
                 moving.begin_frozen(self.frozen_at)
+        if self.pauses:
+            node.paused_until = self.paused_until(key)
         if key is not None and self.keeps_idle:  # a tier without keys has one node, always
             self._made += 1
             heappush(self._ages, (now, self._made, node))
@@ -108,6 +112,34 @@ class TierNodes:
 
     def _change_node(self, node: Any, value: Any, now: float) -> None:  # noqa: ARG002 - of rates
         node.value = value or UNLIMITED
+
+    def pause(self, key: Hashable, until: float) -> list[Any]:
+        """Let there be no room until then, for None of any key; return the nodes.
+
+        Of several pauses the one that ends last counts.
+        """
+        self.pauses[key] = max(until, self.pauses.get(key, 0.0))
+        return self._renew_pauses(key)
+
+    def paused_until(self, key: Hashable) -> float:
+        """Until when a key is paused, known or not; 0.0 if it isn't."""
+        if not self.pauses:
+            return 0.0
+        return max(self.pauses.get(None, 0.0), self.pauses.get(key, 0.0))
+
+    def end_pauses(self, now: float) -> list[Any]:
+        """End the pauses whose time has come; return the nodes that they were of."""
+        ended = [key for key, until in self.pauses.items() if until <= now]
+        for key in ended:
+            del self.pauses[key]
+        return [node for key in ended for node in self._renew_pauses(key)]
+
+    def _renew_pauses(self, key: Hashable) -> list[Any]:
+        known = self.nodes
+        nodes = [*known.values()] if key is None else [known[key]] if key in known else []
+        for node in nodes:
+            node.paused_until = self.paused_until(node.key)
+        return nodes
 
     # ------------------------------------------------------------- adapting
 

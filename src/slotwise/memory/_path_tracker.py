@@ -389,6 +389,21 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             claim.failure = self._never_fits(claim.path, claim.needs)
         return refused + self._after_change(granted, now)
 
+    def begin_pause(self, seconds: float, index: int, key: str | None) -> bool:
+        """Grant nothing of a tier, or of one key of it, for so long, *in the section*.
+
+        Return False if it is closed.
+        """
+        if self.closed:
+            self._reopen_perhaps()
+        if seconds > 0 and not self.closed:
+            now = clock.now()
+            self.pause(index, now + seconds, key)
+            self._ring_by(now + seconds)
+            if self.name is not None:
+                unfilled[self.name] = self
+        return not self.closed
+
     # --------------------------------------------------------------- closing
 
     def end(self) -> None:
@@ -402,9 +417,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self._refuse_all()
 
     def resume(self) -> None:
-        """Undo `suspend`, *in the section*."""
+        """Undo `suspend`, and end pauses, *in the section*."""
         self.closure = None
         self._reopen_perhaps()
+        if self.paused:
+            now = clock.now()
+            self.post(self._after_change(self.end_pauses(now), now))
 
     @property
     def last_held(self) -> PathTracker | None:

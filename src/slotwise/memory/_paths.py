@@ -356,6 +356,14 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         exclusive(self._tracker.move_again, self._index(tier), key)
 
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        self.pause_sync(seconds, tier, key)
+
+    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        index = len(self._specs) - 1 if tier is None else self._index(tier)
+        if not exclusive(self._tracker.begin_pause, seconds, index, key):
+            raise self.closed_error()
+
     async def close(self) -> None:
         self.close_sync()
 
@@ -381,6 +389,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def reopen_sync(self) -> None:
         exclusive(self._resume)
+        deliver_posted()
 
     def _resume(self) -> None:
         tracker = self._current()
@@ -424,7 +433,8 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
     """The tracker behind a name, *in the section*, or a new one."""
     if name is None:
         return PathTracker(tiers, None)
-    for other in [key for key, each in unfilled.items() if each.is_full(clock.now())]:
+    now = clock.now()
+    for other in [key for key, each in unfilled.items() if each.is_full(now) and not each.paused]:
         del unfilled[other]
     tracker = _named.get(name)
     if tracker is None or tracker.ended:

@@ -68,7 +68,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
     acquired.key = key = next_key()
     acquired.paths = paths
     with lock:  # `exclusive`, written out
-        if section.busy or tracker.waiting or tracker.closed:
+        if section.busy or tracker.waiting or tracker.closed or tracker.paused:
             return None
         section.busy = True
         try:

@@ -114,7 +114,11 @@ class Registry:
         shown = [
             (name, stats)
             for name, stats in found.items()
-            if names is not None or stats.acquired_slots or stats.waiting or stats.closed
+            if names is not None
+            or stats.acquired_slots
+            or stats.waiting
+            or stats.closed
+            or stats.paused_for
         ]
         shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
         return dict(shown[:limit])

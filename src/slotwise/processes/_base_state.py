@@ -155,8 +155,13 @@ class BaseState(BaseLedger[C]):
         """Return whether nobody uses it."""
         return not self.holders and not self.waiting
 
+    @property
+    @abstractmethod
+    def is_paused(self) -> bool:
+        """Whether nothing is granted, of all of it or of a part, until a time."""
+
     def is_due(self, now: float) -> bool:
-        """Return whether a deadline has passed."""
+        """Return whether a deadline has passed, or a pause is over."""
         return self.deadlines is not None and self.next_deadline() <= now
 
     def can_be_settled(self, now: float) -> bool:  # noqa: ARG002 - tiers need it

@@ -40,6 +40,7 @@ def check_snapshot(snapshot: Any) -> None:
         isinstance(snapshot["name"], str)
         and isinstance(snapshot["boot"], str)
         and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
+        and is_time_or_none(snapshot["paused"])
         and is_natural(snapshot["fence"])
         and are_hold_times(*snapshot.get("holds", ()))
         and all(is_count(value) for value in values)
@@ -164,5 +165,6 @@ _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "resize": _resize,
     "freeze": _freeze,
     "declare": _declare,
+    "pause": is_time,
     "close everywhere": is_reason,
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slotwise._core.arguments import check_count, check_name
 from slotwise._core.redaction import redacted_repr
+from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
 from slotwise.processes._attachment import Attachment
@@ -75,7 +76,8 @@ def get_acquired_stats(
         except BackendError as error:  # the others can be read all the same
             _log.unreadable(name, error)
             continue
-        if wanted is not None or stats.acquired_slots or stats.waiting or stats.closed:
+        in_use = stats.acquired_slots or stats.waiting or stats.closed or stats.paused_for
+        if wanted is not None or in_use:
             found[name] = stats
     fullest_first = sorted(
         found.items(), key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0])
@@ -116,7 +118,11 @@ def stats_of(state: State) -> SemaphoreStats:
 
     reason = None if state.closure is None else state.closure.reason
     waiting = len(state.waiting)
-    return SemaphoreStats(state.in_use, state.value, waiting, state.closed, reason, scope="process")
+    return SemaphoreStats(
+        *(state.in_use, state.value, waiting, state.closed, reason),
+        scope="process",
+        paused_for=state.paused_for(clock.now()),
+    )
 
 
 def holders_of(state: State) -> list[Claimant]:

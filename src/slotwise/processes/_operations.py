@@ -383,6 +383,27 @@ def _steer(
     return file.change(work, declared, lock_timeout)
 
 
+def pause(
+    file: SemaphoreFile,
+    seconds: float,
+    which: Sequence[Any],
+    declared: Any,
+    generation: Generation,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> None:
+    """Grant nothing for so long; of tiers, ``which`` is the one, and its key or None."""
+
+    def work(after: AfterUnlock) -> None:
+        state = file.current_state()
+        if generation.closed or state.closed:
+            raise closed_error(file.subject, None if generation.closed else state.closure)
+        _declare(file, state, declared, after)
+        if seconds > 0:
+            file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
+
+    file.change(work, declared, lock_timeout)
+
+
 def close_everywhere(
     file: SemaphoreFile,
     reason: str | None,
@@ -400,7 +421,8 @@ def close_everywhere(
 
 def reopen(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> None:
     def work(after: AfterUnlock) -> None:
-        if file.current_state().closed:
+        state = file.current_state()
+        if state.closed or state.is_paused:
             file.write(after, "reopen")
 
     try:

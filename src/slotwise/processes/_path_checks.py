@@ -59,6 +59,8 @@ def check_path_snapshot(snapshot: Any) -> None:
     for index, key, value in snapshot["learnt"]:
         valid = valid and is_natural(index) and tiers[index][3] and isinstance(key, str)
         valid = valid and is_natural(value)
+    for index, key, until in snapshot["pauses"]:
+        valid = valid and _pause(index, until, key) and index < len(tiers)
     for index, key, level, at in snapshot["buckets"]:
         valid = valid and is_natural(index) and index not in with_slots
         valid = valid and (isinstance(key, str) if keyed[index] else key is None)
@@ -210,6 +212,10 @@ def _refill(tier: Any, key: Any) -> bool:
     return is_natural(tier) and (key is None or isinstance(key, str))
 
 
+def _pause(tier: Any, until: Any, key: Any) -> bool:
+    return is_time(until) and _refill(tier, key)
+
+
 def _charge(acquisition_id: Any, costs: Any) -> bool:
     return isinstance(acquisition_id, str) and all(
         is_natural(tier) and is_natural(cost) for tier, cost in costs
@@ -226,5 +232,6 @@ _ARGUMENTS: dict[str, Callable[..., bool]] = {
     "release": is_release,
     "resize": _resize,
     "thaw": _refill,
+    "pause": _pause,
     "close everywhere": is_reason,
 }

@@ -22,7 +22,7 @@ from slotwise._core.paths import (
     slots_needed,
 )
 from slotwise._core.results import Claimant
-from slotwise._ledger.path_fullness import level_of, path_stats, tier_stats
+from slotwise._ledger.path_fullness import level_of, path_stats, paused_for, tier_stats
 from slotwise._ledger.path_nodes import BaseNode
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
@@ -42,7 +42,9 @@ def stats_of(
             (key, node)
             for key, node in tier.nodes.items()
             # One that nobody uses, or a full bucket, is as good as forgotten.
-            if node.waiting or (node.used > now if isinstance(node, RateNode) else node.in_use)
+            if node.waiting
+            or key in tier.pauses
+            or (node.used > now if isinstance(node, RateNode) else node.in_use)
         ]
         for tier in state.tiers
     ]
@@ -54,7 +56,9 @@ def stats_of(
             for key in (*idle.keys(tier.index), *held):  # of a rate, the bucket may be full
                 value = tier.value_of(key)
                 value = idle.value_of(tier.index, key) if value is None else value
-                idle_keys[key] = KeyStats(0, 0, most_of(value), *level_of(tier, key, now))
+                level = level_of(tier, key, now)
+                pause = paused_for(tier, key, now)
+                idle_keys[key] = KeyStats(0, 0, most_of(value), *level, paused_for=pause)
             keys = MappingProxyType({**idle_keys, **found[spec.name].keys})
             found[spec.name] = replace(found[spec.name], keys=keys)
     return found

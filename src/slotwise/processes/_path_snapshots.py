@@ -73,6 +73,11 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
         "ticket": state.queue.last_ticket,
         "at": state.at,
         "settle_for": state.recent.remembered_for,
+        "pauses": [
+            [tier.index, key, until]
+            for tier in state.tiers
+            for key, until in sorted(tier.pauses.items(), key=str)
+        ],
         "buckets": _write_buckets(state),
         "adapted": take_adapted(state),
         "recent": [
@@ -111,6 +116,8 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
         former += map(read_value, known)
     for index, key, value in snapshot["learnt"]:
         state.learn(index, key, value)
+    for index, key, until in snapshot["pauses"]:
+        state.pause(index, until, key)
     for *fields, granted_us, token, until in snapshot["recent"]:
         claim = ProcessPathClaim(*fields)
         claim.granted_us, claim.token, claim.until = granted_us, token, until

@@ -55,7 +55,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         *("holds", "holds_nothing", "name", "owners", "specs", "times_all", "wall_us"),
     )
 
-    RULES = 4
+    RULES = 5
     CLAIM = ProcessPathClaim
     IS = "are"
 
@@ -112,10 +112,15 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return super().is_idle(now) and (self.refills is None or self.is_full(now))
 
     def is_due(self, now: float) -> bool:
-        return (self.deadlines is not None or bool(self.refills)) and self.next_deadline() <= now
+        has_times = self.deadlines is not None or bool(self.refills) or self.paused
+        return has_times and self.next_deadline() <= now
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused
 
     def remembers(self, now: float) -> bool:
-        return self.is_resized or self.closed or self.can_be_settled(now)
+        return self.is_resized or self.closed or self.paused or self.can_be_settled(now)
 
     def can_be_settled(self, now: float) -> bool:
         newest = next(reversed(self.recent.values()), None)
@@ -165,7 +170,11 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
         closed = self.closed
+        pauses = {spec.name: tier.pauses for spec, tier in zip(self.specs, self.tiers, strict=True)}
         self._start(read_specs(specs))
+        for spec, tier in zip(self.specs, self.tiers, strict=True):
+            for key, until in pauses.get(spec.name, {}).items():
+                self.pause(tier.index, until, key)
         if closed:
             self.close(now)
         return []
@@ -173,7 +182,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     # ---------------------------------------------------------------- requests
 
     def is_free(self, wanted: PathRequest, declared: Declared | None, now: float) -> bool:
-        if self.refills is None and not self.holders and not self.waiting:
+        if self.refills is None and not self.holders and not self.waiting and not self.paused:
             return True
         if not self.accepts(declared):
             return self.is_idle(now)
@@ -184,6 +193,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             return False
         for tier, key in zip(self.tiers, path, strict=True):
             node = tier.nodes.get(key)
+            if tier.paused_until(key) > now:
+                return False
             if node is not None:
                 need = 1 if needs is None else needs[tier.index]
                 if not has_room_at_once(node, need, now, turn):
@@ -366,12 +377,18 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self._accepted = None
         return self._refused(refused, granted, now, wall_us)
 
+    def _pause(
+        self, _now: float, _wall_us: int, tier: int, until: float, key: str | None
+    ) -> list[Event]:
+        self.pause(tier, until, key)
+        return []
+
     def _shut(self, now: float) -> list[ProcessPathClaim]:
         return self.close(now)
 
-    def _open(self, now: float) -> list[ProcessPathClaim]:  # noqa: ARG002 - of the semaphores
+    def _open(self, now: float) -> list[ProcessPathClaim]:
         self.reopen()
-        return []
+        return self.end_pauses(now)
 
     def _forget_all(self) -> None:
         values = [(tier.value, tier.own_values) for tier in self.tiers]
@@ -402,6 +419,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         "charge": _charge,
         "declare": _declare,
         "freeze": _freeze,
+        "pause": _pause,
         "reboot": _reboot,
         "refill": _refill,
         "resize": _resize,

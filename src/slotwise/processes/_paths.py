@@ -387,6 +387,20 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
         return self._indexes[tier], write_value(_check_value(value)), key
 
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        which = self._paused(tier, key)
+        await self._attachment.call_async(
+            operations.pause, seconds, which, self._declared, self._generation
+        )
+
+    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        which = self._paused(tier, key)
+        self._attachment.call(operations.pause, seconds, which, self._declared, self._generation)
+
+    def _paused(self, tier: str | None, key: str | None) -> tuple[int, str | None]:
+        """Which tier, and which key of it; the widest one for all of them."""
+        return len(self._declared) - 1 if tier is None else self._indexes[tier], key
+
     # -------------------------------------------------------------- adapting
 
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:

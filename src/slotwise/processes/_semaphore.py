@@ -21,6 +21,7 @@ from slotwise._core.arguments import (
     check_count,
     check_label,
     check_on_full,
+    check_pause,
     check_timeout,
 )
 from slotwise._core.copying import Recipe
@@ -30,6 +31,7 @@ from slotwise._core.priorities import refuse_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
+from slotwise._wait import clock
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
 from slotwise.processes._acquisition import AdaptiveProcessAcquisition, ProcessAcquisition
@@ -282,7 +284,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     def _is_locked(self, state: State) -> bool:
         closed = state.closed or self._generation.closed
         full = state.in_use >= state.value
-        return closed or full or bool(state.waiting)
+        return closed or full or bool(state.waiting) or state.paused_for(clock.now()) > 0
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = check_count("slots", slots)
@@ -355,6 +357,16 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     def resize_sync(self, value: int) -> None:
         self._attachment.call(operations.resize, *self._to_resize(value))
         self._tell_resized(value)
+
+    async def pause(self, seconds: float) -> None:
+        seconds = check_pause(seconds)
+        await self._attachment.call_async(
+            operations.pause, seconds, (), self._declared, self._generation
+        )
+
+    def pause_sync(self, seconds: float) -> None:
+        seconds = check_pause(seconds)
+        self._attachment.call(operations.pause, seconds, (), self._declared, self._generation)
 
     def _to_resize(self, value: int) -> tuple[Any, ...]:
         check_count("value", value, most=MOST_SLOTS)

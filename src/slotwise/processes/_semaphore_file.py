@@ -353,8 +353,9 @@ class SemaphoreFile:
         refill_at = state.queue.next_refill() if state.has_rates else NEVER
         events = self._journal.write(record)
         self.claims.apply(events, state, after, written_here=True)
-        if state.has_rates and state.queue.next_refill() < refill_at:
-            # Those who wait there have set their alarms for later.
+        is_earlier = state.has_rates and state.queue.next_refill() < refill_at
+        if is_earlier or verb == "pause":
+            # Those who wait there have set their alarms for later, or none for its end.
             waiting = {claim.owner for claim in state.waiting.values()} - {self.process.owner}
             after.notify = (after.notify or set()) | waiting
         if after.notify:
@@ -518,7 +519,7 @@ class SemaphoreFile:
     def _next_deadline(self) -> float:
         """Return when to look again for what time alone changes, if this process has to.
 
-        A hold or a wait expires then, or a bucket has enough for those who wait for it.
+        A hold or a wait expires then, a pause ends, or a bucket has enough for those who wait.
         """
         state = self._journal.state
         return NEVER if state is None or not self.claims.by_id else state.next_deadline()

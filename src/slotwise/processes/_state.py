@@ -64,7 +64,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     adaptation: Adaptation | None
 
-    RULES = 6
+    RULES = 7
     CLAIM = SemaphoreClaim
     IS = "is"
 
@@ -95,7 +95,15 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return self.value
 
     def remembers(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
-        return self.is_resized or self.closed
+        return self.is_resized or self.closed or self.is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_until > 0
+
+    def paused_for(self, now: float) -> float:
+        """Return in how many seconds a pause ends; 0.0 if there is none."""
+        return max(self.paused_until - now, 0.0) if self.paused_until else 0.0
 
     # ------------------------------------------------------------- requests
 
@@ -116,6 +124,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return None if isinstance(declared, Adaptive) else declared
 
     def is_free(self, wanted: int, declared: Declared, now: float) -> bool:
+        if self.paused_until > now:
+            return False
         if declared != self.value and not self.accepts(declared):
             return self.is_idle(now)
         return not self.waiting and self.in_use + wanted <= self.value
@@ -139,13 +149,16 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
         )
 
-    def estimate(self, wanted: int, now: float) -> float | None:  # noqa: ARG002 - tiers need it
+    def estimate(self, wanted: int, now: float) -> float | None:
         if self.closed:
             return None
+        paused_for = self.paused_for(now)
         if not self.waiting and self.in_use + wanted <= self.value:
-            return 0.0
+            return paused_for
         ahead = total((claim.slots for claim in self.waiting.values()), len(self.waiting))
-        return slots_in(self.in_use + ahead + wanted - self.value, self.value, self.holds.mean)
+        missing = self.in_use + ahead + wanted - self.value
+        seconds = slots_in(missing, self.value, self.holds.mean)
+        return max(seconds or 0.0, paused_for) if paused_for else seconds
 
     def fullness(self, wanted: int, now: float) -> str:  # noqa: ARG002 - tiers need it
         return occupancy(
@@ -153,6 +166,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             held=self.in_use,
             waiting=len(self.waiting),
             oldest=self._oldest_holders(),
+            paused_for=self.paused_for(now),
         )
 
     def _oldest_holders(self) -> str:
@@ -195,7 +209,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         grace: float = 0.0,
     ) -> list[Event]:
         """Kick who has held for longest, and give a newcomer the slots, now or after the grace."""
-        if wanted > self.value or self.closed or self.is_free(wanted, value, now):
+        ordinary = self.closed or self.is_paused or self.is_free(wanted, value, now)
+        if wanted > self.value or ordinary:
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
         claim = ReplacingClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
@@ -262,6 +277,10 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         refused, granted = self.resize(value, now, declared=declared)
         return self._refused(refused, granted, now, wall_us)
 
+    def _pause(self, _now: float, _wall_us: int, until: float) -> list[Event]:
+        self.pause(until)
+        return []
+
     def _shut(self, now: float) -> list[SemaphoreClaim]:  # noqa: ARG002 - tiers need it
         return self.close()
 
@@ -279,6 +298,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         "replace": _replace,
         "resize": _resize,
         "thaw": _thaw,
+        "pause": _pause,
     }
 
     # -------------------------------------------------------------- snapshots
@@ -290,6 +310,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             "former": self.former_values,
             "boot": self.boot,
             "closure": None if self.closure is None else [self.closure.reason],
+            "paused": self.paused_until or None,
             "fence": self.fence,
             "holds": self.written_holds,
             "adaptation": write_adaptation(self.adaptation),
@@ -325,6 +346,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             held.append((claim, numbers, expires_at))
             state._count(claim)
         state.restore_holders(held)
+        if snapshot["paused"] is not None:
+            state.pause(snapshot["paused"])
         if snapshot["closure"] is not None:
             state.closure = Closure(*snapshot["closure"])
             state.close()

@@ -503,6 +503,12 @@ class RedisPaths(RedisLimit, PathBackend):
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._run_blocking(self.resize(tier, value, key))
 
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        raise NotImplementedError
+
+    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        raise NotImplementedError
+
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
         if is_fallback_id(acquisition_id):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.adaptive import Outcome
-from slotwise._core.arguments import UNSET, Unset
+from slotwise._core.arguments import UNSET, Unset, check_pause
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
@@ -169,3 +169,21 @@ class PathLimit(Limit):
         """Like `stats`."""
         backend = self._tiers._backend
         return backend.with_totals(backend.stats_of_sync(self._path).tightest())
+
+    # ----------------------------------------------------------- controlling
+
+    async def pause(self, seconds: float) -> None:
+        """Grant nothing for so many seconds to paths with the same narrowest key.
+
+        That is the key of the first tier which has one: of ``tiers.at(host=…)`` the host alone is
+        paused, not the wider tiers. Without keys everything is; see `Tiers.pause` for more.
+        """
+        await self._tiers._backend.pause(
+            check_pause(seconds), *self._tiers._narrowest_key(self._path)
+        )
+
+    def pause_sync(self, seconds: float) -> None:
+        """Like `pause`."""
+        self._tiers._backend.pause_sync(
+            check_pause(seconds), *self._tiers._narrowest_key(self._path)
+        )

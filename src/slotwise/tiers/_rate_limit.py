@@ -344,6 +344,12 @@ class RateLimit(Limit):
     def resize_sync(self, rate: Rate) -> None:
         self._tiers.resize_sync(_TIER, rate)
 
+    async def pause(self, seconds: float) -> None:
+        await self._tiers.pause(seconds)
+
+    def pause_sync(self, seconds: float) -> None:
+        self._tiers.pause_sync(seconds)
+
     async def close(self) -> None:
         """Close every object of the name that this process has made so far."""
         await self._tiers.close()

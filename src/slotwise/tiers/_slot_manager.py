@@ -282,6 +282,26 @@ class SlotManager(SameWhenCopied):
         if self.options.ttl is not None or not isinstance(self.options.url, str | None):
             self._ownership.forget_lost()
 
+    async def pause(self, seconds: float, username: str | None = None) -> None:
+        """Grant nothing for so many seconds to anybody, or no upload to one user.
+
+        Newcomers and waiters wait meanwhile; holders keep their slots. Of several pauses the one
+        that ends last counts; `reopen` ends all of them.
+        """
+        if username is None:
+            await self._downloads.pause(seconds)
+            await self._uploads.pause(seconds)
+        else:
+            await self._uploads.pause(seconds, user=_check_username(username))
+
+    def pause_sync(self, seconds: float, username: str | None = None) -> None:
+        """Like `pause`."""
+        if username is None:
+            self._downloads.pause_sync(seconds)
+            self._uploads.pause_sync(seconds)
+        else:
+            self._uploads.pause_sync(seconds, user=_check_username(username))
+
     async def close(self) -> None:
         """Close every manager of the name that this process has made so far.
 
@@ -320,7 +340,7 @@ class SlotManager(SameWhenCopied):
         self._uploads.close_everywhere_sync(reason)
 
     async def reopen(self) -> None:
-        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
         await self._downloads.reopen()
         await self._uploads.reopen()
 

@@ -314,7 +314,9 @@ class StagedPaths(PathBackend):
                 else:
                     stats = known.get(entry.name, SemaphoreStats(0, entry.value))
                 value = limit_of(stats.max_slots)
-                keys[key] = KeyStats(stats.acquired_slots, stats.waiting, value)
+                keys[key] = KeyStats(
+                    stats.acquired_slots, stats.waiting, value, paused_for=stats.paused_for
+                )
             found[stage.spec.name] = stage.summary(keys)
         return found
 
@@ -326,16 +328,23 @@ class StagedPaths(PathBackend):
 
     async def _stats_of(self, path: Path, *, sync: bool) -> PathStats:
         nodes = []
-        closure = None
+        closure, whole = None, 0.0
         stages = self._path(path)
         semaphores = [stage.semaphore(key) for stage, key in stages]
         replies = await call_all(sync, semaphores, "stats")
         for (stage, _), stats in zip(stages, replies, strict=True):
             if stage in self._tiers:
                 value = limit_of(stats.max_slots)
-                nodes.append(NodeStats(stats.acquired_slots, stats.waiting, value))
+                nodes.append(
+                    NodeStats(
+                        stats.acquired_slots, stats.waiting, value, paused_for=stats.paused_for
+                    )
+                )
+            whole = max(whole, stats.paused_for)
             if stats.closed:
                 closure = Closure(stats.reason)
+        if not any(node.paused_for for node in nodes):  # else that is what is lacking first
+            nodes[-1] = nodes[-1]._replace(paused_for=whole)
         return PathStats(tuple(nodes), self._generation.closed, closure)
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
@@ -435,6 +444,26 @@ class StagedPaths(PathBackend):
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
         for entry in self._stage(tier).resize(value, key):
             await call(sync, entry.semaphore, "resize", entry.value)
+
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        await self._pause(seconds, tier, key, sync=False)
+
+    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        run(self._pause(seconds, tier, key, sync=True))
+
+    async def _pause(
+        self, seconds: float, tier: str | None, key: str | None, *, sync: bool
+    ) -> None:
+        if self._generation.closed:
+            raise self._closed_error()
+        # The last stage has no keys.
+        entry = (self._stages[-1] if tier is None else self._stage(tier)).visit(key)
+        try:
+            await call(sync, entry.semaphore, "pause", seconds)
+        except SemaphoreClosed as closed:
+            raise self._closed_error(closed) from closed
+        finally:
+            entry.leave()
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

@@ -145,6 +145,7 @@ class Stage:
             sum(stats.waiting for stats in keys.values()),
             0 if self._value is None else limit_of(self._value),
             {key: stats for key, stats in keys.items() if key is not None},
+            paused_for=keys[None].paused_for if None in keys else 0.0,
         )
 
     def resize(self, limit: int, key: str | None) -> list[StageKey]:

@@ -19,6 +19,7 @@ from slotwise._core.arguments import (
     check_label,
     check_limit,
     check_name,
+    check_pause,
     check_reason,
     check_seconds,
     check_text,
@@ -849,6 +850,35 @@ class Tiers(SameWhenCopied):
         self._check_adaptive(tier, key)
         self._backend.thaw_sync(tier, key)
 
+    async def pause(self, seconds: float, **key: str) -> None:
+        """Grant nothing for so many seconds: to nobody, or to nobody with this key of a tier.
+
+        Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
+        they have. Of several pauses the one that ends last counts; `reopen` ends all of them.
+        ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
+        """
+        await self._backend.pause(check_pause(seconds), *self._paused_key(key))
+
+    def pause_sync(self, seconds: float, **key: str) -> None:
+        """Like `pause`."""
+        self._backend.pause_sync(check_pause(seconds), *self._paused_key(key))
+
+    def _paused_key(self, keys: Mapping[str, str]) -> tuple[str | None, str | None]:
+        if len(keys) > 1:
+            raise TypeError(f"one key at most can be paused at a time, not {', '.join(keys)}")
+        for name, key in keys.items():
+            self._check_tier(name, keyed=True)
+            if name not in self._keyed:
+                raise TypeError(f"tier {name!r} has the keys of {self._key_of[name]!r}: pause that")
+            _check_key(name, key)
+            return name, key
+        return None, None
+
+    def _narrowest_key(self, path: Path) -> tuple[str | None, str | None]:
+        """What a pause of a path is of: the first tier that has a key there; else all tiers."""
+        named = zip(self._tiers, path, strict=True)
+        return next(((name, key) for name, key in named if key is not None), (None, None))
+
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
@@ -891,7 +921,7 @@ class Tiers(SameWhenCopied):
         self._backend.close_everywhere_sync(check_reason(reason))
 
     async def reopen(self) -> None:
-        """Undo `close_everywhere`; what this process closed by `close` stays closed."""
+        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
         await self._backend.reopen()
 
     def reopen_sync(self) -> None:
