@@ -15,17 +15,6 @@ from tests.contract.conftest import Speak
 Make = Callable[..., Limit]
 MakeSemaphore = Callable[..., Semaphore]
 
-PAUSABLE = ("memory", "memory tiers", "processes", "processes tiers")
-
-
-@pytest.fixture(autouse=True)
-def _is_pausable(request: pytest.FixtureRequest) -> None:
-    """The other drivers get the verb next."""
-    params = request.node.callspec.params
-    if params.get("driver", params.get("limit_driver")) not in PAUSABLE:
-        pytest.skip("can't be paused yet")
-
-
 LONG = 100.0  # no test waits for the end of that
 SHORT = 0.3
 

@@ -340,8 +340,36 @@ class Pair:
         assert reply == ["closed", "for a while"]
 
     def reopen(self) -> None:
+        self.end_what_is_over()
+        was_closed = self.ledger.closed
         self.ledger.reopen()
-        assert self.run("tiers/reopen") == 1
+        if self.ledger.paused:
+            self.note(self.ledger.end_pauses(self.now))
+        reply = self.run("tiers/reopen", "")
+        assert reply[0] == was_closed
+        assert "unfinished" in reply or not self.is_unfinished()
+
+    def pause(self, tier: int, length: float, key: str | None) -> None:
+        self.end_what_is_over()
+        self.resized = True  # what is kept is loosened likewise
+        node = str(tier) if key is None else write_node(tier, key)
+        args = (self.shape, self.declared, node, length)
+        reply = self.run("tiers/pause", "x", INTERVAL, *args)
+        self.ledger.pause(tier, self.now + length, key)
+        waits_here = [each for each in reply if each.startswith("look ")]
+        assert len(waits_here) == bool(self.ledger.waiting)
+        assert reply[0] == "paused"
+
+    def pause_perhaps(self, dice: random.Random, keys: Sequence[Sequence[str | None]]) -> None:
+        action = dice.random()
+        if action < 0.06:
+            tier = dice.randrange(3)
+            key = dice.choice([None, *keys[tier]])
+            self.pause(tier, dice.choice([0.000001, 0.25, 0.5, 3.0]), key)
+            self.compare()
+        elif action < 0.08:
+            self.reopen()
+            self.compare()
 
     # ------------------------------------------------------------ do they agree
 
@@ -350,6 +378,13 @@ class Pair:
         check(ledger, self.now, resized=self.resized)
         client, key = self.client, self.key
         state = client.hgetall(key["state"])
+        pauses = dict(each.rsplit("=", 1) for each in state.get(".pauses", "").split())
+        now_us = round(self.now * 1_000_000)
+        assert {name: int(us) for name, us in pauses.items() if int(us) > now_us} == {
+            str(tier.index) if each is None else write_node(tier.index, each): round(until * 1e6)
+            for tier in ledger.tiers
+            for each, until in tier.pauses.items()
+        }
         claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
         assert set(claims) == {*ledger.holders, *ledger.waiting}
         taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
@@ -548,8 +583,11 @@ def play(
         is_plain = max(needs) == 1 and not needs.head_start
         return f"sw-x-{issued}" + ("" if is_plain else write_needs(needs))
 
+    pauses = random.Random(f"pauses {seed}")
     for _ in range(140):
         pair.now = round(pair.now + dice.choice([0, 0, 0.001, 0.5, 2]), 6)
+        if seed % 2:
+            pair.pause_perhaps(pauses, (users, ["m", "n"], ()))
         everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
         action = dice.random()
         if action < 0.1:
@@ -628,6 +666,7 @@ def play_rates(
     has_head_starts = order != "fifo" and dice.random() < 0.6
     users, issued = ["a", "b c", "d"], 0
     seen: list[str] = []
+    pauses = random.Random(f"pauses {seed}")
     for _ in range(120):
         later = dice.choice([0, 0, 0.000001, 0.25, 0.5, 1])
         soonest = pair.ledger.next_deadline()
@@ -638,6 +677,9 @@ def play_rates(
         action = dice.random()
         everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
         keys = (users, ["m", "n"], [None])
+        if seed % 2:
+            pair.pause_perhaps(pauses, (*keys[:2], ()))
+            everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
         if action < 0.45:
             issued += 1
             needs = RankedNeeds([dice.choice([1, 1, 2, 3]) for _ in range(3)])

@@ -106,7 +106,8 @@ class Pair:
         waiting = overload and overload.exceeded(len(self.ledger.waiting))
         try:
             if waiting is not None and not self.ledger.try_request(claim, self.now):
-                assert reply[:4] == ["full", self.ledger.value, self.ledger.in_use, waiting]
+                assert reply[:3] == ["full", self.ledger.value, self.ledger.in_use]
+                assert int(str(reply[3]).split()[0]) == waiting
                 return
             if waiting is not None:
                 granted = [claim]
@@ -191,6 +192,10 @@ class Pair:
         ahead = sum(claim.slots for claim in self.ledger.waiting.values())
         missing = self.ledger.in_use + ahead + slots - self.ledger.value
         expected = slots_in(missing, self.ledger.value, mean)
+        paused_for = self.ledger.paused_until - self.now
+        if paused_for > 0:
+            assert float(estimate) == pytest.approx(max(expected or 0.0, paused_for), abs=2e-6)
+            return
         if estimate != "0":
             assert (float(estimate) if estimate else None) == pytest.approx(expected, abs=2e-6)
         if mean != 0.0:  # the clock may have stood still
@@ -251,13 +256,29 @@ class Pair:
 
     def reopen(self) -> None:
         self.end_what_is_over()
-        assert self.ledger.reopen(self.now) == []
+        self.note(self.ledger.reopen(self.now))
         assert self.run(load("semaphore/reopen"), "", INTERVAL, "") == []
+
+    def pause(self, length: float) -> None:
+        self.end_what_is_over()
+        reply = self.run(load("semaphore/pause"), "", INTERVAL, "", self.value, length)
+        if self.ledger.closed:
+            assert reply == ["closed", "for a while"]
+            return
+        self.ledger.pause(self.now + length)
+        assert reply == ["paused"]
 
     # ------------------------------------------------------------ do they agree
 
     def compare(self) -> None:
         check(self.ledger)
+        written = self.run(load("semaphore/inspect"), "counts", "", INTERVAL, "")[2]
+        paused_for = max(self.ledger.paused_until - self.now, 0.0)
+        waiting, ms = map(int, written.split()) if paused_for else (written, 0)
+        assert (waiting, ms / 1000) == (
+            len(self.ledger.waiting),
+            pytest.approx(paused_for, abs=0.002),
+        )
         held = {
             f"{member}#{i}" if i > 1 else member: number
             for member, claim in self.ledger.holders.items()
@@ -327,6 +348,12 @@ def test_our_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -
             pair.give(dice.choice([*everyone, "sw-x-nobody"]))
         elif action < 0.9:
             pair.beat(dice.sample(everyone, dice.randint(0, len(everyone))))
+        elif action < 0.93:
+            pair.resize(dice.randint(1, 6))
+        elif action < 0.96 and seed % 3 == 0:
+            pair.pause(dice.choice([0.001, 0.5, 3, 3]))
+            if dice.random() < 0.3 and not pair.ledger.closed:
+                pair.reopen()
         elif action < 0.96:
             pair.resize(dice.randint(1, 6))
         elif action < 0.98:

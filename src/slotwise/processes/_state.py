@@ -209,8 +209,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         grace: float = 0.0,
     ) -> list[Event]:
         """Kick who has held for longest, and give a newcomer the slots, now or after the grace."""
-        ordinary = self.closed or self.is_paused or self.is_free(wanted, value, now)
-        if wanted > self.value or ordinary:
+        if wanted > self.value or self.closed or self.is_free(wanted, value, now):
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
         claim = ReplacingClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)

@@ -160,3 +160,11 @@ def pack_call(script: Script, keys: Sequence[bytes], count: int, *words: Any) ->
 
 def pack_word(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def read_waiting(written: int | bytes) -> tuple[int, float]:
+    """How many wait, and for how many seconds it is paused: a number, or "number ms"."""
+    if isinstance(written, int):
+        return written, 0.0
+    waiting, ms = map(int, written.split())
+    return waiting, ms / 1000

@@ -13,7 +13,15 @@ from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, fail_full, pack_call, pack_word, write_wait
+from slotwise.redis._dialect import (
+    Dialect,
+    Released,
+    fail_full,
+    pack_call,
+    pack_word,
+    read_waiting,
+    write_wait,
+)
 from slotwise.redis._path_keys import PathKeys, read_node
 from slotwise.redis._scripts import load
 
@@ -125,10 +133,14 @@ class PathDialect(Dialect):
     def _fullness(self, acquisition: RedisAcquisition, counts: Sequence[Any]) -> str:
         """Says which tier is in the way; nothing if none is."""
         limit: Any = acquisition.limit
-        node, value, held, waiting = counts
+        node, value, held, written = counts
+        waiting, paused_for = read_waiting(written)
         why = ""
         if node:
             tier, key = read_node(node)
+            if paused_for:
+                paused = messages.paused(paused_for)
+                return f"{limit._node(tier, key)}: {paused}, {waiting} others waiting"
             if isinstance(limit._tiers[tier].value, Rate):
                 cost = acquisition.needs[tier] if acquisition.needs else 1
                 left = messages.what_is_left(value - held, f"a burst of {value}", cost, waiting)

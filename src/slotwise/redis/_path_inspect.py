@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,11 +27,18 @@ def read_path_stats(
     """``closed_here``: whether this process has closed the name for itself."""
     closed, reason, _, _, *numbers = reply
     closure = Closure(reason.decode() if closed == 2 else None) if closed else None
-    if len(numbers) == 4 * len(path):
-        nodes = tuple(NodeStats(*numbers[at : at + 4]) for at in range(0, len(numbers), 4))
+    if len(numbers) == 5 * len(path):
+        nodes = tuple(
+            NodeStats(active, waiting, value, kept, paused_ms / 1000)
+            for active, waiting, value, kept, paused_ms in _by_node(numbers)
+        )
     else:  # nobody is there
         nodes = tuple(NodeStats(0, 0, most_of(tier.value)) for tier in tiers)
     return PathStats(nodes, closed_here, closure)
+
+
+def _by_node(numbers: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (numbers[at : at + 5] for at in range(0, len(numbers), 5))
 
 
 def read_path_claimants(

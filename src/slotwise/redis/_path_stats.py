@@ -33,13 +33,13 @@ async def collect(
         args = [b"", cursor]
         looking = client.run(_INSPECT, record.keys.all, args, record.keys.slot, limits)
         reply = await reply_within(INSPECT, looking, client, record.keys.slot)
-        cursor, _, waiting, unfinished, texts, now_us, *found = reply
+        cursor, _, waiting, unfinished, texts, now_us, pauses, *found = reply
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
-    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle)
+    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle, pauses)
 
 
 def read_tier_stats(
@@ -49,8 +49,9 @@ def read_tier_stats(
     waiting: int,
     records: dict[bytes, bytes],
     idle: IdleKeys,
+    pauses: bytes = b"",
 ) -> dict[str, TierStats]:
-    """Statistics by tier, of the tiers' values and the records of their nodes."""
+    """Statistics by tier, of the tiers' values, the records of their nodes, and their pauses."""
     rules = [write_rule(tier).encode() for tier in tiers]
     if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
         rules = texts.split(b",")
@@ -58,7 +59,8 @@ def read_tier_stats(
         _value_of(rule) if tier.keyed else _own_value(rule, records.get(b"%d:" % index))
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
     ]
-    keys = _by_key(tiers, rules, records, idle, now_us)
+    paused_for = _read_pauses(pauses, now_us)
+    keys = _by_key(tiers, rules, records, idle, now_us, paused_for)
     levels: list[tuple[float, ...]] = [
         () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
@@ -70,9 +72,28 @@ def read_tier_stats(
             active[index] += int(text.split()[0])
     # Every path goes through every tier.
     return {
-        tier.name: TierStats(held, waiting, value, MappingProxyType(those), *level)
-        for tier, held, value, those, level in zip(tiers, active, values, keys, levels, strict=True)
+        tier.name: TierStats(
+            held,
+            waiting,
+            value,
+            MappingProxyType(those),
+            *level,
+            paused_for=paused_for.get((index, None), 0.0),
+        )
+        for index, (tier, held, value, those, level) in enumerate(
+            zip(tiers, active, values, keys, levels, strict=True)
+        )
     }
+
+
+def _read_pauses(text: bytes, now_us: int) -> dict[tuple[int, str | None], float]:
+    """In how many seconds the pauses of keys end, and with None those of whole tiers."""
+    paused_for: dict[tuple[int, str | None], float] = {}
+    for pause in text.split():
+        name, _, until_us = pause.rpartition(b"=")
+        node = read_node(name) if b":" in name else (int(name), None)
+        paused_for[node] = max(int(until_us) - now_us, 0) / 1_000_000
+    return paused_for
 
 
 def _value_of(rule: bytes) -> int:
@@ -109,17 +130,24 @@ def _by_key(
     records: dict[bytes, bytes],
     idle: IdleKeys,
     now_us: int,
+    paused_for: dict[tuple[int, str | None], float],
 ) -> list[dict[str, KeyStats]]:
     """For each tier what is remembered here of keys, and over it what the server knows."""
+
+    def pause_of(index: int, key: str | None) -> float:
+        return max(paused_for.get((index, each), 0.0) for each in (key, None))
+
     keys: list[dict[str, KeyStats]] = [{} for _ in tiers]
     for index, tier in enumerate(tiers):
         if tier.keyed:
+            paused = [key for of, key in paused_for if of == index and key is not None]
             keys[index] = {
                 key: KeyStats(
                     *(0, 0, idle.value_of(index, key) or _value_of(rules[index])),
                     *_level(rules[index], None, now_us),
+                    paused_for=pause_of(index, key),
                 )
-                for key in idle.keys(index)
+                for key in (*idle.keys(index), *paused)
             }
     for node, record in records.items():
         index, key = read_node(node)
@@ -127,5 +155,7 @@ def _by_key(
             held, waited, value, *_ = record.split()
             own = _value_of(rules[index] if value == b"-" else value.lstrip(b"~"))
             level = _level(rules[index], record, now_us)
-            keys[index][key] = KeyStats(int(held), int(waited), own, *level)
+            keys[index][key] = KeyStats(
+                int(held), int(waited), own, *level, paused_for=pause_of(index, key)
+            )
     return keys

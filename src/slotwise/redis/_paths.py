@@ -68,6 +68,7 @@ _MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
 _REMEMBERED = 12 * 3600
 
 _RESIZE = load("tiers/resize")
+_PAUSE = load("tiers/pause")
 _CLOSE = load("tiers/close")
 _REOPEN = load("tiers/reopen")
 _INSPECT = load("tiers/inspect_path")
@@ -504,10 +505,21 @@ class RedisPaths(RedisLimit, PathBackend):
         self._run_blocking(self.resize(tier, value, key))
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        raise NotImplementedError
+        index = len(self._tiers) - 1 if tier is None else self._indexes[tier]
+        node = f"{index}" if key is None else write_node(index, key)
+        args = [b"", self._attached()[0].client().token, self._interval]
+        args += [self._shape, self._declared, node, f"{seconds:.6f}"]
+        if self._generation.closed:
+            raise self._closed_error()
+        word, *more = await self._run_script(_PAUSE, args)
+        if word == b"closed":
+            raise self._closed_error(read_closure(more))
+        if word == b"conflict":
+            raise self._conflict(*more)
+        self._dispatch(more)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        raise NotImplementedError
+        self._run_blocking(self.pause(seconds, tier, key))
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
@@ -562,7 +574,8 @@ class RedisPaths(RedisLimit, PathBackend):
         self._run_blocking(self.close_everywhere(reason))
 
     async def reopen(self) -> None:
-        await self._run_script(_REOPEN, [b""])
+        _, *messages = await self._run_script(_REOPEN, [b"", self._attached()[0].client().token])
+        self._dispatch(messages)
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())

@@ -26,7 +26,7 @@ class KeyKind(NamedTuple):
     """
 
     prefix: str
-    closed_only: bool = False  # of the states, those that say that the name is closed
+    stopped_only: bool = False  # of the states, those that say that the name is closed or paused
 
 
 async def scan_names(
@@ -64,8 +64,8 @@ async def _scan_one(
             address=address,
             limits=config.limits,
         )
-        if kind.closed_only:
-            keys = await _closed_of(client, keys, address, config.limits)
+        if kind.stopped_only:
+            keys = await _stopped_of(client, keys, address, config.limits)
         for key in keys:
             written = key.removeprefix(prefix.encode())
             found.append(written[1:-1] if shared.cluster is not None else written)
@@ -73,17 +73,19 @@ async def _scan_one(
             return found
 
 
-async def _closed_of(
+async def _stopped_of(
     client: LoopClient, keys: list[bytes], address: Address | None, limits: CallLimits
 ) -> list[bytes]:
-    """Those of the states that say that the name is closed, or that are not a hash."""
+    """Those of the states that say that the name is closed or paused, or that are not a hash."""
     asked = (
-        client.command("HEXISTS", key, ".closed", address=address, limits=limits) for key in keys
+        client.command("HMGET", key, ".closed", ".paused", address=address, limits=limits)
+        for key in keys
     )
     # One that moved to another node meanwhile is asked for there.
     replies = await asyncio.gather(*asked, return_exceptions=True)
     return [
         key
         for key, reply in zip(keys, replies, strict=True)
-        if reply == 1 or (isinstance(reply, Refused) and not isinstance(reply, Unusable))
+        if (isinstance(reply, list) and any(reply))
+        or (isinstance(reply, Refused) and not isinstance(reply, Unusable))
     ]

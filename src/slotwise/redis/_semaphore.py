@@ -18,6 +18,7 @@ from slotwise._core.arguments import (
     check_count,
     check_label,
     check_on_full,
+    check_pause,
     check_reason,
     check_timeout,
 )
@@ -62,6 +63,7 @@ _REMEMBERED = 24 * 3600
 _MAX_SLOTS = 10_000
 
 _INSPECT = load("semaphore/inspect")
+_PAUSE = load("semaphore/pause")
 _CLOSE = load("semaphore/close")
 _REOPEN = load("semaphore/reopen")
 _RESIZE = load("semaphore/resize")
@@ -385,7 +387,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         stats = await self.stats()
         if stats.scope == "open":
             return False
-        return stats.closed or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
+        is_stopped = stats.closed or stats.paused_for > 0
+        return is_stopped or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
 
     def locked_sync(self) -> bool:
         return self._run_blocking(self._locked())
@@ -604,6 +607,25 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:
         return sample_of_stranger(acquired, outcome)
+
+    async def pause(self, seconds: float) -> None:
+        """Grant nothing for so many seconds, in the whole fleet; see `Limit.pause`.
+
+        It ends by the server's clock. Clients that speak only the documented protocol ignore it.
+        """
+        length = check_pause(seconds)
+        if self._generation.closed:
+            raise self._closed_error()
+        shared, record = self._attached()
+        args = [b"", shared.client().token, self._interval, record.keys.notification]
+        word, *more = await self._run_script(_PAUSE, [*args, self._declared, f"{length:.6f}"])
+        if word == b"closed":
+            raise self._closed_error(read_closure(more))
+        self._dispatch(more)
+
+    def pause_sync(self, seconds: float) -> None:
+        """Like `pause`."""
+        self._run_blocking(self.pause(seconds))
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for the whole fleet, until `reopen`.

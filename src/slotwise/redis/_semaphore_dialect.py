@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core import messages
 from slotwise.redis._adaptive import read_conflict
 from slotwise.redis._closing import read_closure
-from slotwise.redis._dialect import Dialect, Released, fail_full, pack_call, write_wait
+from slotwise.redis._dialect import (
+    Dialect,
+    Released,
+    fail_full,
+    pack_call,
+    read_waiting,
+    write_wait,
+)
 from slotwise.redis._keys import Keys
 from slotwise.redis._net.connection import pack_half
 from slotwise.redis._scripts import load
@@ -115,8 +122,11 @@ class SemaphoreDialect(Dialect):
             acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:4]))
             return reply[4:]
         if word == b"full":
-            value, held, waiting, estimate, is_late = reply[1:6]
-            occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
+            value, held, written, estimate, is_late = reply[1:6]
+            waiting, paused_for = read_waiting(written)
+            occupancy = messages.occupancy(
+                value=value, held=held, waiting=waiting, paused_for=paused_for
+            )
             fail_full(acquisition, occupancy, waiting, estimate, is_late)
             return reply[6:]
         if word == b"closed":
@@ -139,9 +149,12 @@ class SemaphoreDialect(Dialect):
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
     ) -> AcquireTimeout:
-        value, held, waiting = counts
+        value, held, written = counts
         value = value or acquisition.limit.value
-        occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
+        waiting, paused_for = read_waiting(written)
+        occupancy = messages.occupancy(
+            value=value, held=held, waiting=waiting, paused_for=paused_for
+        )
         return messages.no_slot(acquisition.limit._title, waited, occupancy)
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Refused, Unusable
+from slotwise.redis._dialect import read_waiting
 from slotwise.redis._keys import Keys
 from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._scan import KeyKind, scan_names
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 _MOST_AT_ONCE = 500  # counted in one write
 _WITH_REASON = 2  # what semaphore/inspect.lua says of one that is closed for a reason
-# The keys of semaphores that are held, waited for, or closed.
+# The keys of semaphores that are held, waited for, closed or paused.
 KINDS = (
     KeyKind("semaphore_main"),
     KeyKind("semaphore_waiting"),
-    KeyKind("semaphore_state", closed_only=True),  # those of idle ones stay for a while
+    KeyKind("semaphore_state", stopped_only=True),  # those of idle ones stay for a while
 )
 _INTERVAL = 15  # what foreign waiters are given if this look grants them something
 
@@ -63,7 +64,7 @@ async def collect(
                     raise outcome
                 troubles.append(Refused(f"{name!r} can't be read: {outcome}"))  # the others can
                 continue
-            value, held, waiting, closed, *_ = outcome
+            value, held, waiting, closed, *_ = outcome  # while it is paused, waiting is a text
             if value and (names is not None or held or waiting or closed):
                 shown.append((name, read_stats(outcome, value)))
     shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
@@ -76,7 +77,10 @@ def not_text(shared: SharedClient, key: bytes) -> BackendError:
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     """What semaphore/inspect.lua replies; ``value`` is for one that the server knows none of."""
-    known_value, held, waiting, closed, reason, *_ = reply
+    known_value, held, written, closed, reason, *_ = reply
+    waiting, paused_for = read_waiting(written)
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     value = known_value or value
-    return SemaphoreStats(held, value, waiting, bool(closed), why, scope="redis")
+    return SemaphoreStats(
+        *(held, value, waiting, bool(closed), why), scope="redis", paused_for=paused_for
+    )

@@ -4,9 +4,11 @@
 --       4 where to go on, empty at first, "-" to look at none but those that follow
 --       5 and more: other names to look at, as members of names
 -- Returns {where to go on, "" at the end, the time (us), then for each name that is known one of
---   {"semaphore", name, value, held, waiting, 1 if closed and 2 if for a reason, the reason or ""}
+--   {"semaphore", name, value, held, waiting (a text while it is paused: "number ms"),
+--    1 if closed and 2 if for a reason, the reason or ""}
 --   {"tiers", name, shape, declared values, values, holders, waiters, 1 if a bucket is not full,
---    1 if closed and 2 if for a reason, the reason or "", node, its record, node, its record, ...}
+--    1 if closed and 2 if for a reason, the reason or "", .pauses (tiers/state.lua) or "",
+--    node, its record, node, its record, ...}
 --   {"ask", "semaphore" or "tiers", name}: it has to be asked for by its own script.}
 -- It only reads. What is spoilt, unfinished, too large, or of somebody whose time is up has to be asked for.
 -- include base/clock.lua
@@ -33,7 +35,7 @@ local look_at = {}
 function look_at.semaphore(name)
   local state, main = key_of('semaphore_state', name), key_of('semaphore_main', name)
   local waiting, waiting_heartbeat = key_of('semaphore_waiting', name), key_of('semaphore_waiting_heartbeat', name)
-  local facts = redis.call('HMGET', state, '.value', '.closed', '.reason', '.rebuild')
+  local facts = redis.call('HMGET', state, '.value', '.closed', '.reason', '.rebuild', '.paused')
   local text = facts[1] or redis.call('GET', key_of('semaphore_max', name))
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   if not text and held + queued == 0 and not facts[2] then return nil end
@@ -43,13 +45,16 @@ function look_at.semaphore(name)
       or queued ~= redis.call('ZCARD', waiting_heartbeat) then
     return false
   end
+  local paused_us = (tonumber(facts[5] or nil) or 0) - now_us
+  if paused_us > 0 then queued = whole(queued) .. ' ' .. whole(math.ceil(paused_us / 1000)) end
   return {'semaphore', name, value, held, queued, closed_of(facts[2], facts[3]), facts[3] or ''}
 end
 
 function look_at.tiers(name)
   local state = key_of('tiers_state', name)
   local holders, waiters = key_of('tiers_holders', name), key_of('tiers_waiters', name)
-  local facts = redis.call('HMGET', state, '.shape', '.declared', '.values', '.closed', '.reason', '.suspect', '.blocked')
+  local facts = redis.call('HMGET', state, '.shape', '.declared', '.values', '.closed', '.reason', '.suspect', '.blocked',
+                           '.pauses')
   if not facts[1] and not facts[4] then return nil end
   if facts[6] or facts[7] or is_over(holders, waiters, key_of('tiers_ttls', name))
       or redis.call('EXISTS', key_of('tiers_unfinished', name)) == 1 then
@@ -58,7 +63,7 @@ function look_at.tiers(name)
   local reply = {
     'tiers', name, facts[1] or '', facts[2] or '', facts[3] or '', redis.call('ZCARD', holders),
     redis.call('ZCARD', waiters), redis.call('EXISTS', key_of('tiers_cleanup', name)),
-    closed_of(facts[4], facts[5]), facts[5] or '',
+    closed_of(facts[4], facts[5]), facts[5] or '', facts[8] or '',
   }
   local found = redis.call('HSCAN', state, '0', 'MATCH', '[0-9]*', 'COUNT', PAGE)
   if found[1] ~= '0' then return false end

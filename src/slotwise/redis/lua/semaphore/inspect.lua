@@ -4,7 +4,7 @@
 --       "changes"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
 --       5 where to go on with the list, empty at first; for "estimate", for how many slots
--- Returns {value or 0, held, waiting, 1 if closed and 2 if for a reason, the reason or "",
+-- Returns {value or 0, held, waiting (a text while it is paused: "number ms"), 1 if closed and 2 if for a reason, the reason or "",
 -- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
 -- or "" if nobody knows; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0, and
 -- how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and its claim, "" for
@@ -27,7 +27,7 @@ local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then keep_closed() end
 local closed = facts[1] and (facts[2] and 2 or 1) or 0
 local reply = {
-  value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting), closed, facts[2] or '', '',
+  value or 0, redis.call('ZCARD', main), waiting_text(redis.call('ZCARD', waiting)), closed, facts[2] or '', '',
 }
 
 -- Ids, and since when each waits.
@@ -70,6 +70,6 @@ elseif ARGV[2] == 'changes' then
   reply[7], reply[8], reply[9] = rules_in(kept[1]) or '', find_adaptation() and adaptation.frozen or 0, kept[2] or ''
 elseif ARGV[2] == 'estimate' then
   local slots = tonumber(from)
-  reply[7] = value and closed == 0 and estimates.estimate_text(estimate(slots, value, reply[2], reply[3])) or value and '' or '0'
+  reply[7] = value and closed == 0 and estimates.estimate_text(estimate(slots, value, reply[2], redis.call('ZCARD', waiting))) or value and '' or '0'
 end
 return reply

@@ -6,7 +6,7 @@
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
 --       6 "count" to be told how full it is, else empty
 -- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
--- unless asked for), followed by messages for the caller.
+-- unless asked for; waiting is a text while it is paused: "number ms"), followed by messages for the caller.
 -- Mirrors Ledger.release and Ledger.cancel.
 -- include base/clock.lua
 -- include base/claim.lua
@@ -21,7 +21,8 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local queues = redis.call('EXISTS', waiting, waiting_heartbeat)
   local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window', '.values')
+  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window', '.values',
+                           '.paused')
   local ttl, number, granted = ttl_and_number(facts[1])
   local window = facts[7] and number and count_in_window(facts[7], sample or 'i-', granted, microseconds(ARGV[1]))
   -- If an adaptive value may move, that is for the second half.
@@ -41,7 +42,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
       return {1, 0, 0, 0, 0}
     end
     local interval, head_ttl, ticket, owner
-    if facts[2] and not facts[5] and not string.find(head, '*', 1, true) then
+    if facts[2] and not facts[5] and not facts[9] and not string.find(head, '*', 1, true) then
       interval, head_ttl, ticket, owner = waiting_claim(facts[2])
     end
     local value = tonumber(facts[3]) or 0
@@ -91,7 +92,7 @@ if counted then
   if from then
     redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
   end
-  reply = {released, waited, value or 0, redis.call('ZCARD', main), redis.call('ZCARD', waiting)}
+  reply = {released, waited, value or 0, redis.call('ZCARD', main), waiting_text(redis.call('ZCARD', waiting))}
 end
 for _, message in ipairs(messages) do reply[#reply + 1] = message end
 return reply

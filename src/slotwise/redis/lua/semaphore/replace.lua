@@ -3,9 +3,10 @@
 local HEAD_START = 1000000000  -- s by which the place of one that replaces somebody is earlier: before all others
 
 -- Those who have held for longest, as many as `slots` more need, and whether all of them leave at once; {} if
--- they are too few. Who is leaving already is left out, and so are clients that know no claims: nobody could
+-- they are too few, or while nothing is granted. Who is leaving already is left out, and so are clients that know no claims: nobody could
 -- tell them. Mirrors Ledger.to_replace.
 local function to_replace(slots, value, held, queued)
+  if paused_until(redis.call('HGET', state, '.paused')) then return {}, false end
   local missing, found, chosen, at_once = slots + held - value, {}, {}, true
   if queued > 0 then missing = math.max(missing, slots) end
   for _, member in ipairs(redis.call('ZRANGE', main, 0, LOOKED_AT - 1)) do

@@ -13,6 +13,7 @@
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
 --         {"full", value, held, waiting, when it would be served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed
+--                                                  in both, waiting is a text while it is paused: "number ms"
 --         {"conflict", value, held, waiting, its rules if it adapts}   in use with another value
 --         {"too many", value}                      more slots than there are
 --         {"closed", the reason if there is one}   for everybody, until reopen.lua
@@ -30,10 +31,10 @@ do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
   local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token', '.interval', '.beat',
-                           '.orphans', '.evicted', '.hold')
+                           '.orphans', '.evicted', '.hold', '.paused')
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
-  if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and ARGV[7] == ''
+  if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and not facts[11] and ARGV[7] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true)
       and (ARGV[6] == 'wait' or not string.find(ARGV[6], 'shed', 1, true)) then
     local held = redis.call('ZCARD', main)

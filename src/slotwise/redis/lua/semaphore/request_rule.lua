@@ -14,7 +14,8 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   end_ttls()
   drop_silent()
-  local facts = redis.call('HMGET', state, '.token', '.closed', '.reason')
+  local facts = redis.call('HMGET', state, '.token', '.closed', '.reason', '.paused')
+  local is_paused = paused_until(facts[4])
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
 
   -- One that is asked again may have been granted before the close.
@@ -59,22 +60,24 @@ local function request(id, declared, interval, ttl, word, again, owner)
   end
 
   local claim = filed(now_text)
-  if queued == 0 and held + slots <= value and not rebuilding and allot(id, claim, value) then
+  if queued == 0 and held + slots <= value and not rebuilding and not is_paused and allot(id, claim, value) then
     hold(id, claim, facts[1], interval)
     return answer('granted', claim.number, claim.token, value)
   end
   local replaces = string.sub(word, 1, 7) == 'replace'
   if replaces then
     local chosen, at_once = to_replace(slots, value, held, queued)
-    if word == 'replace try' and not (at_once and #chosen > 0) then return answer('busy', value, held, queued) end
+    if word == 'replace try' and not (at_once and #chosen > 0) then
+      return answer('busy', value, held, waiting_text(queued))
+    end
     for _, each in ipairs(chosen) do kick(each, interval) end
-    if redis.call('ZCARD', main) + slots <= value and allot(id, claim, value) then
+    if not is_paused and redis.call('ZCARD', main) + slots <= value and allot(id, claim, value) then
       hold(id, claim, redis.call('HGET', state, '.token'), interval)
       settle(value, interval)
       return answer('granted', claim.number, claim.token, value)
     end
   elseif word == 'try' then
-    return answer('busy', value, held, queued)
+    return answer('busy', value, held, waiting_text(queued))
   end
   local is_full = queued >= (tonumber(string.match(word, '^wait (%d+)')) or math.huge)
   local patience = tonumber(string.match(word, ' shed (%S+)$'))
@@ -82,7 +85,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
     local expected = estimate(slots, value, held, queued)
     local is_late = not is_full and expected and expected > patience
     if is_full or is_late then
-      return answer('full', value, held, queued, estimates.estimate_text(expected), is_late and 1 or 0)
+      return answer('full', value, held, waiting_text(queued), estimates.estimate_text(expected), is_late and 1 or 0)
     end
   end
 

@@ -13,7 +13,8 @@
 --                            holders of before are told so by their next heartbeat, .until, until
 --                            when (us) a closed one would have been known,
 --                            .hold, how long slots are held (base/hold_times.lua), and
---                            .life, until when (us) state, max and numbers live at least;
+--                            .life, until when (us) state, max and numbers live at least,
+--                            .paused, until when (us) nothing is granted;
 --                            if the value adapts, .values has its rules, "min max start window_us samples" or
 --                            "min max start", and there are .adapt and .window (base/adaptation.lua,
 --                            base/window.lua) and .changes, a line "at_us old new reason" for each;
@@ -35,7 +36,8 @@ local pattern, caller = '', nil  -- of foreign notification lists; the loop clie
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until', '.hold', '.rebuild', '.surplus', '.adapt', '.window', '.changes'}
+               '.evicted', '.until', '.hold', '.rebuild', '.surplus', '.adapt', '.window', '.changes',
+               '.paused'}
 local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local ADAPTIVE_FACTS = 3  -- how many more there are if the value adapts: .adapt .window .changes
 local rebuild  -- a function, below
@@ -572,9 +574,8 @@ local function foreigners_hold()
   return held > taken - (redis.call('ZCARD', numbers) - #seen)  -- the rest, one number each at least
 end
 
--- A client that wakes nobody has begun to hold something: those who wait look for themselves
--- from now on. One message is enough for each loop client.
-local function warn_of_foreigners()
+-- Have those who wait look for themselves. One message is enough for each loop client.
+local function have_waiters_look()
   local warned = {}
   for _, id in ipairs(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1)) do
     local client = client_of(id)
@@ -649,6 +650,20 @@ local function agree_on_value(declared, held, queued, interval)
   return value
 end
 
+-- Until when (us) nothing is granted, of what '.paused' says; nil if it is over, which is forgotten then.
+local function paused_until(text)
+  local until_us = tonumber(text or nil)
+  if until_us and until_us > now_us then return until_us end
+  if text then redis.call('HDEL', state, '.paused') end
+end
+
+-- How many wait, for replies: a text "number ms" while nothing is granted for that long.
+local function waiting_text(queued)
+  local until_us = paused_until(redis.call('HGET', state, '.paused'))
+  if not until_us then return queued end
+  return whole(queued) .. ' ' .. whole(math.ceil((until_us - now_us) / 1000))
+end
+
 -- Hand what is free to the queue, strictly in order. The interval is what a
 -- foreign waiter is given, which did not leave its own.
 local function settle(value, interval)
@@ -657,8 +672,8 @@ local function settle(value, interval)
   if rebuilding or not value then return end
   local free = value - redis.call('ZCARD', main)
   if free <= 0 then return end
-  local facts = redis.call('HMGET', state, '.closed', '.token')
-  if facts[1] then return end  -- nobody is granted anything
+  local facts = redis.call('HMGET', state, '.closed', '.token', '.paused')
+  if facts[1] or paused_until(facts[3]) then return end  -- nobody is granted anything
   local token = tonumber(facts[2]) or 0
   local left = AT_ONCE
   while free > 0 do
@@ -702,7 +717,7 @@ local function settle(value, interval)
         notify(id, claim.owner, 'granted', whole(claim.number), whole(claim.token))
       else
         notify(id, nil, 'granted')
-        if first_foreigner then warn_of_foreigners() end
+        if first_foreigner then have_waiters_look() end  -- it wakes nobody when it releases
       end
       free = free - slots
     end
@@ -720,6 +735,8 @@ local function next_end()
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if score and (not soonest or score < soonest) then soonest = score end
   end
+  local paused = paused_until(redis.call('HGET', state, '.paused'))
+  if paused then soonest = math.min(soonest or math.huge, paused / 1000000) end
   if not soonest then return -1 end
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end

@@ -1,4 +1,4 @@
--- tiers/estimate.lua: when a newcomer would get a path (s), or nil: path_in (slotwise/_ledger/estimates.py) in
+-- tiers/estimate.lua: when a newcomer would get a path (s), or nil: path_in (slotwise/_ledger/path_estimates.py) in
 -- Lua. Not a script.
 -- include base/estimate.lua
 
@@ -34,7 +34,7 @@ function estimates.estimate(path, path_nodes, needs)
     flush(queue)
     flush(parked)
   end
-  local is_free, slowest, is_known = not parked_at(path), 0, true
+  local is_free, slowest, is_known, paused_us = not parked_at(path), 0, true, 0
   for _, node in ipairs(path_nodes) do
     local need, value, expected = need_of(node, needs), value_of(node), nil
     if not has_room(node, need) or (node.waiting > 0 and first_parked(node)) then is_free = false end
@@ -44,9 +44,11 @@ function estimates.estimate(path, path_nodes, needs)
     else
       expected = estimates.slots_in(node.held + wanted - value, value, estimates.mean_hold(get('.hold')))
     end
+    paused_us = math.max(paused_us, pauses.until_of(node) - now_us)
     is_known = is_known and expected
     slowest = math.max(slowest, expected or 0)
   end
   if is_free then return 0 end
+  if paused_us > 0 then return math.max(slowest, paused_us / 1000000) end
   return is_known and slowest or nil
 end

@@ -2,7 +2,7 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
 -- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
--- tiers' values, or "" if nobody is there, the time (us), then in turn a node and its record (tiers/state.lua)};
+-- tiers' values, or "" if nobody is there, the time (us), .pauses or "", then in turn a node and its record (tiers/state.lua)};
 -- some AT_A_LOOK fields are seen in one step, and so at one instant.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
@@ -19,7 +19,7 @@ end
 local found = redis.call('HSCAN', state, ARGV[2], 'MATCH', '[0-9]*', 'COUNT', AT_A_LOOK)
 local reply = {
   found[1], redis.call('ZCARD', holders), redis.call('ZCARD', waiters), is_unfinished(),
-  table.concat(value_texts, ','), whole(now_us),
+  table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '',
 }
 for _, each in ipairs(found[2]) do reply[#reply + 1] = each end
 return reply

@@ -5,7 +5,7 @@
 --       one slot of each; for "changes" a node; for the others where to go on with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
 -- where to go on, or "" at the end}, followed for "path" by, {} if nobody is there, else for each
--- node: held, waiting, value, kept; for "estimate" when a newcomer would be served (s) or "", or
+-- node: held, waiting, value, kept, and for how long it is paused (ms); for "estimate" when a newcomer would be served (s) or "", or
 -- "refused", value and tier if never; for "changes" how the value of an adaptive node has moved, and 1 if it is
 -- frozen, else 0 (tiers/adaptive.lua); for the others, in turn: an id, its claim, or "" if that can't be
 -- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which
@@ -25,7 +25,8 @@ if ARGV[2] == 'path' then
     for _, node in ipairs(nodes_of(ARGV[3])) do
       local value, kept = value_of(node), node.kept_slots or 0
       if node.waiting > 0 and first_parked(node) then kept = math.max(value - held_of(node), 0) end
-      for _, each in ipairs({held_of(node), node.waiting, value, kept}) do reply[#reply + 1] = each end
+      local paused_ms = math.max(math.ceil((pauses.until_of(node) - now_us) / 1000), 0)
+      for _, each in ipairs({held_of(node), node.waiting, value, kept, paused_ms}) do reply[#reply + 1] = each end
     end
   end
 elseif ARGV[2] == 'changes' then

@@ -1,9 +1,11 @@
--- tiers/reopen.lua: undo tiers/close.lua; tiers that are open are left alone.
+-- tiers/reopen.lua: undo tiers/close.lua and tiers/pause.lua; tiers that are open are left alone.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
--- ARGV  1 now (s; empty: the server's clock)
--- Returns 1 if they were closed.  Mirrors PathLedger.reopen: nobody waits who could be granted.
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
+-- Returns {1 if they were closed}, followed by messages for the caller.
+-- Mirrors PathLedger.expire, then PathLedger.reopen and PathLedger.end_pauses.
 -- include tiers/rules.lua
 open(1, ARGV[1])
+caller = ARGV[2]
 local was_closed = known['.closed'] and 1 or 0
 put('.reason', false)
 if known['.closed'] then
@@ -13,5 +15,9 @@ if known['.closed'] then
   put('.until', false)
   keep_until(math.max(until_us, now_us + 4 * math.max(longest, 15) * 1000000))
 end
-save()
-return was_closed
+if known['.shape'] then expire() end
+if pauses.ends then
+  pauses.finish(math.huge)
+  settle()
+end
+return answer({was_closed})

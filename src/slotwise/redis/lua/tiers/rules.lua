@@ -9,7 +9,7 @@ local is_finished = false  -- whether it is known that no node is to be looked a
 
 -- Whether so many slots are free that are not kept for another head than that with `ticket`.
 local function has_room(node, need, ticket)
-  if blocked_until > now then return false end
+  if blocked_until > now or (pauses.ends and pauses.until_of(node) > now_us) then return false end
   local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
   if node.rate then
     refill(node)
@@ -98,7 +98,8 @@ local function look_when_refilled(node, first)
     redis.call('ZREM', refills, node.name)
     return
   end
-  redis.call('ZADD', refills, whole(node.at + time_for(node, need * node.rate.unit - node.level)), node.name)
+  local when = node.at + time_for(node, need * node.rate.unit - node.level)
+  redis.call('ZADD', refills, whole(math.max(when, pauses.until_of(node))), node.name)
   fresh[refills] = true
 end
 
@@ -624,6 +625,39 @@ local function pass_time()
   end
 end
 
+function pauses.write()
+  local texts = {}
+  for name, until_us in pairs(pauses.ends) do texts[#texts + 1] = name .. '=' .. whole(until_us) end
+  put('.pauses', #texts > 0 and table.concat(texts, ' '))
+  if #texts == 0 then pauses.ends = nil end
+end
+
+-- Look at every node of a tier where somebody is parked.
+function pauses.look_at_tier(tier)
+  local from = '[' .. tier .. ':'
+  while true do
+    local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
+    if not record then return end
+    local name = string.match(record, '^[^%s!]+')
+    look_at(read_node(name))
+    from = '[' .. name .. '"'
+  end
+end
+
+-- End the pauses whose time has come: what was paused is looked at.
+function pauses.finish(at_us)
+  local ended = {}
+  for name, until_us in pairs(pauses.ends) do
+    if until_us <= at_us then ended[#ended + 1] = name end
+  end
+  if #ended == 0 then return end
+  for _, name in ipairs(ended) do pauses.ends[name] = nil end
+  for _, name in ipairs(ended) do
+    if string.find(name, ':', 1, true) then look_at(read_node(name)) else pauses.look_at_tier(name) end
+  end
+  pauses.write()
+end
+
 local function settle()
   if known['.closed'] then  -- nobody is granted anything
     redis.call('DEL', unfinished)
@@ -631,6 +665,7 @@ local function settle()
     return
   end
   load_work()
+  if pauses.ends then pauses.finish(now_us) end
   if next(rates) then pass_time() end
   for name, node in pairs(touched) do
     touched[name] = nil
@@ -709,6 +744,9 @@ local function next_end()
     local us = tonumber(redis.call('ZRANGE', refills, 0, 0, 'WITHSCORES')[2])
     if us and (not soonest or us / 1000000 < soonest) then soonest = us / 1000000 end
   end
+  for _, us in pairs(pauses.ends or {}) do
+    if us > now_us then soonest = math.min(soonest or math.huge, us / 1000000) end
+  end
   if not soonest then return -1 end
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end
@@ -757,6 +795,10 @@ local function declare(shape, own_values)
     if not string.find(field, '^[.?]') then put(field, false) end
   end
   put('.frozen', false)
+  if known['.shape'] ~= shape and pauses.ends then  -- they are by the numbers of tiers
+    pauses.ends = {}
+    pauses.write()
+  end
   read_values(own_values)
   put('.large', false)
   put('.shape', shape)
@@ -777,6 +819,13 @@ local function held_of(node)
   if not node.rate then return node.held end
   refill(node)
   return node.rate.burst - math.floor(node.level / node.rate.unit)
+end
+
+-- How many wait at a node, for replies: a text "number ms" while it is paused for that long.
+function pauses.waiting_text(node)
+  local left_us = pauses.until_of(node) - now_us
+  if left_us <= 0 then return node.waiting end
+  return whole(node.waiting) .. ' ' .. whole(math.ceil(left_us / 1000))
 end
 
 -- The tier that can never give a path what it needs, and its value; nil if there is none.

@@ -20,6 +20,7 @@
 --                     .hold, how long paths are held (base/hold_times.lua),
 --                     .large, how many wait that need several slots of a node,
 --                     .closed, .until, until when (us) they would have been kept if they were not,
+--                     .pauses, "node=until ..." (us), with its number for a whole tier: nothing there has room before that,
 --                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
 --                     (s) nothing is granted, since .unaware holders don't know yet that state was
@@ -60,6 +61,7 @@ local rates, value_texts      -- of tiers with a rate; the values as text
 local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
+local pauses = {}  -- .ends: until when (us) nodes are paused, or whole tiers, by their numbers; nil: none is
 -- What the order of those who wait is made of: the keys passed and shares, how many wait (waiting), and the
 -- tickets of those that this call has granted while others waited (passing).
 local turns = {}
@@ -175,6 +177,20 @@ local function read_values(text)
   end
 end
 
+function pauses.read(text)
+  pauses.ends = nil
+  for name, until_us in string.gmatch(text or '', '(%S+)=(%d+)') do
+    pauses.ends = pauses.ends or {}
+    pauses.ends[name] = tonumber(until_us)
+  end
+end
+
+-- Until when (us) there is room for nobody at a node; 0 if it is not paused.
+function pauses.until_of(node)
+  if not pauses.ends then return 0 end
+  return math.max(pauses.ends[node.name] or 0, pauses.ends[whole(node.tier - 1)] or 0)
+end
+
 local function count_keys()  -- besides state
   return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
                     turns.passed, turns.shares)
@@ -193,6 +209,7 @@ local function forget_state()
     end
   end
   read_values('')
+  pauses.ends = nil
   token, last_ticket, longest, life_us = 0, 0, 0, 0
 end
 
@@ -256,11 +273,12 @@ local function open(first, given_now, fields)
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.time', '.accepted',
-                         '.suspect', '.swept', '.hold', '.frozen'}) do
+                         '.suspect', '.swept', '.hold', '.frozen', '.pauses'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)
   read_values(known['.values'] or '')
+  pauses.read(known['.pauses'])
   turns.read(known['.shape'])
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0

@@ -1,0 +1,33 @@
+-- tiers/pause.lua: have no room at a node, or in a whole tier, for a while; of several pauses the one that
+-- ends last counts.
+-- KEYS  1-12 the Tiers object (tiers/state.lua)
+-- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
+--       4 the tiers' names, as the caller was made   5 and their values
+--       6 the node, or the number of a tier for all of it   7 for how long (s)
+-- Returns {"paused"}, {"conflict", tier or -1, its value} or {"closed", the reason if there is one},
+-- followed by messages for the caller. Those who wait are told to look, and learn when to come back.
+-- Mirrors PathLedger.expire, then PathLedger.pause.
+-- include tiers/rules.lua
+open(1, ARGV[1])
+caller = ARGV[2]
+local name, length = ARGV[6], tonumber(ARGV[7])
+if known['.closed'] then return closed_reply() end
+local clash = declare(ARGV[4], ARGV[5])
+if clash then return {'conflict', clash - 1, conflicting(clash)} end
+outlive(math.max(longest, tonumber(ARGV[3])))
+expire()
+if length > 0 then
+  pauses.ends = pauses.ends or {}
+  pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + math.ceil(length * 1000000))
+  pauses.write()
+  outlive(length + math.max(longest, tonumber(ARGV[3])))
+  local told = {}
+  for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+    local client = client_of(id)
+    if client and not told[client] then
+      told[client] = true
+      notify(id, nil, 'look', id)
+    end
+  end
+end
+return answer({'paused'})
