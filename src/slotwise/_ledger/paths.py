@@ -515,9 +515,11 @@ class PathLedger(BaseLedger[C]):
         earliest = super().next_deadline()
         if self.refills:
             earliest = min(earliest, self.queue.next_refill())
-        if self.paused:
-            earliest = min(earliest, *(min(t.pauses.values(), default=NEVER) for t in self.tiers))
-        return earliest
+        return min(earliest, self.next_pause_end()) if self.paused else earliest
+
+    def next_pause_end(self) -> float:
+        """When the first of the pauses ends; `NEVER` if there are none."""
+        return min((min(tier.pauses.values(), default=NEVER) for tier in self.tiers), default=NEVER)
 
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
         """See to nodes that got slots, or another limit; grants nothing."""

@@ -220,7 +220,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _next_alarm(self) -> float:
         if self.loop_alarm.when <= self.queue.next_refill():
-            return BaseLedger.next_deadline(self)  # a loop has its own for the others
+            # A loop has its own for the others.
+            return min(BaseLedger.next_deadline(self), self.next_pause_end())
         return self.next_deadline()
 
     def _ring_in_loop(self, when: float) -> None:
