@@ -435,7 +435,7 @@ def main() -> int:
             "the global semaphore alone": lambda: crowd_at_one_semaphore(tasks),
             "slots.upload()": lambda: crowd_at_a_manager(tasks),
         },
-        2.0,
+        1 / 0.65,
         "slots.upload()",
     )
     faults = overshoot(tasks)
