@@ -415,3 +415,25 @@ async def test_clients_of_the_documented_protocol_keep_it_from_adapting(
         assert (await limit.stats()).acquired_slots == 2
         client.zrem(keys.main, "theirs")
     assert window_of(client, "s")["calls"] == 1
+
+
+async def test_retry_after_may_pause_it_in_the_same_step(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    rules = Adaptive(1, 1, 20, algorithm=Errors(), pause_on_retry_after=True)
+    limit = RedisSemaphore(rules, name="s", config=config)
+    held = await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    while not await limit.waiters():
+        pass
+    held.dropped(retry_after=0.4)
+    await limit.release(held)
+    assert await limit.try_acquire() is None
+    assert 0 < (await limit.stats()).paused_for <= 0.4
+    assert (await limit.stats()).acquired_slots == 0
+    await limit.release(await asyncio.wait_for(waiting, 20))
+    assert (await limit.stats()).paused_for == 0
+    careless = RedisSemaphore(Adaptive(1, 1, 20, algorithm=Errors()), name="s", config=config)
+    async with careless.cm() as acquired:
+        acquired.dropped(retry_after=100)
+    assert (await limit.stats()).paused_for == 0

@@ -217,3 +217,17 @@ async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(
     assert field(client, "0:acme") is None
     assert field(client, "&0:acme") is None
     assert field(client, "%0:emca"), "it is frozen"
+
+
+async def test_retry_after_may_pause_the_narrowest_adaptive_key(config: RedisConfig) -> None:
+    rules = Adaptive(5, 1, 9, algorithm=Errors(), pause_on_retry_after=True)
+    made = tiers(config, Tier("tenant", rules, keyed=True), Tier("all", 50))
+    async with made.at(tenant="acme").cm() as acquired:
+        acquired.dropped(retry_after=100)
+    assert await made.at(tenant="acme").try_acquire() is None
+    other = await made.at(tenant="emca").try_acquire()
+    assert other is not None
+    await made.release(other)
+    await made.reopen()
+    async with made.at(tenant="acme").cm():
+        pass

@@ -25,7 +25,8 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
         outcome = self.outcome
         held_us = max(int((time.monotonic() - self.since) * 1_000_000), 0)
         if self.retry_after:
-            return f" {outcome[0]}{held_us} {int(self.retry_after * 1_000_000)}"
+            pause = "p" if self.options.pause_on_retry_after else ""
+            return f" {outcome[0]}{held_us} {int(self.retry_after * 1_000_000)}{pause}"
         return f" {outcome[0]}{held_us}"
 
 

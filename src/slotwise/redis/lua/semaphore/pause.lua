@@ -11,16 +11,13 @@ caller, pattern = ARGV[2], ARGV[4]
 local interval, length = tonumber(ARGV[3]), tonumber(ARGV[6])
 end_ttls()
 drop_silent()
-local facts = redis.call('HMGET', state, '.closed', '.reason', '.paused')
+local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then return closed_reply(facts[2]) end
 if not current_value() then agree_on_value(ARGV[5], 0, 0, interval) end
 if length > 0 then
-  local until_us = math.max(tonumber(facts[3] or nil) or 0, now_us + math.ceil(length * 1000000))
-  redis.call('HSET', state, '.paused', whole(until_us))
-  have_waiters_look()
+  begin_pause(math.ceil(length * 1000000), interval)
 end
 keep(interval)
-for _, key in ipairs({state, max}) do outlive(key, length + 2 * interval) end
 local reply = {'paused'}
 for _, message in ipairs(messages) do reply[#reply + 1] = message end
 return reply

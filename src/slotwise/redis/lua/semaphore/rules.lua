@@ -44,6 +44,7 @@ local rebuild  -- a function, below
 local REBUILT = 300       -- how many claims a call puts back into keys that were lost
 local rebuilding = false  -- whether that is not finished
 local adaptation, is_adaptation_known = nil, false  -- that of this semaphore; nil if its value is fixed
+local pause_us = 0        -- for how long nothing is to be granted, by what this call was told
 
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
@@ -313,6 +314,7 @@ local function count_end(claim, slots, sample)
   if not find_adaptation() then return end
   sample = sample or 'i-'
   adaptations.note_end(adaptation, now_us, held_for(sample, claim.granted, now_us), sample, slots)
+  pause_us = math.max(pause_us, tonumber(string.match(sample, ' (%d+)p$')) or 0)
   adaptation.is_changed = true
 end
 
@@ -664,10 +666,22 @@ local function waiting_text(queued)
   return whole(queued) .. ' ' .. whole(math.ceil((until_us - now_us) / 1000))
 end
 
+-- Grant nothing for so long (us); of several pauses the one that ends last counts.
+local function begin_pause(length_us, interval)
+  local before = tonumber(redis.call('HGET', state, '.paused') or nil) or 0
+  redis.call('HSET', state, '.paused', whole(math.max(before, now_us + length_us)))
+  have_waiters_look()
+  for _, key in ipairs({state, max}) do outlive(key, length_us / 1000000 + 2 * interval) end
+end
+
 -- Hand what is free to the queue, strictly in order. The interval is what a
 -- foreign waiter is given, which did not leave its own.
 local function settle(value, interval)
   if is_adaptation_known and adaptation and adaptation.is_changed then value = current_value() end
+  if pause_us > 0 then
+    begin_pause(pause_us, interval)
+    pause_us = 0
+  end
   if rebuilding then unfinished = true end
   if rebuilding or not value then return end
   local free = value - redis.call('ZCARD', main)

@@ -17,17 +17,7 @@ if clash then return {'conflict', clash - 1, conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 if length > 0 then
-  pauses.ends = pauses.ends or {}
-  pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + math.ceil(length * 1000000))
-  pauses.write()
-  outlive(length + math.max(longest, tonumber(ARGV[3])))
-  local told = {}
-  for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
-    local client = client_of(id)
-    if client and not told[client] then
-      told[client] = true
-      notify(id, nil, 'look', id)
-    end
-  end
+  longest = math.max(longest, tonumber(ARGV[3]))
+  pauses.begin(name, math.ceil(length * 1000000))
 end
 return answer({'paused'})

@@ -632,6 +632,22 @@ function pauses.write()
   if #texts == 0 then pauses.ends = nil end
 end
 
+-- Have no room at a node, or in a whole tier, for so long (us). Those who wait learn when to come back.
+function pauses.begin(name, length_us)
+  pauses.ends = pauses.ends or {}
+  pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + length_us)
+  pauses.write()
+  outlive(length_us / 1000000 + longest)
+  local told = {}
+  for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+    local client = client_of(id)
+    if client and not told[client] then
+      told[client] = true
+      notify(id, nil, 'look', id)
+    end
+  end
+end
+
 -- Look at every node of a tier where somebody is parked.
 function pauses.look_at_tier(tier)
   local from = '[' .. tier .. ':'
