@@ -14,7 +14,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._staged import StagedPaths
-from slotwise.tiers._stages import Scope
+from slotwise.tiers._stages import SemaphoreSource
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
@@ -56,7 +56,7 @@ def choose_backend(
         def in_memory(full_name: str | None, value: int) -> Semaphore:
             return MemorySemaphore(value=value, name=full_name, ttl=ttl)
 
-        return StagedPaths(specs, Scope(None, in_memory, MemorySemaphore, {}), name=name)
+        return StagedPaths(specs, SemaphoreSource(None, in_memory, MemorySemaphore, {}), name=name)
     if isinstance(url, str):
         if atomic:
             from slotwise.processes._paths import ProcessPaths
@@ -94,7 +94,7 @@ def choose_backend(
     def on_redis(full_name: str | None, value: int) -> Semaphore:
         return RedisSemaphore(value=value, name=full_name, **options)
 
-    scope = Scope(
+    source = SemaphoreSource(
         (url.endpoint, url.namespace),
         on_redis,
         RedisSemaphore,
@@ -102,7 +102,7 @@ def choose_backend(
         lambda: shared_client_for(url).heartbeat_thread,
         url.cleanup_timeout,
     )
-    return StagedPaths(specs, scope, name=name or DEFAULT_NAME)
+    return StagedPaths(specs, source, name=name or DEFAULT_NAME)
 
 
 def _in_directory(
@@ -115,5 +115,5 @@ def _in_directory(
     def made_in_directory(full_name: str | None, value: int) -> Semaphore:
         return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=directory)
 
-    scope = Scope(url, made_in_directory, ProcessSemaphore, {"directory": directory})
-    return StagedPaths(specs, scope, name=name)
+    source = SemaphoreSource(url, made_in_directory, ProcessSemaphore, {"directory": directory})
+    return StagedPaths(specs, source, name=name)

@@ -55,7 +55,7 @@ from slotwise.tiers._stage_calls import (
     run,
 )
 from slotwise.tiers._stage_labels import read_claimant, write_label
-from slotwise.tiers._stages import Scope, Stage, StageKey, limit_of
+from slotwise.tiers._stages import SemaphoreSource, Stage, StageKey, limit_of
 
 logger = logging.getLogger("slotwise.tiers")
 
@@ -89,19 +89,21 @@ class StagedPaths(PathBackend):
     is one more, without a limit, which statistics leave out.
     """
 
-    def __init__(self, tiers: Sequence[TierSpec], scope: Scope, *, name: str | None) -> None:
-        self._closing_key = (scope.key, name) if name is not None else object()
+    def __init__(
+        self, tiers: Sequence[TierSpec], source: SemaphoreSource, *, name: str | None
+    ) -> None:
+        self._closing_key = (source.key, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
         self._holding = _holdings.setdefault(self._closing_key, _Holding())
-        self._scope = scope
-        self._does_io = scope.kind._does_io
-        self.scope = scope.kind._scope
+        self._source = source
+        self._does_io = source.kind._does_io
+        self.scope = source.kind._scope
         self._name = name
-        self._tiers = [Stage(spec, scope.make, name) for spec in tiers]
+        self._tiers = [Stage(spec, source.make, name) for spec in tiers]
         self._stages = self._tiers
         if tiers[-1].keyed:
-            self._stages = [*self._tiers, Stage(TierSpec("*", 0, False), scope.make, name)]
+            self._stages = [*self._tiers, Stage(TierSpec("*", 0, False), source.make, name)]
         self._prefix = f"s{secrets.token_hex(6)}-"
         self._numbers = itertools.count(1)
 
@@ -240,7 +242,7 @@ class StagedPaths(PathBackend):
 
     async def _end_elsewhere(self, acquisition_id: str, verb: str, *, sync: bool) -> bool:
         """End an acquisition of another process, which has to be looked up first."""
-        find_thread = self._scope.find_thread
+        find_thread = self._source.find_thread
 
         async def find_and_end(*, sync: bool) -> bool:
             found = await self._find(acquisition_id, sync=sync)
@@ -250,7 +252,7 @@ class StagedPaths(PathBackend):
             return await find_and_end(sync=sync)
         if verb == "release":
             attempt = partial(find_and_end, sync=False)
-            releasing = release_elsewhere(find_thread, attempt, self._scope.cleanup_timeout)
+            releasing = release_elsewhere(find_thread, attempt, self._source.cleanup_timeout)
             return find_thread().run(releasing) if sync else await releasing
         return (
             look_sync(find_thread, find_and_end) if sync else await look(find_thread, find_and_end)
@@ -259,7 +261,7 @@ class StagedPaths(PathBackend):
     async def _end_all(
         self, held: Held[A], verb: str, *, sync: bool, seconds: float | None = None
     ) -> bool:
-        find_thread = self._scope.find_thread
+        find_thread = self._source.find_thread
         return await end_all(held, verb, sync=sync, find_thread=find_thread, seconds=seconds)
 
     async def _find(self, acquisition_id: str, *, sync: bool) -> Held[str]:
@@ -295,10 +297,10 @@ class StagedPaths(PathBackend):
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
-        return await look(self._scope.find_thread, self._stats)
+        return await look(self._source.find_thread, self._stats)
 
     def stats_sync(self) -> dict[str, TierStats]:
-        return look_sync(self._scope.find_thread, self._stats)
+        return look_sync(self._source.find_thread, self._stats)
 
     async def _stats(self, *, sync: bool) -> dict[str, TierStats]:
         known: dict[str, SemaphoreStats] = {}
@@ -321,10 +323,10 @@ class StagedPaths(PathBackend):
         return found
 
     async def stats_of(self, path: Path) -> PathStats:
-        return await look(self._scope.find_thread, partial(self._stats_of, path))
+        return await look(self._source.find_thread, partial(self._stats_of, path))
 
     def stats_of_sync(self, path: Path) -> PathStats:
-        return look_sync(self._scope.find_thread, partial(self._stats_of, path))
+        return look_sync(self._source.find_thread, partial(self._stats_of, path))
 
     async def _stats_of(self, path: Path, *, sync: bool) -> PathStats:
         nodes = []
@@ -348,10 +350,10 @@ class StagedPaths(PathBackend):
         return PathStats(tuple(nodes), self._generation.closed, closure)
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
-        return await look(self._scope.find_thread, partial(self._estimate, path, needs))
+        return await look(self._source.find_thread, partial(self._estimate, path, needs))
 
     def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
-        return look_sync(self._scope.find_thread, partial(self._estimate, path, needs))
+        return look_sync(self._source.find_thread, partial(self._estimate, path, needs))
 
     async def _estimate(self, path: Path, needs: Needs | None, *, sync: bool) -> float | None:
         """The waits for the stages, one after the other."""
@@ -365,10 +367,10 @@ class StagedPaths(PathBackend):
         return seconds
 
     async def holders(self) -> list[Claimant]:
-        return await look(self._scope.find_thread, self._holders)
+        return await look(self._source.find_thread, self._holders)
 
     def holders_sync(self) -> list[Claimant]:
-        return look_sync(self._scope.find_thread, self._holders)
+        return look_sync(self._source.find_thread, self._holders)
 
     async def _holders(self, *, sync: bool) -> list[Claimant]:
         claimants = await call(sync, self._stages[-1].semaphore(None), "holders")
@@ -378,10 +380,10 @@ class StagedPaths(PathBackend):
         return read_claimant(claimant, [stage.spec for stage in self._tiers])
 
     async def waiters(self) -> list[Claimant]:
-        return await look(self._scope.find_thread, self._waiters)
+        return await look(self._source.find_thread, self._waiters)
 
     def waiters_sync(self) -> list[Claimant]:
-        return look_sync(self._scope.find_thread, self._waiters)
+        return look_sync(self._source.find_thread, self._waiters)
 
     async def _waiters(self, *, sync: bool) -> list[Claimant]:
         """Who waits, whichever tier for, in the order in which they began to wait for it."""
@@ -425,7 +427,7 @@ class StagedPaths(PathBackend):
         return found
 
     async def _list(self, names: list[str] | None, *, sync: bool) -> dict[str, SemaphoreStats]:
-        kind, where = self._scope.kind, self._scope.where
+        kind, where = self._source.kind, self._source.where
         listed: dict[str, SemaphoreStats] = await call(
             sync, kind, "get_acquired_stats", names, _NO_LIMIT_ON_THE_LIST, **where
         )

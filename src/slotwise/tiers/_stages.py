@@ -22,7 +22,7 @@ from slotwise.tiers._stage_calls import FindThread
 Make = Callable[[str | None, int], Semaphore]
 
 
-class Scope(NamedTuple):
+class SemaphoreSource(NamedTuple):
     """Where the semaphores are, and what makes and lists them there."""
 
     key: Hashable  # equal for the same place: elsewhere the same name is another one
