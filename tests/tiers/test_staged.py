@@ -9,7 +9,7 @@ import pytest
 from slotwise import AcquireTimeout, MemorySemaphore, SlotManager, Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.tiers._staged import StagedPaths
-from slotwise.tiers._stages import Scope
+from slotwise.tiers._stages import SemaphoreSource
 
 
 def staged(value=1):
@@ -73,8 +73,10 @@ async def test_slots_are_released_in_the_order_they_were_acquired():
             return await super().release(acquisition)
 
     specs = [TierSpec("user", 1, True), TierSpec("all", 1, False)]
-    scope = Scope(None, lambda name, value: Told(name=name, value=value), MemorySemaphore, {})
-    stages = StagedPaths(specs, scope, name="told")
+    source = SemaphoreSource(
+        None, lambda name, value: Told(name=name, value=value), MemorySemaphore, {}
+    )
+    stages = StagedPaths(specs, source, name="told")
     acquired = await stages.acquire(("alice", None), timeout=None)
     assert await stages.release(acquired.acquisition_id) is True
     assert await stages.release(acquired.acquisition_id) is False

@@ -184,7 +184,7 @@ class Limit(SameWhenCopied, ABC):
     # ----------------------------------------------------------- controlling
 
     async def pause(self, seconds: float) -> None:
-        """Grant nothing for so many seconds, to nobody who shares the limit.
+        """Grant nothing for ``seconds``, to anybody who shares the limit.
 
         Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
         they have. Of several pauses the one that ends last counts, so 0 changes nothing.

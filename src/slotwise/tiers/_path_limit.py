@@ -42,7 +42,7 @@ class PathLimit(Limit):
     @property
     def keys(self) -> dict[str, str]:
         """The key of every keyed tier, by the tier's name."""
-        return self._tiers._keys_of(self._path)
+        return self._tiers._arguments.keys_of(self._path)
 
     @property
     def _title(self) -> str:
@@ -60,11 +60,13 @@ class PathLimit(Limit):
     def _needs_of(self, slots: Any) -> Any:
         if self._needs is None:
             return slots
-        return self._tiers._with_costs(slots, self._tiers._costs_in(self._needs))
+        return self._tiers._arguments.with_costs(
+            slots, self._tiers._arguments.costs_in(self._needs)
+        )
 
     def _ranked(self, slots: Any, priority: float) -> Any:
         """What it takes of each tier, with a head start if there is one."""
-        return self._tiers._with_priority(self._needs_of(slots), priority)
+        return self._tiers._arguments.with_priority(self._needs_of(slots), priority)
 
     # ------------------------------------------------------------- acquiring
 
@@ -143,11 +145,11 @@ class PathLimit(Limit):
         return self._tiers._backend.stats_of_sync(self._path).locked
 
     async def estimate(self, slots: int | Mapping[str, int] = 1) -> float | None:
-        needs = self._tiers._needs(self._needs_of(slots))
+        needs = self._tiers._arguments.needs(self._needs_of(slots))
         return await self._tiers._backend.estimate(self._path, needs)
 
     def estimate_sync(self, slots: int | Mapping[str, int] = 1) -> float | None:
-        needs = self._tiers._needs(self._needs_of(slots))
+        needs = self._tiers._arguments.needs(self._needs_of(slots))
         return self._tiers._backend.estimate_sync(self._path, needs)
 
     async def explain(
@@ -179,11 +181,11 @@ class PathLimit(Limit):
         paused, not the wider tiers. Without keys everything is; see `Tiers.pause` for more.
         """
         await self._tiers._backend.pause(
-            check_pause(seconds), *self._tiers._narrowest_key(self._path)
+            check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)
         )
 
     def pause_sync(self, seconds: float) -> None:
         """Like `pause`."""
         self._tiers._backend.pause_sync(
-            check_pause(seconds), *self._tiers._narrowest_key(self._path)
+            check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)
         )

@@ -22,8 +22,9 @@ from slotwise._core.results import AcquisitionResult, SemaphoreStats
 from slotwise.memory._paths import MemoryPaths
 from slotwise.memory._rate_acquisition import take_rate
 from slotwise.tiers._explain import explain, explain_sync
+from slotwise.tiers._path_arguments import Resolved
 from slotwise.tiers._tier import Tier
-from slotwise.tiers._tiers import Resolved, Tiers
+from slotwise.tiers._tiers import Tiers
 
 if TYPE_CHECKING:
     from slotwise._core.explain import Explanation

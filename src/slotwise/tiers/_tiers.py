@@ -1,7 +1,8 @@
 """Tiers: several limits taken together, narrow to wide.
 
-It checks arguments, and chooses the backend, which decides who gets what:
-all at one instant (`slotwise._core.paths`), or stage by stage (`_staged`).
+It chooses the backend, which decides who gets what: all at one instant
+(`slotwise._core.paths`), or stage by stage (`_staged`). What the arguments of a call mean is in
+`_path_arguments`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
-    check_count,
     check_flag,
     check_label,
     check_limit,
@@ -22,22 +22,18 @@ from slotwise._core.arguments import (
     check_pause,
     check_reason,
     check_seconds,
-    check_text,
     check_timeout,
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.overload import check_max_waiting, check_shed, overload_of
 from slotwise._core.paths import (
-    NO_RATES,
     KeyStats,
     Needs,
     Path,
-    RankedNeeds,
     TierStats,
     head_start_of,
 )
-from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
@@ -48,6 +44,7 @@ from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
+from slotwise.tiers._path_arguments import NO_PRIORITY, ONE, PathArguments, Resolved, Slots
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier
 
@@ -57,19 +54,8 @@ if TYPE_CHECKING:
 
 MAX_IDLE_KEYS = 10_000
 
-# Compared by identity, which is quick and tells it from True and 1.0.
-_ONE = 1
-_NO_PRIORITY = 0
-
-# How many slots: of every tier, or by the names of tiers.
-Slots: TypeAlias = int | Mapping[str, int]
-
 # The values of tiers while a server is away.
 LocalValue: TypeAlias = int | Mapping[str, int | Rate]
-
-
-class Resolved(RankedNeeds):
-    """What is needed of each tier, checked."""
 
 
 _MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
@@ -179,21 +165,7 @@ class Tiers(SameWhenCopied):
             "fair_cost": fair_cost,
             "closed_error": closed_error,
         }
-        # Those with keys of their own, those that use the key of another, and rates.
-        self._keyed = frozenset(tier.name for tier in tiers if tier.keyed is True)
-        self._key_of = {tier.name: tier.keyed for tier in tiers if isinstance(tier.keyed, str)}
-        self._rates = frozenset(tier.name for tier in tiers if tier.rate is not None)
-        self._named_costs = self._rates - self._keyed
-        self._one_of_each = Resolved([1] * len(tiers))
-        self._defaults: Needs = (*self._one_of_each,)
-        self._without_keys: Path | None = None if self._keyed else (None,) * len(tiers)
-        places = [(at, name) for at, name in enumerate(names) if name in self._named_costs]
-        self._places_of_costs = tuple(places)
-        for own, other in self._key_of.items():
-            if other not in self._keyed:
-                raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
-        if self._rates and not atomic:
-            raise TypeError("rates need atomic tiers")
+        self._arguments = PathArguments(self._tiers, atomic=atomic)
         if not atomic and any(isinstance(tier.value, Adaptive) for tier in tiers):
             raise TypeError("adaptive values need atomic tiers")
         if order != "fifo" and not atomic:
@@ -344,7 +316,7 @@ class Tiers(SameWhenCopied):
         Each acquisition takes the same costs of rates. Its statistics are those of the tier
         with the fewest free slots.
         """
-        path, needs = self._resolve(keys, 1, costs)
+        path, needs = self._arguments.resolve(keys, 1, costs)
         return PathLimit(self, path, needs if isinstance(needs, Resolved) else None)
 
     async def acquire(
@@ -382,7 +354,9 @@ class Tiers(SameWhenCopied):
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
                 rate, now or after a `resize`.
         """
-        return await self._acquire(*self._resolve(keys, slots, costs, priority), timeout, label)
+        return await self._acquire(
+            *self._arguments.resolve(keys, slots, costs, priority), timeout, label
+        )
 
     def acquire_sync(
         self,
@@ -395,7 +369,9 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
-        return self._acquire_sync(*self._resolve(keys, slots, costs, priority), timeout, label)
+        return self._acquire_sync(
+            *self._arguments.resolve(keys, slots, costs, priority), timeout, label
+        )
 
     async def try_acquire(
         self,
@@ -407,7 +383,9 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
-        return await self._try_acquire(*self._resolve(keys, slots, costs, priority), label)
+        return await self._try_acquire(
+            *self._arguments.resolve(keys, slots, costs, priority), label
+        )
 
     def try_acquire_sync(
         self,
@@ -419,7 +397,7 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
-        return self._try_acquire_sync(*self._resolve(keys, slots, costs, priority), label)
+        return self._try_acquire_sync(*self._arguments.resolve(keys, slots, costs, priority), label)
 
     def cm(
         self,
@@ -435,15 +413,16 @@ class Tiers(SameWhenCopied):
 
         The arguments, and what entering it raises, are those of `acquire`.
         """
-        if costs is not None or priority is not _NO_PRIORITY or slots is not _ONE:
-            return self._cm(*self._resolve(keys, slots, costs, priority), timeout, label)
-        if not self._rates:
-            return self._cm(self._path(keys), slots, timeout, label)
-        # `_resolve` and `_cm` for the most frequent case of tiers with rates, written out.
-        needs = self._take_costs(keys) if keys else self._defaults
-        path = self._without_keys
+        if costs is not None or priority is not NO_PRIORITY or slots is not ONE:
+            return self._cm(*self._arguments.resolve(keys, slots, costs, priority), timeout, label)
+        arguments = self._arguments
+        if not arguments.rates:
+            return self._cm(arguments.path(keys), slots, timeout, label)
+        # `resolve` and `_cm` for the most frequent case of tiers with rates, written out.
+        needs = arguments.take_costs(keys) if keys else arguments.defaults
+        path = arguments.without_keys
         if keys or path is None:
-            path = self._path(keys)
+            path = arguments.path(keys)
         if label is not None:
             check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
@@ -452,7 +431,11 @@ class Tiers(SameWhenCopied):
     async def _acquire(
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
-        needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
+        needs, seconds, label = (
+            self._arguments.needs(slots),
+            self._timeout(timeout),
+            check_label(label),
+        )
         try:
             return await self._backend.acquire(path, timeout=seconds, label=label, needs=needs)
         except SemaphoreClosed as closed:
@@ -462,7 +445,11 @@ class Tiers(SameWhenCopied):
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        needs, seconds, label = self._needs(slots), self._timeout(timeout), check_label(label)
+        needs, seconds, label = (
+            self._arguments.needs(slots),
+            self._timeout(timeout),
+            check_label(label),
+        )
         try:
             return self._backend.acquire_sync(path, timeout=seconds, label=label, needs=needs)
         except SemaphoreClosed as closed:
@@ -471,7 +458,7 @@ class Tiers(SameWhenCopied):
     async def _try_acquire(
         self, path: Path, slots: Slots | Resolved, label: str | None
     ) -> AcquisitionResult | None:
-        needs = self._needs(slots)
+        needs = self._arguments.needs(slots)
         try:
             return await self._backend.try_acquire(path, check_label(label), needs)
         except SemaphoreClosed as closed:
@@ -480,7 +467,7 @@ class Tiers(SameWhenCopied):
     def _try_acquire_sync(
         self, path: Path, slots: Slots | Resolved, label: str | None
     ) -> AcquisitionResult | None:
-        needs = self._needs(slots)
+        needs = self._arguments.needs(slots)
         try:
             return self._backend.try_acquire_sync(path, check_label(label), needs)
         except SemaphoreClosed as closed:
@@ -492,9 +479,9 @@ class Tiers(SameWhenCopied):
         if label is not None:
             check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
-        if slots is _ONE:
+        if slots is ONE:
             return self._context(path, seconds, label, None)
-        return self._context(path, seconds, label, self._needs(slots))
+        return self._context(path, seconds, label, self._arguments.needs(slots))
 
     def _slow_context(
         self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
@@ -505,92 +492,6 @@ class Tiers(SameWhenCopied):
             slots.head_start = head_start_of(needs)
         return AcquiringContext(PathLimit(self, path), slots, timeout, label)
 
-    def _resolve(
-        self,
-        keys: dict[str, Any],
-        slots: Slots,
-        costs: Mapping[str, int] | None,
-        priority: float = 0,
-    ) -> tuple[Path, Slots | Resolved]:
-        """The path, and what is needed of each tier if there are rates or a head start."""
-        if priority is not _NO_PRIORITY:
-            path, resolved = self._resolve(keys, slots, costs)
-            return path, self._with_priority(resolved, priority)
-        if not self._rates:
-            if costs is not None:
-                raise TypeError(NO_RATES)
-            return self._path(keys), slots
-        if costs is None and slots is _ONE and keys.keys() == self._keyed:
-            return self._path(keys), self._one_of_each
-        given = dict(costs or {})
-        for name in self._named_costs:
-            if name in keys:
-                if name in given:
-                    raise TypeError(f"the cost of {name!r} was given twice")
-                given[name] = keys.pop(name)
-        return self._path(keys), self._with_costs(slots, given)
-
-    def _take_costs(self, keys: dict[str, Any]) -> Needs:
-        """What is needed of each tier by the costs among ``keys``, which are taken out."""
-        needs: list[int] | None = None
-        for index, name in self._places_of_costs:
-            if name in keys:
-                cost = keys.pop(name)
-                if type(cost) is not int or cost < 1:
-                    check_count(f"the cost of {name!r}", cost)
-                if needs is None:
-                    needs = [*self._defaults]
-                needs[index] = cost
-        return self._defaults if needs is None else (*needs,)
-
-    def _with_priority(self, slots: Slots | Resolved, priority: float) -> Slots | Resolved:
-        """What is needed of each tier, with a head start if there is one."""
-        head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
-        if not head_start:
-            return slots
-        if not self.atomic:
-            raise TypeError("priority needs atomic tiers")
-        needs = Resolved(self._needs(slots) or self._one_of_each)
-        needs.head_start = head_start
-        return needs
-
-    def _with_costs(self, slots: Slots | Resolved, costs: Mapping[str, int]) -> Resolved:
-        """What is needed of each tier, where there are rates."""
-        for name, cost in costs.items():
-            self._check_rate(name)
-            check_count(f"the cost of {name!r}", cost)
-        needs = self._needs(slots) or (1,) * len(self._tiers)
-        return Resolved(
-            costs.get(name, 1) if name in self._rates else need
-            for name, need in zip(self._tiers, needs, strict=True)
-        )
-
-    def _needs(self, slots: Slots | Resolved) -> Needs | None:
-        """What ``slots`` takes of each tier; None for one slot of each."""
-        if slots is _ONE:
-            return None
-        if isinstance(slots, Resolved):
-            return slots
-        if isinstance(slots, Mapping):
-            for name, count in slots.items():
-                self._check_tier(name, keyed=False)
-                if name in self._rates:
-                    raise ValueError(f"{name!r} is a rate: what is taken of it is a cost")
-                check_count(f"the slots of tier {name!r}", count)
-            needs = tuple(slots.get(name, 1) for name in self._tiers)
-        else:
-            needs = (check_count("slots", slots),) * len(self._tiers)
-        return None if max(needs) == 1 else needs
-
-    def _costs_in(self, needs: Needs) -> dict[str, int]:
-        pairs = zip(self._tiers, needs, strict=True)
-        return {name: need for name, need in pairs if name in self._rates}
-
-    def _check_rate(self, name: str) -> None:
-        self._check_tier(name, keyed=False)
-        if name not in self._rates:
-            raise TypeError(f"tier {name!r} has no rate")
-
     def _timeout(self, timeout: float | Unset | None) -> float | None:
         return check_timeout(timeout, self._max_acquire_time)
 
@@ -598,24 +499,6 @@ class Tiers(SameWhenCopied):
         if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
             raise closed
         raise self._closed_error(str(closed), reason=closed.reason) from closed
-
-    def _path(self, keys: Mapping[str, Any]) -> Path:
-        if keys.keys() != self._keyed:
-            missing, unknown = self._keyed - keys.keys(), keys.keys() - self._keyed
-            wrong = [f"missing: {', '.join(sorted(missing))}"] if missing else []
-            wrong += [f"unknown: {', '.join(sorted(unknown))}"] if unknown else []
-            known = ", ".join(name for name in self._tiers if name in self._keyed) or "no"
-            raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
-        for name, key in keys.items():
-            if type(key) is not str or not key.isascii():
-                _check_key(name, key)
-        if not self._key_of:
-            return tuple([keys.get(name) for name in self._tiers])
-        return tuple(keys.get(self._key_of.get(name, name)) for name in self._tiers)
-
-    def _keys_of(self, path: Path) -> dict[str, str]:
-        pairs = zip(self._tiers, path, strict=True)
-        return {name: key for name, key in pairs if key is not None}
 
     def _title_of(self, path: Path) -> str:
         """How messages name a path."""
@@ -660,7 +543,7 @@ class Tiers(SameWhenCopied):
     def _bound_idle(self) -> None:
         """Where the backend does not do it by itself, forget keys beyond the bound."""
         if not isinstance(self._backend, MemoryPaths):
-            for name in (*self._keyed, *self._key_of):
+            for name in (*self._arguments.keyed, *self._arguments.key_of):
                 self._backend.forget_idle_sync(name, float("inf"), self._max_idle_keys)
 
     # ----------------------------------------------- inspecting, controlling
@@ -699,8 +582,8 @@ class Tiers(SameWhenCopied):
         0.0 if it would be at once; None if that isn't known, because no hold has ended since
         somebody waited. It is an estimate, not a bound.
         """
-        path, resolved = self._resolve(keys, slots, costs)
-        return await self._backend.estimate(path, self._needs(resolved))
+        path, resolved = self._arguments.resolve(keys, slots, costs)
+        return await self._backend.estimate(path, self._arguments.needs(resolved))
 
     def estimate_sync(
         self,
@@ -710,8 +593,8 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> float | None:
         """Like `estimate`."""
-        path, resolved = self._resolve(keys, slots, costs)
-        return self._backend.estimate_sync(path, self._needs(resolved))
+        path, resolved = self._arguments.resolve(keys, slots, costs)
+        return self._backend.estimate_sync(path, self._arguments.needs(resolved))
 
     async def holders(self) -> list[Claimant]:
         """Who holds slots now, the longest first."""
@@ -743,11 +626,11 @@ class Tiers(SameWhenCopied):
 
     async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
         """The keys of a tier with the most slots held, then the most waiting."""
-        self._check_tier(tier, keyed=True)
+        self._arguments.check_tier(tier, keyed=True)
         return _busiest(await self.stats(), tier, n)
 
     def busiest_sync(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
-        self._check_tier(tier, keyed=True)
+        self._arguments.check_tier(tier, keyed=True)
         return _busiest(self.stats_sync(), tier, n)
 
     async def settle(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
@@ -760,35 +643,23 @@ class Tiers(SameWhenCopied):
         Raises:
             LookupError: nobody knows the acquisition, or not any more.
         """
-        self._check_settle(costs)
+        self._arguments.check_settle(costs)
         await self._backend.settle(acquisition_id_of(acquisition_id), costs)
 
     def settle_sync(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
         """Like `settle`."""
-        self._check_settle(costs)
+        self._arguments.check_settle(costs)
         self._backend.settle_sync(acquisition_id_of(acquisition_id), costs)
-
-    def _check_settle(self, costs: Mapping[str, int]) -> None:
-        if not costs:
-            raise TypeError("settle() takes the actual costs, by the names of their tiers")
-        for name, cost in costs.items():
-            self._check_rate(name)
-            check_limit(f"the cost of {name!r}", cost)
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
-        self._check_refill(tier, key)
+        self._arguments.check_refill(tier, key)
         await self._backend.refill(tier, key)
 
     def refill_sync(self, tier: str, key: str | None = None) -> None:
         """Like `refill`."""
-        self._check_refill(tier, key)
+        self._arguments.check_refill(tier, key)
         self._backend.refill_sync(tier, key)
-
-    def _check_refill(self, tier: str, key: str | None) -> None:
-        self._check_rate(tier)
-        if bool(self._tiers[tier].keyed) is not (key is not None):
-            raise TypeError(f"tier {tier!r} " + ("has keys" if key is None else "has no keys"))
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use.
@@ -796,11 +667,11 @@ class Tiers(SameWhenCopied):
         After a shrink nothing is granted there until what is held fits. A rate is changed to
         another Rate: what is left of it stays, cut to the new burst. An adaptive tier is frozen.
         """
-        self._check_resize(tier, value, key)
+        self._arguments.check_resize(tier, value, key)
         await self._backend.resize(tier, value, key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        self._check_resize(tier, value, key)
+        self._arguments.check_resize(tier, value, key)
         self._backend.resize_sync(tier, value, key)
 
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
@@ -811,14 +682,14 @@ class Tiers(SameWhenCopied):
         Raises:
             TypeError: the tier has a fixed value, or keys and none is given.
         """
-        self._check_adaptive(tier, key)
+        self._arguments.check_adaptive(tier, key)
         if key is None and self._tiers[tier].keyed:
             raise TypeError(f"tier {tier!r} has keys, each with its own changes")
         return await self._backend.changes(tier, key)
 
     def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
         """Like `changes`."""
-        self._check_adaptive(tier, key)
+        self._arguments.check_adaptive(tier, key)
         if key is None and self._tiers[tier].keyed:
             raise TypeError(f"tier {tier!r} has keys, each with its own changes")
         return self._backend.changes_sync(tier, key)
@@ -832,52 +703,36 @@ class Tiers(SameWhenCopied):
             ValueError: it is outside min and max.
             TypeError: the tier has a fixed value.
         """
-        self._check_freeze(tier, value, key)
+        self._arguments.check_freeze(tier, value, key)
         await self._backend.freeze(tier, value, key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Like `freeze`."""
-        self._check_freeze(tier, value, key)
+        self._arguments.check_freeze(tier, value, key)
         self._backend.freeze_sync(tier, value, key)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
-        self._check_adaptive(tier, key)
+        self._arguments.check_adaptive(tier, key)
         await self._backend.thaw(tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         """Like `thaw`."""
-        self._check_adaptive(tier, key)
+        self._arguments.check_adaptive(tier, key)
         self._backend.thaw_sync(tier, key)
 
     async def pause(self, seconds: float, **key: str) -> None:
-        """Grant nothing for so many seconds: to nobody, or to nobody with this key of a tier.
+        """Grant nothing for ``seconds``: to anybody, or to those with this key of a tier.
 
         Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
         they have. Of several pauses the one that ends last counts; `reopen` ends all of them.
         ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
         """
-        await self._backend.pause(check_pause(seconds), *self._paused_key(key))
+        await self._backend.pause(check_pause(seconds), *self._arguments.paused_key(key))
 
     def pause_sync(self, seconds: float, **key: str) -> None:
         """Like `pause`."""
-        self._backend.pause_sync(check_pause(seconds), *self._paused_key(key))
-
-    def _paused_key(self, keys: Mapping[str, str]) -> tuple[str | None, str | None]:
-        if len(keys) > 1:
-            raise TypeError(f"one key at most can be paused at a time, not {', '.join(keys)}")
-        for name, key in keys.items():
-            self._check_tier(name, keyed=True)
-            if name not in self._keyed:
-                raise TypeError(f"tier {name!r} has the keys of {self._key_of[name]!r}: pause that")
-            _check_key(name, key)
-            return name, key
-        return None, None
-
-    def _narrowest_key(self, path: Path) -> tuple[str | None, str | None]:
-        """What a pause of a path is of: the first tier that has a key there; else all tiers."""
-        named = zip(self._tiers, path, strict=True)
-        return next(((name, key) for name, key in named if key is not None), (None, None))
+        self._backend.pause_sync(check_pause(seconds), *self._arguments.paused_key(key))
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -886,13 +741,13 @@ class Tiers(SameWhenCopied):
 
         Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
         """
-        self._check_tier(tier, keyed=True)
+        self._arguments.check_tier(tier, keyed=True)
         return await self._backend.forget_idle(tier, older_than, keep_at_most)
 
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
-        self._check_tier(tier, keyed=True)
+        self._arguments.check_tier(tier, keyed=True)
         return self._backend.forget_idle_sync(tier, older_than, keep_at_most)
 
     async def close(self) -> None:
@@ -934,51 +789,9 @@ class Tiers(SameWhenCopied):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    def _check_resize(self, tier: str, value: int | Rate, key: str | None) -> None:
-        self._check_tier(tier, keyed=key is not None)
-        if tier in self._rates:
-            if not isinstance(value, Rate):
-                raise TypeError(f"tier {tier!r} takes a Rate, not {kind_of(value)}")
-        else:
-            check_limit("value", value)
-            options = self._tiers[tier].value
-            if isinstance(options, Adaptive):
-                assert isinstance(value, int)
-                options.check_value(value)
-        if key is not None:
-            _check_key(tier, key)
-        elif callable(self._tiers[tier].value):
-            raise TypeError(f"each key of tier {tier!r} has its own value: resize a key")
-
-    def _check_adaptive(self, tier: str, key: str | None) -> Adaptive:
-        self._check_tier(tier, keyed=key is not None)
-        if key is not None:
-            _check_key(tier, key)
-        options = self._tiers[tier].value
-        if not isinstance(options, Adaptive):
-            raise TypeError(f"tier {tier!r} has a fixed value; see Adaptive")
-        return options
-
-    def _check_freeze(self, tier: str, value: int | None, key: str | None) -> None:
-        options = self._check_adaptive(tier, key)
-        if value is not None:
-            options.check_value(check_count("value", value))
-
-    def _check_tier(self, tier: str, *, keyed: bool) -> None:
-        if tier not in self._tiers:
-            raise ValueError(f"there is no tier {tier!r}; there are: {', '.join(self._tiers)}")
-        if keyed and not self._tiers[tier].keyed:
-            raise TypeError(f"tier {tier!r} has no keys")
-
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
-
-
-def _check_key(tier: str, key: object) -> None:
-    if not isinstance(key, str):
-        raise TypeError(f"the key of tier {tier!r} must be a str, not {kind_of(key)}")
-    check_text(f"the key of tier {tier!r}", key)
 
 
 def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:
