@@ -7,6 +7,7 @@ through tiers. Granting slots and waiting for them is up to the drivers.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
@@ -38,6 +39,14 @@ def refuse_to_block_a_loop(call: str) -> None:
     """Raise if the calling thread runs an event loop, which a blocking call would stop."""
     if asyncio._get_running_loop() is not None:
         raise messages.would_block_loop(call)
+
+
+def require_asyncio() -> asyncio.AbstractEventLoop:
+    """Return the running event loop; say what to do where there is none, as under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise messages.needs_asyncio() from None
 
 
 class Limit(SameWhenCopied, ABC):
@@ -379,9 +388,12 @@ class AcquiringContext(AcquisitionContext):
 
 
 def caller() -> object:
-    """Return the current task, or else the id of the thread."""
+    """Return the current task, of asyncio or trio, or else the id of the thread."""
+    task: object | None = None
     if asyncio._get_running_loop() is not None:
         task = asyncio.current_task()
-        if task is not None:
-            return task
-    return threading.get_ident()
+    elif "trio" in sys.modules:
+        from slotwise._core.trio_run import running_trio_task
+
+        task = running_trio_task()
+    return threading.get_ident() if task is None else task

@@ -62,13 +62,19 @@ class Lost:
         return self._reason is not None
 
     def __await__(self) -> Generator[object, None, None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None]
+        if asyncio._get_running_loop() is not None:
+            future = asyncio.get_running_loop().create_future()
+        else:
+            from slotwise._core.trio_run import running_trio
+
+            future = running_trio().create_future()
         with _lock:
             if self._reason is not None:
                 return
             self._futures.append(future)
         try:
-            yield from future
+            yield from future.__await__()
         finally:
             with _lock:
                 if future in self._futures:

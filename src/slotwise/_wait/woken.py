@@ -8,9 +8,10 @@ earlier. The ledger decides who is granted what; this is only about who enters f
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from slotwise._core.trio_run import TrioRun
     from slotwise._wait.wakers import WakeUps
 
 # With more than this many it is not worth while to ask each for its event loop.
@@ -55,14 +56,20 @@ class Woken(set[Any]):
 
         Once they have been told they are ready to run, so one pass of the loop is enough.
         """
-        loop = asyncio.get_running_loop()
+        trio: TrioRun | None = None
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            from slotwise._core.trio_run import running_trio
+
+            loop = running_trio()
+            trio = cast("TrioRun", loop)
         wake_ups = self.under_way_to(loop)
         if wake_ups is not None:
             wake_ups.arrive()
         me = _Newcomer(loop)
         self.add(me)
         try:
-            await asyncio.sleep(0)
+            await (asyncio.sleep(0) if trio is None else trio.pass_once())
         finally:
             self.discard(me)
 

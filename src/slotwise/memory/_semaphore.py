@@ -31,13 +31,14 @@ from slotwise._core.arguments import (
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import display, needs_asyncio
+from slotwise._core.messages import display
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.trio_run import running_trio
 from slotwise._wait import clock
 from slotwise._wait.at_once import DONE
 from slotwise._wait.clock import glance
@@ -305,7 +306,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         try:
             loop = get_running_loop()
         except RuntimeError:
-            raise needs_asyncio() from None
+            loop = running_trio()
         acquired = self.try_acquire_sync(slots, label=label, priority=priority)
         if acquired is not None and self._tracker.woken.any_of(loop):
             lease = cast("MemoryAcquisition", acquired)
@@ -467,7 +468,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 try:
                     loop = get_running_loop()
                 except RuntimeError:
-                    raise needs_asyncio() from None
+                    loop = running_trio()
             if not tracker.line and (tracker.free or tracker.circulating < tracker.value):
                 number = tracker.take_another(loop)
                 if number:

@@ -24,6 +24,7 @@ from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import Overload, too_late
 from slotwise._core.results import SemaphoreStats
+from slotwise._core.trio_run import TrioRun
 from slotwise._ledger import NEVER, Ledger, LineGrant
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._ledger.slots import FEW
@@ -360,6 +361,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
+        if isinstance(cast("object", loop), TrioRun):
+            return False  # its tasks wait one by one, as those of other loops do
         return exclusive(self._at_home, loop)
 
     def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:

@@ -12,7 +12,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
-from slotwise._core.messages import needs_asyncio
+from slotwise._core.trio_run import running_trio
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
@@ -54,7 +54,7 @@ class Waiting(Generic[C]):
         try:
             loop = get_running_loop()
         except RuntimeError:
-            raise needs_asyncio() from None
+            loop = running_trio()
         if self._request(claim, loop.create_future):
             if self._tracker.woken.any_of(loop):
                 await self._let_woken_pass(claim)

@@ -11,6 +11,7 @@ import asyncio
 from functools import partial
 from typing import Any, cast
 
+from slotwise._core.limit import require_asyncio
 from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _log, _messages, _operations
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
@@ -31,7 +32,7 @@ async def wait_for_grant(
         AcquireTimeout: its timeout passed first.
         BackendError: the file can't be used.
     """
-    make_waker = asyncio.get_running_loop().create_future
+    make_waker = require_asyncio().create_future
     lock_timeout = _lock_timeout(acquisition.timeout)
     try:
         if not await _request_in_loop(attachment, declared, acquisition, make_waker, lock_timeout):

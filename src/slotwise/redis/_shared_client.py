@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
 from slotwise._core import fork
+from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.redis import _log
@@ -152,7 +153,7 @@ class SharedClient:
 
     def client(self) -> LoopClient:
         """The client of the running loop."""
-        loop = asyncio.get_running_loop()
+        loop = require_asyncio()
         self.heartbeat_thread.ensure_running()
         return self._clients.get(loop) or self._new_client(loop)
 
