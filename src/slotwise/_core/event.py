@@ -29,7 +29,8 @@ _NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots, so that `of` can fill it in one step.
+@dataclass(frozen=True)
 class Event:
     """One thing that happened to an acquisition, a limit or a server.
 
@@ -54,3 +55,10 @@ class Event:
     needs: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
     value: int | None = None
     fencing_token: int | None = None
+
+    @classmethod
+    def of(cls, fields: dict[str, object]) -> Event:
+        """Return an event of all its fields: a frozen dataclass sets each by a call."""
+        event = object.__new__(cls)
+        object.__setattr__(event, "__dict__", fields)
+        return event

@@ -112,18 +112,33 @@ class Record:
         self.granted: float | None = None  # None while it waits
         self.early: tuple[Kind, float] | None = None  # it ended before its caller had it
 
-    def event(self, kind: Kind, acquisition_id: str | None, **more: object) -> Event:
-        return Event(
-            kind,
-            self.name,
-            self.scope,
-            acquisition_id,
-            tier=self.tier,
-            keys=self.keys,
-            slots=self.slots,
-            values=self.values,
-            needs=self.needs,
-            **more,  # type: ignore[arg-type]
+    def event(
+        self,
+        kind: Kind,
+        acquisition_id: str | None,
+        *,
+        waited: float | None = None,
+        held: float | None = None,
+        reason: str | None = None,
+        fencing_token: int | None = None,
+    ) -> Event:
+        return Event.of(
+            {
+                "kind": kind,
+                "name": self.name,
+                "scope": self.scope,
+                "acquisition_id": acquisition_id,
+                "waited": waited,
+                "held": held,
+                "reason": reason,
+                "tier": self.tier,
+                "keys": self.keys,
+                "slots": self.slots,
+                "values": self.values,
+                "needs": self.needs,
+                "value": None,
+                "fencing_token": fencing_token,
+            }
         )
 
 

@@ -30,7 +30,7 @@ except ImportError as error:
 __all__ = ["instrument", "uninstrument"]
 
 Attributes = Mapping[str, str]
-_Series = tuple[tuple[str, str], ...]  # the attributes, to count by
+_Series = tuple[str, ...]  # name, scope, tier, and the keys that are attributes
 
 
 def instrument(
@@ -123,14 +123,16 @@ class _Instruments:
         return observe
 
     def _observe_acquisitions(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [] if self.measuring is None else _observations(self.measuring.acquisitions)
+        measuring = self.measuring
+        if measuring is None:
+            return []
+        return measuring.observations(measuring.acquisitions, "slotwise.outcome")
 
     def _observe_endings(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [] if self.measuring is None else _observations(self.measuring.endings)
-
-
-def _observations(counts: Counter[_Series]) -> list[Observation]:
-    return [Observation(count, dict(series)) for series, count in list(counts.items())]
+        measuring = self.measuring
+        if measuring is None:
+            return []
+        return measuring.observations(measuring.endings, "slotwise.ending")
 
 
 class _Measuring:
@@ -143,38 +145,53 @@ class _Measuring:
         self._names = Names()
         self.gauges = Gauges(self._names)
         self._lock = fork.new_lock()
-        self.acquisitions: Counter[_Series] = Counter()
-        self.endings: Counter[_Series] = Counter()
-        self._known: dict[Labels, Attributes] = {}  # made once for each limit
+        self.acquisitions: Counter[tuple[_Series, str]] = Counter()  # by their outcomes
+        self.endings: Counter[tuple[_Series, str]] = Counter()  # by how they ended
+        self._known: dict[_Series, Attributes] = {}  # made once for each
 
     def on_event(self, event: Event) -> None:
         kind = event.kind
         if kind == "acquired" or kind == "refused":
-            attributes = self._attributes(event)
-            self._add(self.acquisitions, attributes, "slotwise.outcome", outcome(event))
+            series = self._series(event)
+            with self._lock:
+                self.acquisitions[series, outcome(event)] += 1
             if kind == "acquired":
-                self.instruments.wait.record(event.waited or 0.0, attributes)
+                self.instruments.wait.record(event.waited or 0.0, self._attributes(series))
                 if self._traced:
                     _add_to_span(event)
         elif kind in events.ENDINGS:
-            attributes = self._attributes(event)
-            self._add(self.endings, attributes, "slotwise.ending", kind)
-            self.instruments.hold.record(event.held or 0.0, attributes)
+            series = self._series(event)
+            with self._lock:
+                self.endings[series, kind] += 1
+            self.instruments.hold.record(event.held or 0.0, self._attributes(series))
         else:
             self.gauges.note(event)
 
-    def _add(self, to: Counter[_Series], attributes: Attributes, name: str, value: str) -> None:
+    def observations(
+        self, counts: Counter[tuple[_Series, str]], attribute: str
+    ) -> list[Observation]:
         with self._lock:
-            to[(*attributes.items(), (name, value))] += 1
+            found = list(counts.items())
+        return [
+            Observation(count, {**self._attributes(series), attribute: which})
+            for (series, which), count in found
+        ]
 
-    def _attributes(self, event: Event) -> Attributes:
+    def _series(self, event: Event) -> _Series:
         labels = self._names.labels(event)
-        attributes = self._known.get(labels)
+        if not self._keys:
+            return labels
+        return (*labels, *[event.keys.get(each, "") for each in self._keys])
+
+    def _attributes(self, series: _Series) -> Attributes:
+        attributes = self._known.get(series)
         if attributes is None:
-            attributes = self._known[labels] = _attributes(labels)
-        if self._keys:
-            shown = {f"slotwise.key.{each}": event.keys.get(each, "") for each in self._keys}
-            return {**attributes, **shown}
+            name, scope, tier, *keys = series
+            shown = {
+                f"slotwise.key.{tier}": key for tier, key in zip(self._keys, keys, strict=True)
+            }
+            attributes = {**_attributes((name, scope, tier)), **shown}
+            self._known[series] = attributes
         return attributes
 
 
