@@ -123,15 +123,18 @@
     who.append(make("span", "label"), make("span", "who"));
     item.append(make("b"), who, make("span", "age"));
     if (!each.id) return item;
-    const kick = make("button", "", "Kick");
-    kick.type = "button";
-    kick.dataset.action = "kick";
-    kick.addEventListener("click", () => ask(
-      `Take the slots away from ${item.dataset.title}? The next in line gets them at once.`,
-      {action: "kick", id: each.id}));
+    if (last.steer) {
+      const kick = make("button", "", "Kick");
+      kick.type = "button";
+      kick.dataset.action = "kick";
+      kick.addEventListener("click", () => ask(
+        `Take the slots away from ${item.dataset.title}? The next in line gets them at once.`,
+        {action: "kick", id: each.id}));
+      item.append(kick);
+    }
     const ttl = make("div", "ttl");
     ttl.append(make("span", "left"), barOf("100%"));
-    item.append(kick, ttl);
+    item.append(ttl);
     return item;
   };
   const updateHolder = (item, each) => {
@@ -150,8 +153,7 @@
     $(".age", item).textContent = (each.slots > 1 ? `${each.slots} slots, ` : "") +
       (each.age === null ? "" : `for ${seconds(each.age)}`) + (each.eldest ? ", longest" : "");
     const kick = $("button", item);
-    kick.hidden = !last.steer;
-    kick.setAttribute("aria-label", `Kick ${item.dataset.title}`);
+    if (kick) kick.setAttribute("aria-label", `Kick ${item.dataset.title}`);
     const ttl = $(".ttl", item), left = each.ttl === null || each.age === null ? null : Math.max(each.ttl - each.age, 0);
     ttl.hidden = left === null;
     if (left === null) return;
@@ -211,7 +213,7 @@
   const buildSeries = (each) => {
     const item = make("li"), head = make("p"), target = {name: chosen, tier: each.tier, key: each.key};
     head.append(make("span", "name"), make("span", "now"));
-    for (const [action, text] of [["freeze", "Freeze"], ["thaw", "Thaw"]]) {
+    for (const [action, text] of last.steer ? [["freeze", "Freeze"], ["thaw", "Thaw"]] : []) {
       const button = make("button", "", text);
       button.type = "button";
       button.dataset.action = action;
@@ -226,7 +228,6 @@
     const value = each.value ?? limit.value, changes = each.changes, points = [];
     $(".name", item).textContent = shown(seriesOf(each));
     $(".now", item).textContent = `${value} now`;
-    for (const button of item.querySelectorAll("button")) button.hidden = !last.steer;
     const begin = changes.length ? Math.min(changes[0].at, at - 60) : at - 60;
     const most = Math.max(value, 1, ...changes.map((one) => Math.max(one.old, one.new)));
     const x = (when) => ((when - begin) / Math.max(at - begin, 1)) * 600, y = (one) => 66 - (one / most) * 60;
@@ -381,6 +382,7 @@
 
   // ------------------------------------------------------------------- the stream
 
+  const isNarrow = () => matchMedia("(max-width: 760px)").matches;
   let asked = false, silence = 0;
   const say = (text, kind) => { $("#state").textContent = text; $("#state").className = kind; };
   const show = (data) => {
@@ -391,7 +393,7 @@
     else say(`live, ${new Date(data.at * 1000).toLocaleTimeString()}`, "live");
     // Nobody should have to search for what is in the way.
     const waited = data.limits.find((each) => each.waiting);
-    if (chosen === null && !asked && !search && waited && matchMedia("(min-width: 761px)").matches)
+    if (chosen === null && !asked && !search && waited && !isNarrow())
       choose(waited.name);
     asked = true;
     showList(data);
@@ -417,6 +419,7 @@
   const choose = (name) => {
     chosen = name;
     history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+    if (isNarrow()) scrollTo(0, 0);  // there it stands above the list
     if (last) { showList(last); showDetail({...last, limit: last.limit && last.limit.name === name ? last.limit : null}); }
     connect();
   };
