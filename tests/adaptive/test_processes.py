@@ -69,6 +69,8 @@ def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> Non
             do("release", dice.choice(holders), *ending)
         else:
             verb = dice.choice(["expire", "kick", "drop dead", "freeze", "thaw", "thaw", "reboot"])
+            if dice.random() < 0.1:
+                do("pause", clocks.now + 0.05)
             if verb == "kick" and holders:
                 do("kick", dice.choice(holders))
             elif verb == "drop dead":
@@ -127,6 +129,11 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
             do("release", dice.choice(holders), *ending)
         else:
             verb = dice.choice(["expire", "kick", "freeze", "thaw", "resize", "reboot"])
+            if dice.random() < 0.1:
+                do(
+                    "pause",
+                    *dice.choice([(0, clocks.now + 0.05, "a"), (2, clocks.now + 0.05, None)]),
+                )
             key = dice.choice([None, "a", "b", "x"])
             if verb == "kick" and holders:
                 do("kick", dice.choice(holders))

@@ -395,6 +395,60 @@ async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: S
     assert {each.name for each in told} == {limit.name}
 
 
+# ------------------------------------------------------------------------ pausing
+
+PAUSING = Adaptive(2, 2, 20, algorithm=Errors(), pause_on_retry_after=True)
+
+
+@pytest.fixture
+def not_on_redis_yet(request: pytest.FixtureRequest) -> None:
+    if "redis" in request.node.callspec.id:
+        request.applymarker(pytest.mark.xfail(reason="its scripts don't pause yet"))
+
+
+@pytest.mark.usefixtures("not_on_redis_yet")
+async def test_a_service_that_names_a_time_gets_nothing_until_then(
+    make: Make, speak: Speak
+) -> None:
+    limit = make(PAUSING)
+    held = [await speak.acquire(limit) for _ in range(2)]
+    waiting = asyncio.create_task(speak.acquire(limit))
+    await speak.waiting(limit, 1)
+    held[0].dropped(retry_after=3600)
+    await speak.release(limit, held[0])
+    stats = await limit.stats()
+    assert (stats.acquired_slots, stats.waiting) == (1, 1)
+    assert 3000 < stats.paused_for <= 3600
+    assert await speak.try_acquire(limit) is None
+    await speak.reopen(limit)
+    await speak.release(limit, await waiting)
+    await speak.release(limit, held[1])
+
+
+async def test_a_short_pause_ends_by_itself(make: Make, speak: Speak) -> None:
+    limit = make(PAUSING)
+    held = await speak.acquire(limit)
+    held.dropped(retry_after=0.1)
+    await speak.release(limit, held)
+    async with asyncio.timeout(30):
+        await speak.release(limit, await speak.acquire(limit))
+
+
+async def test_nothing_pauses_without_that_option_or_a_drop(make: Make, speak: Speak) -> None:
+    limit = make(Adaptive(2, 2, 20, algorithm=Errors()))
+    held = await speak.acquire(limit)
+    held.dropped(retry_after=3600)
+    await speak.release(limit, held)
+    pausing = make(PAUSING)  # of the same name: it is each caller's own option
+    held = await speak.acquire(pausing)
+    held.dropped(retry_after=3600)
+    await speak._say(pausing, "release", held, outcome="ok")
+    held = await speak.acquire(pausing)
+    held.dropped()
+    await speak.release(pausing, held)
+    assert (await limit.stats()).paused_for == 0
+
+
 # -------------------------------------------------------------------------- tiers
 
 MakeTiers = Callable[..., Tiers]
@@ -575,3 +629,27 @@ async def test_hooks_are_told_which_tier_and_key_moved(make_tiers: MakeTiers) ->
     [told] = [each for each in seen if each.kind == "adapted"]
     assert (told.tier, told.keys, told.value) == ("user", {"user": "a"}, DROPPED)
     assert told.reason == "a call was dropped"
+
+
+@pytest.mark.usefixtures("not_on_redis_yet")
+async def test_a_key_whose_service_names_a_time_gets_nothing_until_then(
+    make_tiers: MakeTiers, speak: Speak
+) -> None:
+    tiers = make_tiers(Tier("user", PAUSING, keyed=True), Tier("all", 50))
+    held = await tiers.acquire(user="a")
+    held.dropped(retry_after=3600)
+    await speak._say(tiers, "release", held)  # type: ignore[arg-type]
+    assert await tiers.try_acquire(user="a") is None
+    other = await tiers.try_acquire(user="b")
+    assert other is not None
+    await tiers.release(other)
+    await tiers.reopen()
+    await tiers.release(await tiers.acquire(user="a"))
+
+
+async def test_a_tier_that_was_paused_for_a_moment_goes_on_by_itself(make_tiers: MakeTiers) -> None:
+    tiers = make_tiers(Tier("user", 5, keyed=True), Tier("backend", PAUSING))
+    async with tiers.cm(user="a") as acquired:
+        acquired.dropped(retry_after=0.1)
+    async with asyncio.timeout(30), tiers.cm(user="b"):
+        pass

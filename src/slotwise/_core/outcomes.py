@@ -38,6 +38,12 @@ class Outcomes(AcquisitionResult):
         if outcome is not None:
             self.outcome = check_outcome(outcome)
 
+    @property
+    def _pauses_for(self) -> float:
+        """For how many seconds nothing is to be granted, since the service asked for that."""
+        is_asked = self.options.pause_on_retry_after and self.outcome == "dropped"
+        return self.retry_after if is_asked else 0.0
+
     def _leave_with(self, exc_type: type[BaseException] | None) -> None:
         # What was said by hand counts more than what happened afterwards.
         if exc_type is not None and self.outcome == "ok":

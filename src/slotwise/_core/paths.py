@@ -118,6 +118,15 @@ def options_of(specs: Sequence[TierSpec]) -> Adaptive | None:
     )
 
 
+def pausing(specs: Sequence[TierSpec], path: Path) -> list[tuple[int, str | None]]:
+    """Which tiers of a path grant nothing after a drop with a retry_after, with their keys."""
+    return [
+        (index, key)
+        for index, (spec, key) in enumerate(zip(specs, path, strict=True))
+        if spec.adaptive is not None and spec.adaptive.pause_on_retry_after
+    ]
+
+
 def fair_tiers(specs: Sequence[TierSpec]) -> tuple[int | None, int | None]:
     """Which tier's keys take turns, and which rate counts; None for none."""
     by = [index for index, spec in enumerate(specs) if "by" in spec.fair.split()]

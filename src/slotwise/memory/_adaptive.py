@@ -71,6 +71,8 @@ class AdaptiveTracker(Tracker):
         self._count_succeeded()
         super()._free(claim, now)
         self._look_later(now)
+        if isinstance(claim, Outcomes) and claim.retry_after and not self.closed:
+            self.begin_pause(claim._pauses_for, now)  # before anybody else is served
 
     def accepts(self, value: Any) -> bool:
         if isinstance(value, Adaptive):

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappush
+from typing import cast
 
 from slotwise._core import events, log
 from slotwise._core.adaptive import Change, Outcome
@@ -17,7 +18,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
-from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers
+from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers, pausing
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
 from slotwise._ledger.base import BaseLedger
@@ -261,6 +262,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
         held_us = max(microseconds(now) - microseconds(claim.since), 0)
         return held_us, outcome, microseconds(claim.retry_after)
+
+    def _count_end(self, claim: MemoryPathAcquisition, now: float) -> None:
+        super()._count_end(claim, now)
+        if isinstance(claim, Outcomes) and claim._pauses_for:
+            for index, key in pausing(claim.paths._specs, cast("Path", claim.path)):
+                self.begin_pause(claim._pauses_for, index, key)  # before anybody else is served
 
     def expire(
         self, now: float

@@ -6,7 +6,7 @@ The ledger in the semaphore's file decides what happens to it, and `_local_claim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core.closing import Generation
@@ -101,7 +101,17 @@ class ProcessAcquisition(AcquisitionResult):
             prepare_to_wake(self.waker, self.file, self)()
 
 
-class AdaptiveProcessAcquisition(Outcomes, ProcessAcquisition):
+class OutcomeProcessAcquisition(Outcomes, ProcessAcquisition):
+    """One of an adaptive limit; its subclasses have the slots."""
+
+    __slots__ = ()
+
+    def paused(self) -> Sequence[tuple[Any, ...]]:
+        """Return what grants nothing if the service asks for that, as records have it."""
+        return [()]
+
+
+class AdaptiveProcessAcquisition(OutcomeProcessAcquisition):
     """Slots of an adaptive semaphore, and how the work under them ended."""
 
     __slots__ = OUTCOME_SLOTS

@@ -17,7 +17,11 @@ from slotwise._core.overload import Overload, too_late
 from slotwise._ledger.times import microseconds
 from slotwise.errors import BackendError
 from slotwise.processes import _log
-from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
+from slotwise.processes._acquisition import (
+    MakeWaker,
+    OutcomeProcessAcquisition,
+    ProcessAcquisition,
+)
 from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, NotAdaptive, Retired
 from slotwise.processes._local_claims import AfterUnlock
@@ -191,6 +195,11 @@ def _release(
     try:
         by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
         ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
+        if isinstance(acquisition, OutcomeProcessAcquisition) and not state.closed:
+            acquisition._state_outcome(outcome)
+            seconds = acquisition._pauses_for if state.adapts else 0.0
+            for which in acquisition.paused() if seconds else ():  # before anybody else is served
+                file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
         file.write(after, "release", acquisition_id, *ending)
     except BaseException:
         if acquisition is not None:

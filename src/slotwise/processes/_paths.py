@@ -18,7 +18,7 @@ from slotwise._core.adaptive import Change
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
-from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
+from slotwise._core.outcomes import OUTCOME_SLOTS
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -32,6 +32,7 @@ from slotwise._core.paths import (
     keys_by_name,
     needs_by_name,
     options_of,
+    pausing,
     slot_values,
     slots_needed,
     weight_for,
@@ -42,7 +43,7 @@ from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise.processes import _operations as operations
 from slotwise.processes import _path_inspect
 from slotwise.processes import _process as processes
-from slotwise.processes._acquisition import ProcessAcquisition
+from slotwise.processes._acquisition import OutcomeProcessAcquisition, ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import PRIVATE_TIERS_SUFFIX, TIERS_SUFFIX, locate
 from slotwise.processes._limit import ProcessLimit
@@ -90,10 +91,13 @@ class ProcessPathAcquisition(ProcessAcquisition):
             self.idle.leave(self.wanted.path)
 
 
-class AdaptiveProcessPathAcquisition(Outcomes, ProcessPathAcquisition):
+class AdaptiveProcessPathAcquisition(OutcomeProcessAcquisition, ProcessPathAcquisition):
     """A path through tiers some of which are adaptive, and how the work under it ended."""
 
     __slots__ = OUTCOME_SLOTS
+
+    def paused(self) -> Sequence[tuple[Any, ...]]:
+        return pausing(self.idle.tiers, self.wanted.path)
 
 
 class ProcessPathContext(AcquiringContext):
