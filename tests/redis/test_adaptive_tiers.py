@@ -219,7 +219,7 @@ async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(
     assert field(client, "%0:emca"), "it is frozen"
 
 
-async def test_retry_after_may_pause_the_narrowest_adaptive_key(config: RedisConfig) -> None:
+async def test_retry_after_may_pause_a_key(config: RedisConfig) -> None:
     rules = Adaptive(5, 1, 9, algorithm=Errors(), pause_on_retry_after=True)
     made = tiers(config, Tier("tenant", rules, keyed=True), Tier("all", 50))
     async with made.at(tenant="acme").cm() as acquired:

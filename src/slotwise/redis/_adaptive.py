@@ -25,9 +25,21 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
         outcome = self.outcome
         held_us = max(int((time.monotonic() - self.since) * 1_000_000), 0)
         if self.retry_after:
-            pause = "p" if self.options.pause_on_retry_after else ""
-            return f" {outcome[0]}{held_us} {int(self.retry_after * 1_000_000)}{pause}"
+            retry_after = f"{int(self.retry_after * 1_000_000)}{self._pause_mark()}"
+            return f" {outcome[0]}{held_us} {retry_after}"
         return f" {outcome[0]}{held_us}"
+
+    def _pause_mark(self) -> str:
+        """Whether nothing is to be granted until then; with the numbers of the tiers."""
+        if self.outcome != "dropped" or not self.options.pause_on_retry_after:
+            return ""
+        limit: Any = self.limit
+        specs = [spec.adaptive for spec in limit._tiers] if self.path else []
+        return "p" + ".".join(str(i) for i, each in enumerate(specs) if _pauses(each))
+
+
+def _pauses(options: Adaptive | None) -> bool:
+    return options is not None and options.pause_on_retry_after
 
 
 def sample_of_stranger(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:

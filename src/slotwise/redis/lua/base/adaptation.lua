@@ -227,7 +227,7 @@ end
 
 -- Count an acquisition that ended, by its sample (all times in us); `it.limit` is the limit from now on.
 local function note_end(it, at, held, sample, slots)
-  local outcome, retry_after = OUTCOMES[string.sub(sample, 1, 1)], tonumber(string.match(sample, ' (%d+)p?$')) or 0
+  local outcome, retry_after = OUTCOMES[string.sub(sample, 1, 1)], tonumber(string.match(sample, ' (%d+)')) or 0
   if retry_after > 0 then it.grows_after = math.max(it.grows_after, at + retry_after) end
   if it.frozen == 1 then return end
   if it.rules.window then

@@ -3,8 +3,9 @@
 --
 -- A sample comes behind the id in a release, after a space: how the work ended, "o" (ok), "d" (dropped) or
 -- "i" (ignored), for how long it was held by the client's own clock (us; "-": since the grant), and the
--- retry_after (us) if there was one, with "p" behind it if nothing is to be granted for that long: "o51234",
--- "d51234 2000000", "d51234 2000000p". Without one it is "i-".
+-- retry_after (us) if there was one, with "p" behind it if nothing is to be granted for that long, and the numbers
+-- of the tiers of which that is so: "o51234", "d51234 2000000", "d51234 2000000p", "d51234 2000000p0.2". Without one
+-- it is "i-".
 --
 -- .window is "begin ends need calls succeeded busy failed" (times in us), with "frozen " in front of it while
 -- the value is frozen.

@@ -63,13 +63,13 @@ do  -- a script has room for 200 local names
   function adapting.count_end(path_nodes, claim, needs, sample)
     use()
     sample = sample or 'i-'
-    local pause_us = tonumber(string.match(sample, ' (%d+)p$'))
+    local pause_us, paused = string.match(sample, ' (%d+)p([%d.]*)$')
+    for tier in string.gmatch(paused or '', '%d+') do
+      local node = path_nodes[tonumber(tier) + 1]
+      if node then pauses.begin(string.find(node.name, ':.') and node.name or tier, tonumber(pause_us)) end
+    end
     for _, node in ipairs(path_nodes) do
       if adapting.rules[node.tier] then
-        if pause_us then  -- that of the narrowest
-          pauses.begin(string.find(node.name, ':.') and node.name or whole(node.tier - 1), pause_us)
-          pause_us = nil
-        end
         local _, record, window = parts_of(node)
         local need = need_of(node, needs)
         local counted = window and need == 1 and adapting.count_in_window(window, sample, claim.granted, now_us)

@@ -13,7 +13,7 @@ local ids, unseen, corrections, samples = {}, {}, {}, {}
 for i = 3, #ARGV do
   local mark, id, text = string.match(ARGV[i], '^(~?)(%S+) ?(.*)$')
   ids[i - 2], unseen[i - 2], corrections[i - 2] = id or ARGV[i], mark == '~', text
-  if text and text ~= '' then samples[i - 2] = string.match(text, '%f[%w]([odi][%d-]%d* ?%d*p?)$') end
+  if text and text ~= '' then samples[i - 2] = string.match(text, '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$') end
 end
 open(1, ARGV[1], {unpack(ids)})
 caller = ARGV[2]
