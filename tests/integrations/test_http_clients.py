@@ -172,5 +172,8 @@ def test_wrong_arguments_are_refused(make) -> None:
         make(5)
     with pytest.raises(ValueError, match="cost"):
         make(MemorySemaphore(1), cost=0)
-    with pytest.raises(NotImplementedError, match="learn"):
-        make(MemorySemaphore(1), learn=True)
+    with pytest.raises(TypeError, match="learn"):
+        make(MemorySemaphore(1), learn=1)
+    for wrong in (0, -1, float("inf"), "1"):
+        with pytest.raises((TypeError, ValueError), match="max_pause"):
+            make(MemorySemaphore(1), learn=True, max_pause=wrong)

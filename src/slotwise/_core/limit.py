@@ -192,6 +192,7 @@ class Limit(SameWhenCopied, ABC):
 
     # ----------------------------------------------------------- controlling
 
+    @abstractmethod
     async def pause(self, seconds: float) -> None:
         """Grant nothing for ``seconds``, to anybody who shares the limit.
 
@@ -202,11 +203,10 @@ class Limit(SameWhenCopied, ABC):
         Raises:
             SemaphoreClosed: it is closed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def pause_sync(self, seconds: float) -> None:
         """Like `pause`."""
-        raise NotImplementedError
 
     # ------------------------------------------------------ context managers
 

@@ -1,13 +1,312 @@
-"""The arguments of clients that learn from what servers answer; they can't learn yet."""
+"""Learning: slow down as the answers of a server ask for it.
+
+A response with status 429 or 503 and ``Retry-After`` pauses the limit of the request, and a
+``RateLimit-Policy`` that counts concurrent requests lowers it. Whatever goes wrong with that is
+logged, and never the business of whoever made the request.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_flag, check_seconds
+from slotwise._core.limit import EXIT_LIMIT, Limit
+from slotwise._core.outcomes import Outcomes
+from slotwise._core.rates import Rate
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.semaphore import Semaphore
+from slotwise.tiers._path_limit import PathLimit
+
+_log = logging.getLogger("slotwise.integrations")
+
+_REFUSALS = (429, 503)
+# The quotas of so many keys are remembered, so that each is written once and not by every response.
+_REMEMBERED_KEYS = 10_000
+
+# Returns the values of a header field of the response, in lower case, one for each line.
+Fields = Callable[[str], Sequence[str]]
 
 
-def check_learning(learn: object, max_pause: object) -> None:
-    check_seconds("max_pause", max_pause)
-    if check_flag("learn", learn):
-        raise NotImplementedError(
-            "learn=True needs limits that can be paused, which this version doesn't have"
-        )
+def learning_of(learn: object, max_pause: object) -> Learning | None:
+    """Return what learns from responses, None if nothing shall.
+
+    Raises:
+        TypeError, ValueError: one of the arguments is wrong.
+    """
+    seconds = check_seconds("max_pause", max_pause)
+    if not check_flag("learn", learn):
+        return None
+    return Learning(float("inf") if seconds is None else seconds)
+
+
+class Lesson(NamedTuple):
+    """What a response says about the limit of its request."""
+
+    status: int
+    retry_after: float | None  # seconds
+    quota: int | None  # how many requests may be under way at once
+
+    @property
+    def is_refusal(self) -> bool:
+        return self.status in _REFUSALS
+
+
+class Learning:
+    """Applies what responses say to limits; one for each transport or middleware."""
+
+    def __init__(self, max_pause: float) -> None:
+        self._max_pause = max_pause
+        self._quotas: OrderedDict[object, int] = OrderedDict()
+        self._has_failed = False
+        self._tasks: set[asyncio.Task[None]] = (
+            set()
+        )  # an event loop keeps no reference to its tasks
+
+    async def learn(
+        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
+    ) -> None:
+        """Learn from a response, before its slot is released; it raises nothing of its own.
+
+        A server that keeps the limit has half a second to answer; then this goes on behind.
+        """
+        calls = self._calls(limit, acquired, status, fields)
+        if not calls:
+            return
+        if not limit._does_io:
+            self._run(calls)
+            return
+        task = asyncio.get_running_loop().create_task(self._run_async(calls))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait((task,), timeout=EXIT_LIMIT)
+
+    def learn_sync(
+        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
+    ) -> None:
+        """Like `learn`."""
+        calls = self._calls(limit, acquired, status, fields)
+        if calls and limit._does_io:
+            thread = threading.Thread(target=self._run, args=(calls,), daemon=True)
+            thread.start()
+            thread.join(EXIT_LIMIT)
+        elif calls:
+            self._run(calls)
+
+    # ------------------------------------------------------------- what to do
+
+    def _calls(
+        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
+    ) -> list[_Call]:
+        """Return what has to be called; an adaptive limit is told how the request ended instead."""
+        try:
+            lesson = read_lesson(status, fields, self._max_pause)
+            if isinstance(acquired, Outcomes):
+                if lesson.is_refusal:
+                    acquired.dropped(retry_after=lesson.retry_after)
+                return []
+            calls = []
+            if lesson.retry_after is not None:
+                calls.append(_Call(limit, "pause", (lesson.retry_after,), lesson))
+            if lesson.quota is not None:
+                calls += self._resizes(limit, lesson.quota, lesson)
+        except Exception as error:  # such as one of the user's function of a key
+            self._failed("learning from a response", error)
+            return []
+        return calls
+
+    def _resizes(self, limit: Limit, quota: int, lesson: Lesson) -> list[_Call]:
+        """Return the call that gives a limit the smaller of the quota and its own value."""
+        if isinstance(limit, Semaphore):
+            own = limit._arguments().get("value")
+            if isinstance(own, Adaptive) or not own:
+                return []
+            value = min(quota, own)
+            return [] if value == limit.value else [_Call(limit, "resize", (value,), lesson)]
+        if not isinstance(limit, PathLimit):
+            return []  # what has no slots has no quota of concurrent requests
+        found = _tier_of_quota(limit)
+        if found is None:
+            return []
+        name, key, own = found
+        value = min(quota, own) if own else quota
+        which = (id(limit.tiers), name, key)
+        if self._quotas.get(which, own) == value:
+            return []
+        self._quotas[which] = value
+        if len(self._quotas) > _REMEMBERED_KEYS:
+            self._quotas.popitem(last=False)
+        return [_Call(limit.tiers, "resize", (name, value, key), lesson, which)]
+
+    # ------------------------------------------------------------------ doing
+
+    async def _run_async(self, calls: list[_Call]) -> None:
+        for call in calls:
+            try:
+                await call.start()
+            except Exception as error:
+                self._quotas.pop(call.quota_of, None)
+                self._failed(call.words, error)
+            else:
+                self._done(call)
+
+    def _run(self, calls: list[_Call]) -> None:
+        for call in calls:
+            try:
+                call.run()
+            except Exception as error:
+                self._quotas.pop(call.quota_of, None)
+                self._failed(call.words, error)
+            else:
+                self._done(call)
+
+    def _done(self, call: _Call) -> None:
+        self._has_failed = False
+        _log.info("%s, as a response with status %d asked for", call.words, call.lesson.status)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Log it, once until something succeeds: there may be very many responses."""
+        if not self._has_failed:
+            self._has_failed = True
+            _log.warning("%s failed: %s", what, error)
+
+
+class _Call:
+    """A verb of a limit or of tiers, to be called with arguments."""
+
+    __slots__ = ("_args", "_target", "_verb", "lesson", "quota_of")
+
+    def __init__(
+        self,
+        target: Any,
+        verb: str,
+        args: tuple[Any, ...],
+        lesson: Lesson,
+        quota_of: object = None,
+    ) -> None:
+        self._target = target
+        self._verb = verb
+        self._args = args
+        self.lesson = lesson
+        self.quota_of = quota_of  # under which key its value is remembered
+
+    def start(self) -> Coroutine[Any, Any, None]:
+        coroutine: Coroutine[Any, Any, None] = getattr(self._target, self._verb)(*self._args)
+        return coroutine
+
+    def run(self) -> None:
+        getattr(self._target, f"{self._verb}_sync")(*self._args)
+
+    @property
+    def words(self) -> str:
+        title = getattr(self._target, "_title", None) or repr(self._target)
+        if self._verb == "pause":
+            return f"pausing {title} for {self._args[0]:g} s"
+        which = "" if len(self._args) == 1 else f" ({' '.join(map(str, self._args[::2]))})"
+        return f"changing the value of {title}{which} to {self._args[-2 if which else 0]}"
+
+
+def _tier_of_quota(limit: PathLimit) -> tuple[str, str | None, int] | None:
+    """The tier that a quota of concurrent requests is of, its key, and its own value.
+
+    As a pause, it is of the narrowest tier with a key, if that has slots of a fixed number.
+    """
+    specs = [tier.spec for tier in limit.tiers._tiers.values()]
+    with_slots = [
+        (spec, key)
+        for spec, key in zip(specs, limit._path, strict=True)
+        if not isinstance(spec.value, Rate) and spec.adaptive is None
+    ]
+    keyed = [(spec, key) for spec, key in with_slots if key is not None]
+    for spec, key in keyed or with_slots:
+        own = spec.ask(key) if spec.by_key and key is not None else spec.value
+        assert isinstance(own, int)
+        return spec.name, key, own
+    return None
+
+
+# --------------------------------------------------------------------- reading
+
+
+def read_lesson(status: int, fields: Fields, max_pause: float = float("inf")) -> Lesson:
+    """Read a response; what makes no sense counts for nothing."""
+    retry_after = None
+    if status in _REFUSALS:
+        retry_after = _read_retry_after(fields("retry-after"), fields("date"))
+        if retry_after is not None:
+            retry_after = min(retry_after, max_pause)
+    return Lesson(status, retry_after, read_quota(", ".join(fields("ratelimit-policy"))))
+
+
+def _read_retry_after(values: Sequence[str], dates: Sequence[str]) -> float | None:
+    """Return the seconds of ``Retry-After``, a number or a date; None if it is no time to come."""
+    if len(values) != 1:
+        return None
+    text = values[0].strip()
+    if re.fullmatch(r"[0-9]{1,10}", text):
+        return float(text) or None
+    until = _timestamp(text)
+    if until is None:
+        return None
+    # By the server's own clock, if it says what that is.
+    sent = _timestamp(dates[0].strip()) if len(dates) == 1 else None
+    seconds = until - (time.time() if sent is None else sent)
+    return seconds if seconds > 0 else None
+
+
+def _timestamp(text: str) -> float | None:
+    """Return the time of an HTTP date."""
+    try:
+        found = parsedate_to_datetime(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        return found.timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+_STRING = r'"(?:[ !#-\[\]-~]|\\["\\])*"'
+_WORD = r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
+_BARE_ITEM = rf"(?:{_STRING}|{_WORD}|-?[0-9]{{1,15}}(?:\.[0-9]{{1,3}})?|\?[01]|:[A-Za-z0-9+/=]*:)"
+_PARAMETER = re.compile(rf"; *([a-z*][a-z0-9_.*-]*)(?:=({_BARE_ITEM}))?")
+_ITEM = re.compile(_BARE_ITEM)
+_COMMA = re.compile(r"[ \t]*,[ \t]*")
+
+
+def read_quota(text: str) -> int | None:
+    """Return the smallest quota of concurrent requests in a ``RateLimit-Policy``, if there is one.
+
+    It is a list of structured fields; one that is not is ignored as a whole.
+    """
+    text = text.strip(" ")
+    quotas: list[int] = []
+    at = 0
+    while at < len(text):
+        item = _ITEM.match(text, at)
+        if item is None:
+            return None
+        at = item.end()
+        parameters: dict[str, str] = {}
+        while parameter := _PARAMETER.match(text, at):
+            parameters[parameter[1]] = parameter[2] or "?1"
+            at = parameter.end()
+        if parameters.get("qu", "").strip('"') == "concurrent-requests":
+            quota = parameters.get("q", "")
+            if quota.isdecimal() and int(quota) >= 1:
+                quotas.append(int(quota))
+        if at == len(text):
+            break
+        comma = _COMMA.match(text, at)
+        if comma is None or comma.end() == len(text):
+            return None
+        at = comma.end()
+    return min(quotas, default=None)

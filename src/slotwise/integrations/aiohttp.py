@@ -8,7 +8,7 @@ from typing import Any
 
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._held import Held
-from slotwise.integrations._learning import check_learning
+from slotwise.integrations._learning import learning_of
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("aiohttp"):
@@ -35,7 +35,7 @@ def limit_middleware(
     It is held until the response is read to its end or closed; that of a WebSocket until it is
     closed. The arguments are those of `slotwise.integrations.httpx.LimitedTransport`.
     """
-    check_learning(learn, max_pause)
+    learning = learning_of(learn, max_pause)
     find = cost_finder(limit, key, cost)
     releases: set[asyncio.Task[None]] = set()  # an event loop keeps no reference to its tasks
 
@@ -43,12 +43,25 @@ def limit_middleware(
         found, slots = find(request)
         if found is None:
             return await handler(request)
-        held = Held(found, await found.acquire(slots))
+        acquired = await found.acquire(slots)
+        held = Held(found, acquired)
         try:
             response = await handler(request)
         except BaseException:
             await held.close_async()
             raise
+        if learning is not None:
+            try:
+                fields = response.headers.getall
+
+                def values_of(name: str) -> list[str]:
+                    return [*fields(name, ())]
+
+                await learning.learn(found, acquired, response.status, values_of)
+            except BaseException:  # it was cancelled
+                response.close()
+                await held.close_async()
+                raise
 
         def release() -> None:
             if not found._does_io:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._held import Held
-from slotwise.integrations._learning import check_learning
+from slotwise.integrations._learning import learning_of
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("httpx"):
@@ -37,7 +37,10 @@ class LimitedTransport:
             unlimited.
         cost: how many slots a request takes, or a function of the request that returns it; for
             Tiers, that may return a dict of rates to their costs.
-        learn: slow down when the server says so; not available yet.
+        learn: slow down when the server says so. A 429 or 503 with ``Retry-After`` pauses the
+            limit, for all who share it; a ``RateLimit-Policy`` of concurrent requests lowers
+            its value to that, and at most to its own again. An adaptive limit is told
+            ``dropped()`` instead.
         max_pause: the longest pause that a server may ask for, in seconds.
     """
 
@@ -51,7 +54,7 @@ class LimitedTransport:
         learn: bool = False,
         max_pause: float = 300,
     ) -> None:
-        check_learning(learn, max_pause)
+        self._learning = learning_of(learn, max_pause)
         self._transport = transport
         self._find = cost_finder(limit, key, cost)
 
@@ -59,26 +62,42 @@ class LimitedTransport:
         limit, slots = self._find(request)
         if limit is None:
             return self._transport.handle_request(request)
-        held = Held(limit, limit.acquire_sync(slots))
+        acquired = limit.acquire_sync(slots)
+        held = Held(limit, acquired)
         try:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
         except BaseException:
             held.close()
             raise
+        if self._learning is not None:
+            try:
+                fields = response.headers.get_list
+                self._learning.learn_sync(limit, acquired, response.status_code, fields)
+            except BaseException:  # it was interrupted
+                response.close()
+                raise
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
         limit, slots = self._find(request)
         if limit is None:
             return await self._transport.handle_async_request(request)
-        held = Held(limit, await limit.acquire(slots))
+        acquired = await limit.acquire(slots)
+        held = Held(limit, acquired)
         try:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
         except BaseException:
             await held.close_async()
             raise
+        if self._learning is not None:
+            try:
+                fields = response.headers.get_list
+                await self._learning.learn(limit, acquired, response.status_code, fields)
+            except BaseException:  # it was cancelled
+                await response.aclose()
+                raise
         return response
 
     def close(self) -> None:
