@@ -503,6 +503,33 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self.restore_numbers(ranges_of(numbers_held))
             self._lower_attention()
 
+    def restore_waiting(
+        self,
+        waiting: Sequence[tuple[C, float, float | None]],
+        tickets: Sequence[int] | None,
+        last_ticket: int,
+    ) -> None:
+        """Let claims wait again: each with its time of arrival and its deadline, in their order.
+
+        ``tickets`` are those of `Ranks`, if somebody had a head start.
+
+        Raises:
+            ValueError: one of them could have been granted its slots.
+        """
+        if not waiting:
+            return
+        self.waiting = OrderedDict()
+        for claim, arrived, wait_until in waiting:
+            claim.arrived = arrived
+            self.waiting[claim.key] = claim
+            if wait_until is not None:
+                self.timed().set(claim.key, wait_until)
+        if tickets is not None:
+            self.ranks = Ranks.restore([claim for claim, *_ in waiting], tickets, last_ticket)
+        self.attention = True
+        if self.closed or self.settle():
+            raise ValueError("a waiter could have been granted its slots, or refused")
+
     def _lower_attention(self) -> None:
         """Let the quick lane run again, if nothing needs a careful look; no claim waits."""
         if not self.reserve and self.circulating <= self.value and not self.paused_until:

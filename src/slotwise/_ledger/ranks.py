@@ -7,10 +7,10 @@ nobody but its claim. So nobody who has waited longer than the difference is pas
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 from slotwise._ledger.times import microseconds
 
@@ -21,23 +21,40 @@ Rank = tuple[float, int, int]
 class Ranks:
     """A heap of claims by their ranks; some have left."""
 
-    __slots__ = ("_heap", "_last_ticket")
+    __slots__ = ("_heap", "last_ticket")
 
     def __init__(self, waiting: Mapping[Hashable, Any]) -> None:
         """Of those who wait already, in the order of arrival."""
         self._heap: list[tuple[Rank, Any]] = []
-        self._last_ticket = 0
+        self.last_ticket = 0
         for claim in waiting.values():
             self.add(claim, claim.arrived)
+
+    @classmethod
+    def restore(cls, claims: Iterable[Any], tickets: Iterable[int], last_ticket: int) -> Self:
+        """Those who wait, with the tickets that they had, and the last one that was given."""
+        ranks = cls({})
+        for claim, ticket in zip(claims, tickets, strict=True):
+            heappush(ranks._heap, (ranks._rank(claim, ticket), claim))
+        ranks.last_ticket = last_ticket
+        return ranks
+
+    def tickets(self, waiting: Mapping[Hashable, Any]) -> list[int]:
+        """The tickets of those who wait, in their order there."""
+        known = {id(claim): rank[2] for rank, claim in self._heap}
+        return [known[id(claim)] for claim in waiting.values()]
 
     def add(self, claim: Any, now: float) -> None:
         """Let one more wait, the last to arrive."""
         rank = self.rank_of_newcomer(claim, now)
-        self._last_ticket = rank[2]
+        self.last_ticket = rank[2]
         heappush(self._heap, (rank, claim))
 
     def rank_of_newcomer(self, claim: Any, now: float) -> Rank:
-        ticket = max(self._last_ticket + 1, microseconds(now))
+        return self._rank(claim, max(self.last_ticket + 1, microseconds(now)))
+
+    @staticmethod
+    def _rank(claim: Any, ticket: int) -> Rank:
         if claim.replaces:  # it comes before all others
             return -inf, 0, ticket
         return ticket - claim.head_start, ticket if claim.head_start else 0, ticket

@@ -213,6 +213,10 @@ class BaseState(BaseLedger[C]):
     def conflict(self, declared: Any) -> ValueConflict:
         """Return the error of somebody who declares other values than those in use."""
 
+    def wanted_to_record(self, wanted: Any) -> Any:
+        """How records write what is wanted."""
+        return wanted
+
     def waiting_at(self, wanted: Any) -> Sequence[int]:  # noqa: ARG002 - tiers need it
         """Return how many wait for each node of a path; nothing without tiers."""
         return ()

@@ -47,12 +47,16 @@ def check_snapshot(snapshot: Any) -> None:
     )
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
         valid = valid and is_claim(*fields) and is_natural(granted_us) and is_natural(token)
-        valid = valid and is_time_or_none(expires_at) and len(numbers) == fields[1]
+        valid = valid and is_time_or_none(expires_at) and len(numbers) == _slots_in(fields[1])
         held += numbers
         ids.append(fields[0])
     for *fields, wait_until in snapshot["waiting"]:
         valid = valid and is_claim(*fields) and is_time_or_none(wait_until)
         ids.append(fields[0])
+    arrived, tickets = snapshot["arrived"], snapshot["tickets"]
+    valid = valid and len(arrived) == len(snapshot["waiting"]) and all(map(is_time, arrived))
+    if tickets is not None:
+        valid = valid and len(tickets) == len(arrived) + 1 and all(map(is_natural, tickets))
     # At most the largest value it ever had: restoring creates all numbers up to there.
     valid = valid and all(is_count(number) and number <= max(values) for number in held)
     if not valid or len({*held}) != len(held) or len({*ids}) != len(ids):
@@ -102,7 +106,7 @@ def is_claim(
     return (
         isinstance(acquisition_id, str)
         and _ID.fullmatch(acquisition_id) is not None
-        and is_count(slots)
+        and (is_count(slots) or _is_ranked(slots))
         and is_time_or_none(ttl)
         and is_natural(pid)
         and (label is None or isinstance(label, str))
@@ -110,6 +114,19 @@ def is_claim(
         and is_time(grace)
         and isinstance(is_kicked, bool)
     )
+
+
+def _is_ranked(wanted: Any) -> bool:
+    """Whether these are slots with a head start."""
+    if not isinstance(wanted, list) or len(wanted) != 2:
+        return False
+    slots, head_start = wanted
+    return is_count(slots) and type(head_start) is int and abs(head_start) < _LIMIT
+
+
+def _slots_in(wanted: Any) -> int:
+    slots: int = wanted[0] if isinstance(wanted, list) else wanted
+    return slots
 
 
 def are_hold_times(busy: Any = 0.0, ended: Any = 0.0) -> bool:

@@ -81,7 +81,8 @@ def _request(
     claims.by_id[acquisition_id] = acquisition
     try:
         file.write(
-            *(after, "replace" if acquisition.replaces else "request", acquisition_id, wanted),
+            *(after, "replace" if acquisition.replaces else "request", acquisition_id),
+            state.wanted_to_record(wanted),
             *(acquisition.ttl, acquisition.wait_until),
             *(state.value_to_record(declared), file.process.pid, acquisition.label),
             *((acquisition.grace,) if acquisition.grace else ()),

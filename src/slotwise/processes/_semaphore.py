@@ -27,7 +27,7 @@ from slotwise._core.arguments import (
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
-from slotwise._core.priorities import refuse_priority
+from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -39,7 +39,7 @@ from slotwise.processes._errors import NotAdaptive
 from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._limit import ProcessLimit
-from slotwise.processes._state import State
+from slotwise.processes._state import RankedSlots, State
 from slotwise.processes._wait_for_grant import (
     try_request,
     try_request_sync,
@@ -206,9 +206,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
         remedy.
         """
-        if priority is not _NO_PRIORITY:
-            refuse_priority(priority, self._title)
-        acquisition = self._new(slots, timeout, label, on_full)
+        acquisition = self._new(slots, timeout, label, on_full, priority)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
         return await wait_for_grant(self._attachment, self._declared, acquisition)
@@ -223,16 +221,13 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         priority: float = 0,
     ) -> AcquisitionResult:
         refuse_to_block_a_loop("acquire_sync()")
-        if priority is not _NO_PRIORITY:
-            refuse_priority(priority, self._title)
-        acquisition = self._new(slots, timeout, label, on_full)
+        acquisition = self._new(slots, timeout, label, on_full, priority)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        refuse_priority(priority, self._title)
-        acquisition = self._new(slots, None, label)
+        acquisition = self._new(slots, None, label, priority=priority)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
         granted = await try_request(self._attachment, self._declared, acquisition)
@@ -241,8 +236,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        refuse_priority(priority, self._title)
-        acquisition = self._new(slots, None, label)
+        acquisition = self._new(slots, None, label, priority=priority)
         granted = try_request_sync(self._attachment, self._declared, acquisition)
         return acquisition if granted else None
 
@@ -252,9 +246,14 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         timeout: float | Unset | None,
         label: str | None,
         on_full: str = "wait",
+        priority: float = 0,
     ) -> ProcessAcquisition:
         if slots != 1 or type(slots) is not int:  # True equals 1, but is no number of slots
             check_count("slots", slots)
+        head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
+        if head_start:
+            slots = ranked = RankedSlots(slots)
+            ranked.head_start = head_start
         seconds = check_timeout(timeout, self._max_acquire_time)
         if label is not None:
             check_label(label)

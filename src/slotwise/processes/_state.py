@@ -33,17 +33,25 @@ from slotwise.processes._checks import check_record, check_snapshot
 Declared: TypeAlias = "int | Adaptive | None"
 
 
+class RankedSlots(int):
+    """A number of slots that are wanted with a head start, in microseconds."""
+
+    head_start: int = 0
+
+
 class SemaphoreClaim(ProcessClaim, Claim):
     """The claim of a holder or waiter of slots."""
 
-    __slots__ = CLAIM_SLOTS
+    __slots__ = (*CLAIM_SLOTS, "head_start")
+
+    head_start: int
 
     @property
-    def wanted(self) -> int:
-        return self.slots
+    def wanted(self) -> int | list[int]:
+        return [self.slots, self.head_start] if self.head_start else self.slots
 
-    def _want(self, wanted: int) -> None:
-        self.slots = wanted
+    def _want(self, wanted: int | list[int]) -> None:
+        self.slots, self.head_start = (wanted, 0) if isinstance(wanted, int) else wanted
 
 
 class ReplacingClaim(SemaphoreClaim):
@@ -128,7 +136,18 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             return False
         if declared != self.value and not self.accepts(declared):
             return self.is_idle(now)
-        return not self.waiting and self.in_use + wanted <= self.value
+        if self.in_use + wanted > self.value:
+            return False
+        return not self.waiting or (isinstance(wanted, RankedSlots) and self._passes(wanted, now))
+
+    def _passes(self, wanted: RankedSlots, now: float) -> bool:
+        """Whether a newcomer comes before all who wait, by its head start."""
+        claim = SemaphoreClaim("", self.wanted_to_record(wanted), None, 0, None, 0)
+        return self._comes_first(claim, now)
+
+    def wanted_to_record(self, wanted: int) -> int | list[int]:
+        head_start = wanted.head_start if isinstance(wanted, RankedSlots) else 0
+        return [int(wanted), head_start] if head_start else int(wanted)
 
     def never_fits(self, wanted: int, declared: Declared, title: str) -> ValueError | None:
         if declared == self.value and self.adaptation is None:  # the usual case, sooner
@@ -200,7 +219,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         now: float,
         wall_us: int,
         acquisition_id: str,
-        wanted: int,
+        wanted: int | list[int],
         ttl: float | None,
         wait_until: float | None,
         value: int | None,
@@ -209,6 +228,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         grace: float = 0.0,
     ) -> list[Event]:
         """Kick who has held for longest, and give a newcomer the slots, now or after the grace."""
+        if not isinstance(wanted, int):
+            wanted = wanted[0]  # who replaces comes before all head starts
         if wanted > self.value or self.closed or self.is_free(wanted, value, now):
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
@@ -321,6 +342,11 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
                 for claim in self.holders.values()
             ],
             "replacing": [claim.key for claim in self.waiting.values() if claim.replaces],
+            "arrived": [claim.arrived for claim in self.waiting.values()],
+            # Once somebody has a head start: the last ticket, and those of all who wait.
+            "tickets": None
+            if self.ranks is None
+            else [self.ranks.last_ticket, *self.ranks.tickets(self.waiting)],
             "waiting": [
                 [
                     *claim.arguments(),
@@ -351,12 +377,16 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             state.closure = Closure(*snapshot["closure"])
             state.close()
         replacing = {*snapshot.get("replacing", ())}
-        for *fields, wait_until in snapshot["waiting"]:
+        waiting = []
+        for (*fields, wait_until), arrived in zip(
+            snapshot["waiting"], snapshot["arrived"], strict=True
+        ):
             claim = (ReplacingClaim if fields[0] in replacing else SemaphoreClaim)(*fields)
-            # Nobody who was waiting fits, so this grants nothing.
-            if state.request(claim, wait_until=wait_until):
-                raise ValueError("a waiter could have been granted its slots")
+            waiting.append((claim, arrived, wait_until))
             state._count(claim)
+        last_ticket, *tickets = snapshot["tickets"] or [0]
+        # Nobody who was waiting fits, so this grants nothing.
+        state.restore_waiting(waiting, tickets if snapshot["tickets"] else None, last_ticket)
         return state
 
     check_record = staticmethod(check_record)
