@@ -6,8 +6,8 @@ import math
 
 from slotwise._core.redaction import kind_of
 
-# A head start of more, in seconds, is as good as this: three decades.
-_MOST_SECONDS = 1e9
+# A head start of more, in seconds, is as good as this: a year.
+_MOST_SECONDS = 3e7
 
 # Beyond these the shares of two keys can't be counted together in doubles.
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
@@ -20,12 +20,6 @@ def check_priority(given: object) -> int:
     if isinstance(given, float) and not math.isfinite(given):
         raise ValueError(f"priority must be finite, not {given}")
     return round(max(-_MOST_SECONDS, min(given, _MOST_SECONDS)) * 1_000_000)
-
-
-def refuse_priority(given: object, title: str) -> None:
-    """Raise unless there is no head start, where there can be none."""
-    if check_priority(given):
-        raise TypeError(f"{title} has no priorities: they are for tiers, and semaphores in memory")
 
 
 def check_weight(what: str, given: object) -> float:

@@ -165,7 +165,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if wait_until is not None:
             self.timed().set(claim.key, wait_until)
         self.attention = True
-        if claim.head_start:
+        if self.ranks is not None:
             return self.settle(now)  # it may be the first now, and fit
         # A quick giver may have come between the look at `free` and the flag, or a pause be over.
         return self.settle(now) if self.free or self.paused_until else []
@@ -447,6 +447,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             return claim
         return next(iter(self.waiting.values()))
 
+    def in_turn(self) -> list[C]:
+        """The waiting claims, in the order in which they are served."""
+        return [*self.waiting.values()] if self.ranks is None else self.ranks.in_turn(self.waiting)
+
     def _rank(self, claim: C, now: float) -> None:
         """Note the rank of a claim that is about to wait."""
         if self.ranks is None:
@@ -454,10 +458,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.ranks.add(claim, now)
 
     def _comes_first(self, claim: C, now: float) -> bool:
-        """Whether a newcomer comes before all who wait, by its head start."""
-        if claim.head_start <= 0:
-            return False
+        """Whether a newcomer comes before all who wait, by its head start or theirs."""
+        if claim.replaces:
+            return False  # it replaces a holder, and leaves what is free to those who wait
         if self.ranks is None:
+            if claim.head_start <= 0:
+                return False
             self.ranks = Ranks(self.waiting)
         return self.ranks.rank_of_newcomer(claim, now) < self.ranks.first(self.waiting)[0]
 

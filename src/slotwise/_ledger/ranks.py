@@ -44,6 +44,11 @@ class Ranks:
         known = {id(claim): rank[2] for rank, claim in self._heap}
         return [known[id(claim)] for claim in waiting.values()]
 
+    def in_turn(self, waiting: Mapping[Hashable, Any]) -> list[Any]:
+        """Those who wait, in the order in which they are served."""
+        living = [entry for entry in self._heap if waiting.get(entry[1].key) is entry[1]]
+        return [claim for _, claim in sorted(living, key=lambda entry: entry[0])]
+
     def add(self, claim: Any, now: float) -> None:
         """Let one more wait, the last to arrive."""
         rank = self.rank_of_newcomer(claim, now)

@@ -41,7 +41,7 @@ def waiters(tracker: Tracker) -> list[Claimant]:
     """In the order of the queue."""
     with lock:
         line = list(tracker.line)
-        claims = list(tracker.waiting.values())
+        claims = tracker.in_turn()
     show = _Show()
     return [
         *[

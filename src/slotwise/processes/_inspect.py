@@ -132,7 +132,7 @@ def holders_of(state: State) -> list[Claimant]:
 
 
 def waiters_of(state: State) -> list[Claimant]:
-    return [_claimant(claim, claim.requested_us, None) for claim in state.waiting.values()]
+    return [_claimant(claim, claim.requested_us, None) for claim in state.in_turn()]
 
 
 def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> Claimant:

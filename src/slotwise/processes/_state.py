@@ -138,10 +138,14 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             return self.is_idle(now)
         if self.in_use + wanted > self.value:
             return False
-        return not self.waiting or (isinstance(wanted, RankedSlots) and self._passes(wanted, now))
+        if not self.waiting:
+            return True
+        return (isinstance(wanted, RankedSlots) or self.ranks is not None) and self._passes(
+            wanted, now
+        )
 
-    def _passes(self, wanted: RankedSlots, now: float) -> bool:
-        """Whether a newcomer comes before all who wait, by its head start."""
+    def _passes(self, wanted: int, now: float) -> bool:
+        """Whether a newcomer comes before all who wait, by its head start or theirs."""
         claim = SemaphoreClaim("", self.wanted_to_record(wanted), None, 0, None, 0)
         return self._comes_first(claim, now)
 

@@ -103,6 +103,7 @@ class RedisAcquisition(AcquisitionResult):
         "client",
         "expires_at",
         "future",
+        "has_head_start",
         "in_batch",
         "interval",
         "label",
@@ -140,6 +141,7 @@ class RedisAcquisition(AcquisitionResult):
         label: str,
         path: Path = (),
         needs: Needs | None = None,
+        head_start: int = 0,
     ) -> None:
         shared, record = limit._attached()
         client = shared.client()
@@ -172,6 +174,9 @@ class RedisAcquisition(AcquisitionResult):
         self.replaces = False  # whether it replaces a holder instead of waiting
         self.future: asyncio.Future[None] = client.loop.create_future()
         count = f"*{slots}" if slots > 1 else "" if needs is None else write_needs(needs)
+        self.has_head_start = bool(head_start)  # of a semaphore; those of tiers are in `needs`
+        if head_start:  # as lua/semaphore/rules.lua reads it
+            count = f"^{'n' if head_start < 0 else ''}{abs(head_start)}*{slots}"
         super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
         self.call: Call | None = None  # its request, once it is on its way
         self.in_batch = False  # whether that is a request of others too

@@ -151,7 +151,12 @@ class RedisLimit:
     # ------------------------------------------------------------- acquiring
 
     def _new_acquisition(
-        self, slots: int, label: str | None, path: Path = (), needs: Needs | None = None
+        self,
+        slots: int,
+        label: str | None,
+        path: Path = (),
+        needs: Needs | None = None,
+        head_start: int = 0,
     ) -> RedisAcquisition:
         """An acquisition that is yet to be requested.
 
@@ -164,7 +169,7 @@ class RedisLimit:
             if events.hooks:
                 events.rejected(self.name, "redis", closed)
             raise closed
-        acquisition = self._acquisitions(self, slots, checked_label, path, needs)
+        acquisition = self._acquisitions(self, slots, checked_label, path, needs, head_start)
         record = acquisition.record
         if acquisition.requested_at >= record.noted_until:
             acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)

@@ -23,6 +23,7 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
     """
     client, record = acquisition.client, acquisition.record
     simple = acquisition.waits and not again and acquisition.slots == 1 and not acquisition.label
+    simple = simple and not acquisition.has_head_start
     simple = simple and not acquisition.has_own_word
     batch: list[RedisAcquisition] | None = client.pending_requests.get(record)
     if batch is not None:

@@ -26,7 +26,7 @@ from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.paths import Needs, Path
-from slotwise._core.priorities import refuse_priority
+from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
@@ -247,14 +247,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
             ValueError: ``slots`` is more than the semaphore has, or more than 10,000.
             BackendError: the server can't be used, or could not be reached in time.
         """
-        refuse_priority(priority, self._title)
+        head_start = check_priority(priority)
         seconds = check_timeout(timeout, self._max_acquire_time)
         replaces, wanted = check_on_full(on_full), self._check_slots(slots)
         if replaces and self._adaptive is not None:
             raise not_replaceable(self._title)
 
         def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(wanted, label)
+            acquisition = self._new_acquisition(wanted, label, head_start=head_start)
             acquisition.timeout = seconds
             acquisition.replaces = replaces
             acquisition.send_request(wait=seconds != 0)
@@ -267,7 +267,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._check_fits(wanted, label)
         return await self._fallback.acquire(
             *(self, send, seconds),
-            lambda local, left: local.acquire(slots, timeout=left, label=label, on_full=on_full),
+            lambda local, left: local.acquire(
+                slots, timeout=left, label=label, on_full=on_full, priority=priority
+            ),
         )
 
     async def try_acquire(
@@ -275,24 +277,26 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult | None:
         """Take ``slots`` slots if that neither waits nor passes anybody, else return None.
 
+        By ``priority``, a head start in seconds, it may pass those who have waited for less.
+
         Raises:
             BackendError: the server can't be used, or did not answer within a second.
         """
         refuse_priority(priority, self._title)
         try:
-            return await self._acquire_at_once(slots, label, TRY_LIMIT)
+            return await self._acquire_at_once(slots, label, TRY_LIMIT, priority)
         except BackendError:
             raise  # even if it is a timeout too: nobody knows whether there was a slot
         except TimeoutError:
             return None
 
     async def _acquire_at_once(
-        self, slots: int, label: str | None, seconds: float
+        self, slots: int, label: str | None, seconds: float, priority: float = 0
     ) -> AcquisitionResult:
-        wanted = self._check_slots(slots)
+        wanted, head_start = self._check_slots(slots), check_priority(priority)
 
         def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(wanted, label)
+            acquisition = self._new_acquisition(wanted, label, head_start=head_start)
             acquisition.send_request(wait=False)
             return acquisition
 
@@ -303,7 +307,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._check_fits(wanted, label)
         return await self._fallback.acquire(
             *(self, send, 0.0),
-            lambda local, _: local.acquire(slots, timeout=0, label=label),
+            lambda local, _: local.acquire(slots, timeout=0, label=label, priority=priority),
             at_once=seconds,
         )
 
@@ -343,9 +347,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
             raise too_many_slots(self._title, slots, self.value)
 
     def _new_acquisition(
-        self, slots: int, label: str | None, path: Path = (), needs: Needs | None = None
+        self,
+        slots: int,
+        label: str | None,
+        path: Path = (),
+        needs: Needs | None = None,
+        head_start: int = 0,
     ) -> RedisAcquisition:
-        acquisition = super()._new_acquisition(slots, label, path, needs)
+        acquisition = super()._new_acquisition(slots, label, path, needs, head_start)
         if self._adaptive is not None:
             acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         return acquisition

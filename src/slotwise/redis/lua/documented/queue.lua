@@ -6,7 +6,8 @@
 -- Mirrors the queueing half of Ledger.request.
 --
 -- The ticket is max(now, last + 1 us): strictly increasing, within one
--- microsecond too, and when a clock steps back.
+-- microsecond too, and when a clock steps back. The score of one with a head start is not
+-- its ticket, and pushes nobody back: its id has a "^".
 local waiting, waiting_heartbeat = KEYS[1], KEYS[2]
 local id, interval, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 if not now then
@@ -22,8 +23,13 @@ end
 local added = 0
 if not redis.call('ZSCORE', waiting, id) then
   local ticket = now
-  local last = redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')
-  if last[2] then ticket = math.max(now, tonumber(last[2]) + 0.000001) end
+  local last = redis.call('ZREVRANGE', waiting, 0, 99, 'WITHSCORES')
+  for i = 1, #last, 2 do
+    if not string.find(last[i], '^', 1, true) then
+      ticket = math.max(now, tonumber(last[i + 1]) + 0.000001)
+      break
+    end
+  end
   added = redis.call('ZADD', waiting, string.format('%.6f', ticket), id)
 end
 redis.call('ZADD', waiting_heartbeat, string.format('%.6f', now + interval), id)

@@ -49,7 +49,7 @@ local function complete(id, value, interval)
       or not allot(id, claim, value or slots) then
     drop(id)
     write_claim(id, claim)
-    redis.call('ZADD', waiting, claim.ticket, id)
+    redis.call('ZADD', waiting, place_of(id, claim.ticket), id)
     redis.call('ZADD', waiting_heartbeat, seconds(now + claim.interval), id)
     return nil
   end
@@ -63,7 +63,7 @@ end
 
 local function mend_some()
   local filed = redis.call('HLEN', state) - USUAL_FACTS - redis.call('HEXISTS', state, '.hold')
-                - ADAPTIVE_FACTS * redis.call('HEXISTS', state, '.adapt')
+                - redis.call('HEXISTS', state, '.ticket') - ADAPTIVE_FACTS * redis.call('HEXISTS', state, '.adapt')
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
     mend(redis.call('HRANDFIELD', state, 100))
   end
@@ -71,7 +71,7 @@ end
 
 -- Tickets far in the future are somebody's garbage, and of those who came after it: they would not be told apart
 -- by a microsecond any more. The living get others, in their order; some at a time.
-local FAR = 10^8  -- (s): no clock was ever set back by so much
+local FAR = 10^8  -- (s): no clock was ever set back by so much, nor has anybody such a head start
 local function mend_tickets()
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
   if not last or last < now + FAR then return end

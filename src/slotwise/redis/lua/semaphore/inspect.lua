@@ -60,10 +60,11 @@ elseif ARGV[2] == 'waiters' then
   local found = redis.call('ZRANGEBYSCORE', waiting, from == '' and '-inf' or '(' .. from, '+inf', 'WITHSCORES',
                            'LIMIT', 0, PAGE)
   for i = 1, #found, 2 do
+    local head_start = head_start_of(found[i])
     ids[#ids + 1] = found[i]
-    since[#since + 1] = found[i + 1]
+    since[#since + 1] = head_start == 0 and found[i + 1] or seconds(tonumber(found[i + 1]) + head_start)
   end
-  if #ids == PAGE then reply[6] = since[PAGE] end
+  if #ids == PAGE then reply[6] = found[2 * PAGE] end
   list(ids, since)
 elseif ARGV[2] == 'changes' then
   local kept = redis.call('HMGET', state, '.values', '.changes')

@@ -31,10 +31,10 @@ do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
   local id, interval, now_us = ARGV[2], tonumber(ARGV[4]), microseconds(ARGV[1])
   local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.token', '.interval', '.beat',
-                           '.orphans', '.evicted', '.hold', '.paused')
+                           '.orphans', '.evicted', '.hold', '.paused', '.ticket')
   local value, now = tonumber(facts[1]), now_us / 1000000
   local enough_us = now_us + interval * 1000000
-  if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and not facts[11] and ARGV[7] == ''
+  if value and facts[2] == ',' .. ARGV[3] .. ',' and not facts[3] and not facts[11] and not facts[12] and ARGV[7] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and not string.find(id, '*', 1, true)
       and (ARGV[6] == 'wait' or not string.find(ARGV[6], 'shed', 1, true)) then
     local held = redis.call('ZCARD', main)

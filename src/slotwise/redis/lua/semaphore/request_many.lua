@@ -16,10 +16,10 @@
 do
   local main, waiting, waiting_heartbeat, state = KEYS[1], KEYS[4], KEYS[5], KEYS[6]
   local interval, now_us = tonumber(ARGV[3]), microseconds(ARGV[1])
-  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.paused')
+  local facts = redis.call('HMGET', state, '.value', '.values', '.closed', '.life', '.paused', '.ticket')
   local value, now, held = tonumber(facts[1]), now_us / 1000000, redis.call('ZCARD', main)
   local enough_us = now_us + interval * 1000000
-  if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and not facts[5] and ARGV[5] == ''
+  if value and facts[2] == ',' .. ARGV[2] .. ',' and not facts[3] and not facts[5] and not facts[6] and ARGV[5] == ''
       and (tonumber(facts[4]) or 0) >= enough_us and held >= value
       and may_queue(ARGV[9], #ARGV - 9) and redis.call('EXISTS', waiting, waiting_heartbeat) ~= 1 then
     local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])

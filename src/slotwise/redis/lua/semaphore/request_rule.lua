@@ -48,7 +48,10 @@ local function request(id, declared, interval, ttl, word, again, owner)
     end
     local ticket = redis.call('ZSCORE', waiting, id) or rebuilding and claim and claim.ticket
     if ticket then
-      if not claim then write_claim(id, filed(ticket)) end  -- its claim was lost, its place was not
+      if not claim then  -- it was lost, its place was not
+        local head_start = head_start_of(id)
+        write_claim(id, filed(head_start == 0 and ticket or seconds(tonumber(ticket) + head_start)))
+      end
       return answer('queued', value, next_end())
     end
   end
@@ -59,12 +62,27 @@ local function request(id, declared, interval, ttl, word, again, owner)
     held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   end
 
+  -- Once somebody has a head start, the last ticket is not that of the last one in the queue.
+  local last = tonumber(redis.call('HGET', state, '.ticket') or nil)
+  local keeps_ticket = queued > 0 and last or head_start_of(id) ~= 0
+  if last and queued == 0 then
+    redis.call('HDEL', state, '.ticket')
+    last = nil
+  end
+  last = last or tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  local ticket = seconds(math.max(now, (last or 0) + 0.000001))
+  local place = place_of(id, ticket)
+  local is_first = queued == 0
+  local replaces = string.sub(word, 1, 7) == 'replace'
+  if not is_first and keeps_ticket and not replaces then
+    is_first = tonumber(place) < tonumber(redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  end
+
   local claim = filed(now_text)
-  if queued == 0 and held + slots <= value and not rebuilding and not is_paused and allot(id, claim, value) then
+  if is_first and held + slots <= value and not rebuilding and not is_paused and allot(id, claim, value) then
     hold(id, claim, facts[1], interval)
     return answer('granted', claim.number, claim.token, value)
   end
-  local replaces = string.sub(word, 1, 7) == 'replace'
   if replaces then
     local chosen, at_once = to_replace(slots, value, held, queued)
     if word == 'replace try' and not (at_once and #chosen > 0) then
@@ -89,9 +107,9 @@ local function request(id, declared, interval, ttl, word, again, owner)
     end
   end
 
-  local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
-  claim.ticket = seconds(math.max(now, (last or 0) + 0.000001))
-  redis.call('ZADD', waiting, replaces and seconds(claim.ticket - HEAD_START) or claim.ticket, id)
+  claim.ticket = ticket
+  if keeps_ticket then redis.call('HSET', state, '.ticket', ticket) end
+  redis.call('ZADD', waiting, replaces and seconds(ticket - HEAD_START) or place, id)
   redis.call('ZADD', waiting_heartbeat, seconds(now + interval), id)
   write_claim(id, claim)
   outlive(waiting, interval)

@@ -5,13 +5,15 @@
 --   main               zset  member -> deadline    documented
 --   ttls               zset  id -> deadline        documented
 --   max                str   the value             documented, for statistics
---   waiting            zset  id -> ticket          documented
+--   waiting            zset  id -> ticket          documented; of one with a head start, ticket less that
 --   waiting_heartbeat  zset  id -> deadline        documented
 --   state              hash  id -> its claim (base/claim.lua),
 --                            and facts (FACTS): .value .values .token .closed .reason .interval,
 --                            .beat, when the last heartbeat came, .evicted, when main was found lost:
 --                            holders of before are told so by their next heartbeat, .until, until
 --                            when (us) a closed one would have been known,
+--                            .ticket, the last ticket, while somebody waits who came with a head start or after
+--                            one: a score may be in the future then, and must not push later arrivals back,
 --                            .hold, how long slots are held (base/hold_times.lua), and
 --                            .life, until when (us) state, max and numbers live at least,
 --                            .paused, until when (us) nothing is granted;
@@ -36,7 +38,7 @@ local pattern, caller = '', nil  -- of foreign notification lists; the loop clie
 local messages = {}              -- for the caller, behind the reply
 
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
-               '.evicted', '.until', '.hold', '.rebuild', '.surplus', '.adapt', '.window', '.changes',
+               '.evicted', '.until', '.hold', '.ticket', '.rebuild', '.surplus', '.adapt', '.window', '.changes',
                '.paused'}
 local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
 local ADAPTIVE_FACTS = 3  -- how many more there are if the value adapts: .adapt .window .changes
@@ -78,6 +80,18 @@ end
 
 local function slots_of(id)
   return tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1)
+end
+
+-- The head start (s) of an id like "sw-...^5000000*1", or with "n" before the microseconds a negative one.
+local function head_start_of(id)
+  local sign, us = string.match(id, '%^(n?)(%d+)%*%d+$')
+  return us and tonumber(us) / (sign == 'n' and -1000000 or 1000000) or 0
+end
+
+-- The score in `waiting` of one with this ticket.
+local function place_of(id, ticket)
+  local head_start = head_start_of(id)
+  return head_start == 0 and ticket or seconds(ticket - head_start)
 end
 
 local function id_of(member)
@@ -472,7 +486,7 @@ local function put_back(fields, lost)
         end
         latest_holder = math.max(latest_holder, deadline)
       else
-        places[#places + 1], places[#places + 2] = ticket, id
+        places[#places + 1], places[#places + 2] = place_of(id, ticket), id
         heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = score, id
         latest_waiter = math.max(latest_waiter, deadline)
       end
