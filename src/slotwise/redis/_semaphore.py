@@ -282,7 +282,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         Raises:
             BackendError: the server can't be used, or did not answer within a second.
         """
-        refuse_priority(priority, self._title)
         try:
             return await self._acquire_at_once(slots, label, TRY_LIMIT, priority)
         except BackendError:
