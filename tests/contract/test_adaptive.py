@@ -400,13 +400,6 @@ async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: S
 PAUSING = Adaptive(2, 2, 20, algorithm=Errors(), pause_on_retry_after=True)
 
 
-@pytest.fixture
-def not_on_redis_yet(request: pytest.FixtureRequest) -> None:
-    if "redis" in request.node.callspec.id:
-        request.applymarker(pytest.mark.xfail(reason="its scripts don't pause yet"))
-
-
-@pytest.mark.usefixtures("not_on_redis_yet")
 async def test_a_service_that_names_a_time_gets_nothing_until_then(
     make: Make, speak: Speak
 ) -> None:
@@ -631,7 +624,6 @@ async def test_hooks_are_told_which_tier_and_key_moved(make_tiers: MakeTiers) ->
     assert told.reason == "a call was dropped"
 
 
-@pytest.mark.usefixtures("not_on_redis_yet")
 async def test_a_key_whose_service_names_a_time_gets_nothing_until_then(
     make_tiers: MakeTiers, speak: Speak
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from slotwise._core import messages
 from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.outcomes import Outcomes
+from slotwise._core.paths import pausing
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import ValueConflict
 from slotwise.redis._acquisition import RedisAcquisition
@@ -31,15 +32,11 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
 
     def _pause_mark(self) -> str:
         """Whether nothing is to be granted until then; with the numbers of the tiers."""
-        if self.outcome != "dropped" or not self.options.pause_on_retry_after:
+        if not self._pauses_for:
             return ""
         limit: Any = self.limit
-        specs = [spec.adaptive for spec in limit._tiers] if self.path else []
-        return "p" + ".".join(str(i) for i, each in enumerate(specs) if _pauses(each))
-
-
-def _pauses(options: Adaptive | None) -> bool:
-    return options is not None and options.pause_on_retry_after
+        tiers = pausing(limit._tiers, self.path) if self.path else []
+        return "p" + ".".join(str(tier) for tier, _ in tiers)
 
 
 def sample_of_stranger(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
