@@ -407,7 +407,7 @@ class Semaphore(Limit):
 
     @abstractmethod
     async def reopen(self) -> None:
-        """Undo `close_everywhere` and `pause`, for everybody; an open semaphore is left alone.
+        """Undo `close_everywhere` and `Limit.pause`, for everybody; an open one is left alone.
 
         What this process closed by `close` stays closed.
         """
