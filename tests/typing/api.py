@@ -532,3 +532,17 @@ async def adaptive() -> None:
     assert_type(await tiers.release("id", outcome="ok"), bool)
     await tiers.freeze("tenant", 4, key="acme")
     tiers.thaw_sync("tenant")
+    shared = ProcessSemaphore(Adaptive(5, min=1, max=20, pause_on_retry_after=True), name="backend")
+    assert_type(await shared.changes(), list[Change])
+    assert_type(shared.release_sync("id", outcome="dropped"), bool)
+    await shared.freeze()
+    shared.thaw_sync()
+    assert_type(tiers.changes_sync("tenant", key="acme"), list[Change])
+    tiers.freeze_sync("tenant")
+    assert_type(await tiers.at(tenant="acme").release("id", outcome="ignored"), bool)
+
+    @limited("backend", Adaptive(5, min=1, max=20))
+    async def call() -> int:
+        return 1
+
+    assert_type(await call(), int)

@@ -17,6 +17,7 @@ from typing import (
     overload,
 )
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import MOST_SLOTS, UNSET, Unset, check_count, check_seconds
 from slotwise._core.limit import Limit
 from slotwise._core.priorities import check_priority
@@ -86,7 +87,7 @@ class SkippingLimited(Protocol):
 @overload
 def limited(
     limit: str | Limit | Tiers | Callable[..., Limit | None],
-    value: int | None = None,
+    value: int | Adaptive | None = None,
     *,
     on_full: Literal["skip"],
     url: str | RedisConfig | None = None,
@@ -97,7 +98,7 @@ def limited(
 @overload
 def limited(
     limit: str | Limit | Tiers | Callable[..., Limit | None],
-    value: int | None = None,
+    value: int | Adaptive | None = None,
     *,
     url: str | RedisConfig | None = None,
     timeout: float | Unset | None = UNSET,
@@ -107,7 +108,7 @@ def limited(
 ) -> Limited: ...
 def limited(
     limit: str | Limit | Tiers | Callable[..., Limit | None],
-    value: int | None = None,
+    value: int | Adaptive | None = None,
     *,
     url: str | RedisConfig | None = None,
     timeout: float | Unset | None = UNSET,
@@ -168,7 +169,7 @@ def limited(
 
 def make_decorator(
     limit: str | Limit | Tiers | Callable[..., Limit | None],
-    value: int | None,
+    value: int | Adaptive | None,
     *,
     url: str | RedisConfig | None,
     timeout: float | Unset | None,
@@ -192,7 +193,8 @@ def make_decorator(
     if isinstance(limit, str):
         if value is None:
             raise TypeError(f"a semaphore needs a name and a value: limited({limit!r}, 5)")
-        check_count("value", value, most=MOST_SLOTS)
+        if not isinstance(value, Adaptive):
+            check_count("value", value, most=MOST_SLOTS)
         url = parsed(url)
     elif value is not None or url is not None:
         raise TypeError("value and url are for the name of a semaphore")

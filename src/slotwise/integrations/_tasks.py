@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.limit import Limit
 from slotwise.errors import SlotwiseError
@@ -37,7 +38,7 @@ def task_decorator(
 
     def limited(
         limit: str | Limit | Tiers | Callable[..., Limit | None],
-        value: int | None = None,
+        value: int | Adaptive | None = None,
         *,
         url: str | RedisConfig | None = None,
         timeout: float | Unset | None = UNSET,

@@ -278,17 +278,20 @@ class Flow:
         self.results.add(work, result)
 
     def fail(self, work: WorkItem, error: BaseException) -> None:
+        work.raised = type(error)
         self._ended(work)
         self.results.give_up(work)
         self._count_failure(work.item, error)
 
     def cancelled(self, work: WorkItem) -> None:
+        work.raised = CancelledError
         self._ended(work)
         self.results.give_up(work)
         self.report.cancelled += 1
 
     def drop(self, work: WorkItem) -> None:
         """It was let in and will not be started."""
+        work.raised = CancelledError
         self.results.give_up(work)
 
     def reject(self, work: WorkItem, error: BaseException) -> None:

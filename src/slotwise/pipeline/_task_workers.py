@@ -308,7 +308,7 @@ class TaskWorkers:
             finally:
                 self._unbegun.discard(task)
                 self._releasing.add(task)
-                await block.__aexit__(None, None, None)
+                await block.__aexit__(getattr(work, "raised", None), None, None)
         except Exception as error:  # of the semaphore: those of the item are the flow's
             self.flow.finish(error)
             self._item_ended()

@@ -21,15 +21,20 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from slotwise._core import fork
+from slotwise._core.limit import AcquisitionContext, Limit
+from slotwise._core.results import AcquisitionResult
 from slotwise._wait.loop_thread import LoopThread
 from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow, NextStep
 from slotwise.pipeline._listeners import Listeners
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._work_item import WorkItem
+
+# Releases an item's slots; it is told what the work ended with, if it didn't succeed.
+_GiveBack: TypeAlias = "Callable[[type[BaseException] | None], object]"
 
 _numbers = itertools.count(1)
 
@@ -265,14 +270,14 @@ class ThreadWorkers:
             if self._wait_until(work, self.flow.may_begin):
                 self._run(work)
         finally:
-            self._unlocked(give_back)
+            self._unlocked(give_back, getattr(work, "raised", None))
 
-    def _acquire(self, work: WorkItem) -> Callable[[], object] | None:
+    def _acquire(self, work: WorkItem) -> _GiveBack | None:
         """Take the item's slots; return how to release them, or None if it gets none."""
         flow = self.flow
         flow.ask()
         try:
-            give_back: Callable[[], object] = self._unlocked(self._take_slots, work.weight)
+            give_back: _GiveBack = self._unlocked(self._take_slots, work.weight)
         except asyncio.CancelledError as error:
             if flow.stopped:
                 flow.drop(work)
@@ -337,18 +342,18 @@ class ThreadWorkers:
         finally:
             self._lock.acquire()
 
-    def _take_slots(self, slots: int) -> Callable[[], object]:
+    def _take_slots(self, slots: int) -> _GiveBack:
         semaphore = self._semaphore
         assert semaphore is not None
         if not semaphore._does_io:
             acquired = semaphore.try_acquire_sync(slots)
             if acquired is not None:
-                return partial(semaphore.release_sync, acquired)
+                return partial(_release, semaphore, acquired)
         # The way through the loop can be cancelled without losing the place in the
         # queue, which a blocking wait can't.
         block = semaphore.cm(slots)
         self._run_on_loop(block.__aenter__())
-        return partial(block.__exit__, None, None, None)
+        return partial(_leave, block)
 
     def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self.flow.stopped:
@@ -359,3 +364,12 @@ class ThreadWorkers:
     def _notify(self) -> None:
         self._until_news.notify_all()
         self._news.notify()
+
+
+def _release(limit: Limit, acquired: AcquisitionResult, raised: type[BaseException] | None) -> None:
+    acquired._leave_with(raised)
+    limit.release_sync(acquired)
+
+
+def _leave(block: AcquisitionContext, raised: type[BaseException] | None) -> None:
+    block.__exit__(raised, None, None)

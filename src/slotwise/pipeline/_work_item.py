@@ -10,7 +10,9 @@ UNFINISHED: Final = object()
 class WorkItem:
     """An item of the source, the slots it takes, the lane it runs in, and its result."""
 
-    __slots__ = ("item", "key", "lane", "result", "weight")
+    __slots__ = ("item", "key", "lane", "raised", "result", "weight")
+
+    raised: type[BaseException]  # what its work ended with, if it didn't succeed; else not set
 
     def __init__(self, item: Any, weight: int) -> None:
         self.item = item
