@@ -311,6 +311,11 @@ local function save_adaptation()
   local limit = whole(adaptation.limit)
   if redis.call('HGET', state, '.value') ~= limit then redis.call('SET', max, limit, 'KEEPTTL') end
   redis.call('HSET', state, '.adapt', record, '.window', window, '.value', limit)
+  if #adaptation.changes == 0 then
+    if redis.call('HEXISTS', state, '.changes') == 0 then redis.call('HSET', state, '.changes', '') end
+    outlive(max, 60)
+    return
+  end
   local lines = {}
   for line in string.gmatch(redis.call('HGET', state, '.changes') or '', '[^\n]+') do lines[#lines + 1] = line end
   for _, change in ipairs(adaptation.changes) do
@@ -319,7 +324,7 @@ local function save_adaptation()
     if reason ~= 'frozen' then messages[#messages + 1] = 'adapted ' .. value .. ' ' .. reason end
   end
   redis.call('HSET', state, '.changes', table.concat(lines, '\n', math.max(#lines - CHANGES + 1, 1)))
-  for _, key in ipairs({state, max}) do outlive(key, #adaptation.changes > 0 and LEARNT or 60) end
+  for _, key in ipairs({state, max}) do outlive(key, LEARNT) end
   adaptation.changes = {}
 end
 
