@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -176,6 +178,56 @@ def test_search_finds_among_many_and_idle_ones_are_folded(shell: Shell, tab: Any
     sync_api.expect(tab.locator("[data-limit]")).to_have_count(1)
     assert tab.locator("input[type=search]").input_value() == "idle-07"
     sync_api.expect(tab.locator("#more")).to_have_text("31 limits, 1 found")
+
+
+MANY = """
+import asyncio, contextlib, sys
+from slotwise import BackendError, semaphore
+
+async def main():
+    limits = [semaphore(f"limit-{n:04}", 1, sys.argv[1]) for n in range(1000)]
+    held = [await limit.acquire() for limit in limits]
+    crowd = [asyncio.create_task(limits[0].acquire(label=f"waiter {n}")) for n in range(10_000)]
+    while True:
+        await asyncio.sleep(0.5)
+        with contextlib.suppress(BackendError):  # no answer behind so many requests
+            if (await limits[0].stats()).waiting == 10_000:
+                break
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.soak
+def test_a_thousand_limits_and_ten_thousand_waiters_stay_smooth(
+    redis_shell: Shell, tab: Any
+) -> None:
+    command = [sys.executable, "-c", MANY, redis_shell.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert line_of(program) == "ready\n"
+            tab.goto(serve(redis_shell))
+            expect = sync_api.expect
+            expect(tab.locator("[data-waiter]")).to_have_count(200)
+            expect(tab.locator("[data-limit]")).to_have_count(200)
+            expect(tab.locator("#more")).to_have_text("1000 limits, 800 not shown")
+            expect(tab.locator("#behind")).to_have_text("and 9800 more")
+            longest = tab.evaluate(
+                """() => new Promise((done) => {
+                    let longest = 0, last = performance.now(), frames = 0;
+                    const frame = (now) => {
+                        longest = Math.max(longest, now - last);
+                        last = now;
+                        if (++frames < 200) requestAnimationFrame(frame); else done(longest);
+                    };
+                    requestAnimationFrame(frame);
+                })"""
+            )
+            assert longest < 2000  # milliseconds without a picture, on a busy machine
+        finally:
+            program.kill()
 
 
 @pytest.mark.soak

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
+from slotwise._cli.page_view import Look
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
@@ -50,6 +51,8 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
+        self._encoded_of: Look | None = None
+        self._encoded: dict[tuple[str | None, str], bytes] = {}  # of that look
         self._streams: set[_Stream] = set()  # that are open
         # A mounted application isn't told that its server shuts down, and would keep it waiting.
         self._sigterm = SigtermListener(self.end_streams)
@@ -110,12 +113,15 @@ class App:
         name, search = request.query.get("name"), request.query.get("q", "")
         try:
             with self._feed.watching(name):
-                await reply.json(200, await self._shown(name, search))
+                await reply.encoded_json(await self._shown(name, search))
         except SlotwiseError as error:
             await reply.json(503, {"error": str(error)})
 
     async def _events(self, request: Request, reply: Reply) -> None:
         await reply.begin("text/event-stream; charset=utf-8")
+        if request.method == "HEAD":
+            await reply.write(b"", more=False)
+            return
         loop = asyncio.get_running_loop()
         stream = _Stream(loop, loop.create_future())
         left = asyncio.ensure_future(request.left())
@@ -150,13 +156,20 @@ class App:
                 try:
                     shown = looking.result()
                 except SlotwiseError as error:
-                    shown = {"error": str(error)}
-                await reply.write(b"data: " + json.dumps(shown).encode() + b"\n\n")
+                    shown = json.dumps({"error": str(error)}).encode()
+                await reply.write(b"data: " + shown + b"\n\n")
                 await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
-    async def _shown(self, name: str | None, search: str) -> dict[str, Any]:
+    async def _shown(self, name: str | None, search: str) -> bytes:
+        """The snapshot as JSON; pages that show the same share it."""
         look = await self._feed.look(name)
-        return {**look.as_dict(name, search), "steer": self._allow_steer}
+        if look is not self._encoded_of:
+            self._encoded_of, self._encoded = look, {}
+        encoded = self._encoded.get((name, search))
+        if encoded is None:
+            shown = {**look.as_dict(name, search), "steer": self._allow_steer}
+            encoded = self._encoded[name, search] = json.dumps(shown).encode()
+        return encoded
 
     # ------------------------------------------------------------------- steering
 
@@ -275,8 +288,7 @@ class Reply:
 
     async def _whole(self, content_type: str, code: int, body: str, more: Headers = ()) -> None:
         data = body.encode()
-        length = ("content-length", str(len(data)))
-        await self.begin(f"{content_type}; charset=utf-8", code, [length, *more])
+        await self.begin(f"{content_type}; charset=utf-8", code, [_length(data), *more])
         await self.write(data if self._has_body else b"", more=False)
 
     async def text(self, code: int, words: str, more: Headers = ()) -> None:
@@ -285,11 +297,19 @@ class Reply:
     async def html(self, text: str) -> None:
         await self._whole("text/html", 200, text)
 
+    async def encoded_json(self, data: bytes) -> None:
+        await self.begin("application/json; charset=utf-8", 200, [_length(data)])
+        await self.write(data if self._has_body else b"", more=False)
+
     async def json(self, code: int, data: Any) -> None:
         await self._whole("application/json", code, json.dumps(data))
 
     async def redirect(self, where: str, more: Headers = ()) -> None:
         await self._whole("text/plain", 303, "see there\n", [("location", where), *more])
+
+
+def _length(data: bytes) -> tuple[str, str]:
+    return "content-length", str(len(data))
 
 
 @cache
