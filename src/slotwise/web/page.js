@@ -100,7 +100,7 @@
     $("polygon", item).setAttribute("points", points && `0,26 ${points} 84,26`);
   };
   const showList = (data) => {
-    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.full && each.name !== chosen;
+    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.paused_for && !each.full && each.name !== chosen;
     // The server searches all of them; until it has answered, search those that are here.
     const wanted = search.toLowerCase();
     const limits = data.limits.filter((each) => each.name.toLowerCase().includes(wanted));
