@@ -13,7 +13,7 @@ from tests.web._asgi import Answer, ask
 
 from slotwise import Adaptive, Tier, Tiers
 from slotwise._cli.backends import open_backend
-from slotwise._cli.page_view import Look, PageWatcher
+from slotwise._cli.page_view import PageSnapshot, PageWatcher
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
@@ -294,7 +294,7 @@ async def test_it_needs_no_lifespan_and_ignores_other_protocols(url: str) -> Non
 
 def test_at_most_200_limits_are_sent_with_the_total() -> None:
     rows = [{"name": f"limit-{number}"} for number in range(1000)]
-    look = Look(0.0, "here", rows, {}, [])
+    look = PageSnapshot(0.0, "here", rows, {}, [])
     shown = look.as_dict()
     assert (len(shown["limits"]), shown["found"], shown["total"]) == (200, 1000, 1000)
     assert len(look.as_dict(search="LIMIT-99")["limits"]) == 11

@@ -253,13 +253,13 @@ class _RedisBackend(Backend):
 
     def __init__(self, url: str) -> None:
         from slotwise.redis import RedisSemaphore
-        from slotwise.redis._look import Looker
+        from slotwise.redis._namespace import NamespaceReader
 
         self._driver = RedisSemaphore
         # Somebody is waiting at the terminal: fail soon instead of retrying for long.
         self.config = _urls.redis_config(url, attempts=2)
         self.location = f"in use on {self.config.endpoint}"
-        self._looker = Looker(self.config)
+        self._reader = NamespaceReader(self.config)
 
     def names(self) -> list[str]:
         return sorted(self.stats()[0])
@@ -287,7 +287,7 @@ class _RedisBackend(Backend):
         return dict(zip(semaphores, found, strict=True))
 
     def look(self) -> Seen:
-        found = self._looker.look()
+        found = self._reader.read()
         return found.semaphores, found.tiers, [*found.errors]
 
     def stats(self, names: Collection[str] | None = None) -> Found:

@@ -36,7 +36,7 @@ _ADAPTIVE_KEYS = 3  # the busiest of an adaptive tier
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageSnapshot:
     """All limits, the fullest first, and some of them in detail."""
 
     at: float
@@ -68,7 +68,7 @@ class PageWatcher:
         self._watcher = Watcher(backend)
         self._histories: dict[Subject, _History] = {}
 
-    def look(self, names: Iterable[str] = ()) -> Look:
+    def look(self, names: Iterable[str] = ()) -> PageSnapshot:
         """Take a snapshot, with the holders and waiters of the limits called ``names``."""
         at = time.time()
         seen, found, rows = self._watcher.limits(_SAMPLED)
@@ -90,7 +90,7 @@ class PageWatcher:
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
-        return Look(at, self._backend.location, ordered, details, errors)
+        return PageSnapshot(at, self._backend.location, ordered, details, errors)
 
     def _detail(
         self,
@@ -195,7 +195,7 @@ def _seen_of(row: Row | None) -> dict[str, Any]:
 
 
 def _oldest_of(who: Claimants | None, now: datetime) -> dict[str, Any]:
-    """Who has held it for longest, and how long the first in line has waited."""
+    """The oldest holder, and how long the first waiter has waited."""
     holder = None if who is None else oldest(who.holders)
     first = None if who is None or not who.waiters else who.waiters[0]
     return {

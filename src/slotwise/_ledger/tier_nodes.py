@@ -14,7 +14,7 @@ from slotwise._ledger.adaptation import adaptation
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode
 from slotwise._ledger.times import microseconds
 
-# Of each key of a tier, so many changes of its value are kept: there may be very many keys.
+# For each key of a tier, this many changes of its value are kept: there may be very many keys.
 CHANGES_OF_A_KEY = 20
 
 
@@ -174,7 +174,7 @@ class TierNodes:
             node.adaptation.thaw(microseconds(now))
 
     def keep_adapted(self, node: Any, most: int) -> None:
-        """Forget the keys that are idle for longest beyond so many; this one may be idle now.
+        """Forget the longest idle keys beyond ``most``; this one may be idle now.
 
         The order of the nodes is that in which they were last seen in use.
         """

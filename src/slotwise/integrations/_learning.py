@@ -2,7 +2,7 @@
 
 A response with status 429 or 503 and ``Retry-After`` pauses the limit of the request, and a
 ``RateLimit-Policy`` that counts concurrent requests lowers it. Whatever goes wrong with that is
-logged, and never the business of whoever made the request.
+logged, and never reaches the caller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slotwise.tiers._path_limit import PathLimit
 _log = logging.getLogger("slotwise.integrations")
 
 _REFUSALS = (429, 503)
-# The quotas of so many keys are remembered, so that each is written once and not by every response.
+# The quotas of this many keys are remembered, so that each is written once, not by every response.
 _REMEMBERED_KEYS = 10_000
 
 # Returns the values of a header field of the response, in lower case, one for each line.
@@ -38,7 +38,7 @@ Fields = Callable[[str], Sequence[str]]
 
 
 def learning_of(learn: object, max_pause: object) -> Learning | None:
-    """Return what learns from responses, None if nothing shall.
+    """Return what learns from responses; None if that isn't wanted.
 
     Raises:
         TypeError, ValueError: one of the arguments is wrong.
@@ -77,7 +77,7 @@ class Learning:
     ) -> None:
         """Learn from a response, before its slot is released; it raises nothing of its own.
 
-        A server that keeps the limit has half a second to answer; then this goes on behind.
+        The limit's server has half a second to answer; the rest happens in the background.
         """
         calls = self._calls(limit, acquired, status, fields)
         if not calls:
@@ -238,7 +238,7 @@ def _tier_of_quota(limit: PathLimit) -> tuple[str, str | None, int] | None:
 
 
 def read_lesson(status: int, fields: Fields, max_pause: float = float("inf")) -> Lesson:
-    """Read a response; what makes no sense counts for nothing."""
+    """Read a response; malformed header fields are ignored."""
     retry_after = None
     if status in _REFUSALS:
         retry_after = _read_retry_after(fields("retry-after"), fields("date"))
@@ -248,7 +248,7 @@ def read_lesson(status: int, fields: Fields, max_pause: float = float("inf")) ->
 
 
 def _read_retry_after(values: Sequence[str], dates: Sequence[str]) -> float | None:
-    """Return the seconds of ``Retry-After``, a number or a date; None if it is no time to come."""
+    """Return the seconds of ``Retry-After``, a number or a date; None if it isn't in the future."""
     if len(values) != 1:
         return None
     text = values[0].strip()

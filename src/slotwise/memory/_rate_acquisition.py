@@ -56,7 +56,7 @@ class MemoryRateAcquisition(AcquisitionResult):
 
 
 def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
-    """Take so much of a single rate without keys, if nobody waits; None to ask the tracker.
+    """Take ``cost`` of a single rate without keys if nobody waits; None to ask the tracker.
 
     It does what `PathLedger.try_request` does, or nothing; a test compares them.
     """

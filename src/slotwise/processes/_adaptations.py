@@ -19,7 +19,7 @@ def read_adaptation(written: Any) -> Adaptation | None:
     """Return what `write_adaptation` was given.
 
     Raises:
-        ValueError: it is not the like; or another exception.
+        ValueError: none of our code wrote it; or another exception.
     """
     if written is None:
         return None

@@ -1,4 +1,4 @@
-"""Encode and decode records as JSON, by the C functions that the module json stands on.
+"""Encode and decode records as JSON, by the C functions behind the json module.
 
 `json.loads` looks for the encoding, and `JSONEncoder.encode` makes its C encoder anew, in every
 call: both take as long as the work itself. Importing json takes longer than one change of a file.

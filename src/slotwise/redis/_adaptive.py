@@ -39,8 +39,8 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
         return "p" + ".".join(str(tier) for tier, _ in tiers)
 
 
-def sample_of_stranger(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
-    """The sample of an acquisition of another process: only the server knows since when.
+def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
+    """The sample of another process's acquisition: only the server knows since when it is held.
 
     One of this process has ended before, and the server may not know it yet.
     """

@@ -278,7 +278,7 @@ class RedisLimit:
         # What was settled in this tick travels with it, and how the work ended.
         more = ""
         if holder is None:
-            more = self._sample_of_stranger(acquired, outcome)
+            more = self._sample_of_other_process(acquired, outcome)
         else:
             holder._state_outcome(outcome)
             more = holder.take_settled() + holder.take_sample()
@@ -298,7 +298,7 @@ class RedisLimit:
             _log.released_nothing(self, acquisition_id, issued_here=issued_here)
         return bool(released.held)
 
-    def _sample_of_stranger(
+    def _sample_of_other_process(
         self,
         acquired: str | AcquisitionResult,  # noqa: ARG002
         outcome: Outcome | None,  # noqa: ARG002

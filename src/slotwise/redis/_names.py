@@ -1,8 +1,8 @@
-"""NameNotes: note on the server which names are in use, so that looking at all needs no SCAN.
+"""NameNotes: note on the server which names are in use, so that reading all needs no SCAN.
 
 A name is noted soon after its first use, if it is still held or waited for, and again by heartbeats
 as long as it is. What comes and goes leaves nothing behind. The notes of a namespace are one sorted
-set, on Cluster one for each node. They may be lost at any time: those who look (`_look`) then find
+set, on Cluster one for each node. They may be lost at any time: `_namespace` then finds
 the names by a SCAN.
 """
 

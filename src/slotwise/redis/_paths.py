@@ -41,7 +41,7 @@ from slotwise._core.unreachable import UnreachableOptions, local_specs
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_stranger
+from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_other_process
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable
@@ -454,10 +454,10 @@ class RedisPaths(RedisLimit, PathBackend):
             why = reason.decode(errors="replace")
             events.resized(self._name, "redis", int(value), tier=tier.name, keys=keys, adapted=why)
 
-    def _sample_of_stranger(
+    def _sample_of_other_process(
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:
-        return "" if self._adaptive is None else sample_of_stranger(acquired, outcome)
+        return "" if self._adaptive is None else sample_of_other_process(acquired, outcome)
 
     # ----------------------------------------------------------- controlling
 

@@ -38,7 +38,7 @@ from slotwise.redis._adaptive import (
     AdaptiveRedisAcquisition,
     read_changes,
     read_conflict,
-    sample_of_stranger,
+    sample_of_other_process,
 )
 from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
@@ -611,10 +611,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._record.learn(int(value), self._declared)
         self._tell_resized(int(value), reason)
 
-    def _sample_of_stranger(
+    def _sample_of_other_process(
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:
-        return sample_of_stranger(acquired, outcome)
+        return sample_of_other_process(acquired, outcome)
 
     async def pause(self, seconds: float) -> None:
         """Grant nothing for so many seconds, in the whole fleet; see `Limit.pause`.

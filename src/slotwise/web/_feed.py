@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from slotwise._cli.backends import Backend, open_backend
-from slotwise._cli.page_view import Look, PageWatcher
+from slotwise._cli.page_view import PageSnapshot, PageWatcher
 from slotwise._core import fork
 
 _EVERY = 1.0  # seconds between two snapshots
@@ -23,7 +23,7 @@ class Feed:
         self._url = url
         self._names: Counter[str] = Counter()  # that pages show in detail
         self._lock = fork.new_lock()  # held while a thread takes a snapshot
-        self._last: Look | None = None
+        self._last: PageSnapshot | None = None
         self._looked_at = float("-inf")
 
     @cached_property
@@ -48,7 +48,7 @@ class Feed:
             if not self._names[name]:
                 del self._names[name]
 
-    async def look(self, name: str | None = None) -> Look:
+    async def look(self, name: str | None = None) -> PageSnapshot:
         """Return the latest snapshot, or take one if that is a second old.
 
         One taken before any page showed ``name`` lacks its details: wait for the next then.
@@ -61,10 +61,10 @@ class Feed:
                 return look
             await asyncio.sleep(max(self._looked_at + _EVERY - time.monotonic(), 0.01))
 
-    def _fresh(self) -> Look | None:
+    def _fresh(self) -> PageSnapshot | None:
         return self._last if time.monotonic() - self._looked_at < _EVERY else None
 
-    def _take(self) -> Look:
+    def _take(self) -> PageSnapshot:
         with self._lock:
             look = self._fresh()
             if look is None:

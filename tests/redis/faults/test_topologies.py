@@ -24,7 +24,7 @@ from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _look
-from slotwise.redis._look import Looker
+from slotwise.redis._namespace import NamespaceReader
 from slotwise.redis._paths import RedisPaths
 
 SLOTS = 16384
@@ -153,8 +153,8 @@ async def test_a_look_at_a_cluster_is_one_script_on_each_node(
     cluster: list[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = RedisConfig(cluster_url(cluster), namespace="looks")
-    looker = Looker(config)
-    found = await asyncio.to_thread(looker.look)
+    reader = NamespaceReader(config)
+    found = await asyncio.to_thread(reader.read)
     assert found.semaphores.keys() | found.tiers.keys() == set()
     semaphores = [RedisSemaphore(2, name=f"n{n}", config=config) for n in range(12)]
     held = [await semaphore.acquire() for semaphore in semaphores]
@@ -166,20 +166,20 @@ async def test_a_look_at_a_cluster_is_one_script_on_each_node(
         return [each.get("cmdstat_evalsha", {}).get("calls", 0) for each in stats]
 
     async def all_are_seen() -> bool:
-        found = await asyncio.to_thread(looker.look)
+        found = await asyncio.to_thread(reader.read)
         return len(found.semaphores) == 12 and "model" in found.tiers
 
     await until(all_are_seen, "the notes of all nodes")
     for node in cluster:
         node.client().config_resetstat()
-    found = await asyncio.to_thread(looker.look)
+    found = await asyncio.to_thread(reader.read)
     assert {each.acquired_slots for each in found.semaphores.values()} == {1}
     assert found.tiers["model"].stats == await tiers.stats()
     assert found.errors == []
     assert max(scripts()) <= 3  # one for the look, one for the statistics, perhaps a heartbeat
     assert not any(node.client().info("commandstats").get("cmdstat_scan") for node in cluster)
     monkeypatch.setattr(_look, "_SCAN_EVERY", 0.0)
-    assert len((await asyncio.to_thread(looker.look)).semaphores) == 12
+    assert len((await asyncio.to_thread(reader.read)).semaphores) == 12
     for semaphore, each in zip(semaphores, held, strict=True):
         await semaphore.release(each)
     await tiers.release(path)

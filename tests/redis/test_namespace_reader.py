@@ -1,4 +1,4 @@
-"""A look at all names of a server: one script that reads, and a SCAN once a minute."""
+"""Reading all names of a server: one read-only script, and a SCAN once a minute."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import redis
 from tests.redis._server import until
 
 from slotwise import Tier, Tiers
-from slotwise.redis import RedisConfig, RedisSemaphore, _look
-from slotwise.redis._look import Found, Looker
+from slotwise.redis import RedisConfig, RedisSemaphore, _namespace
 from slotwise.redis._names import REMEMBERED
+from slotwise.redis._namespace import NamespaceContents, NamespaceReader
 
 
-async def look(looker: Looker) -> Found:
-    return await asyncio.to_thread(looker.look)
+async def contents_of(reader: NamespaceReader) -> NamespaceContents:
+    return await asyncio.to_thread(reader.read)
 
 
 def calls(client: redis.Redis) -> dict[str, int]:
@@ -29,9 +29,13 @@ async def noted(client: redis.Redis, *members: str) -> None:
     await until(lambda: {*members} <= {*client.zrange("adv-sem:names", 0, -1)}, "the notes")
 
 
-async def test_a_look_is_one_script_and_no_scan(config: RedisConfig, client: redis.Redis) -> None:
-    looker = Looker(config)
-    assert (await look(looker)).semaphores == {}  # with a SCAN, as nobody knows what is there
+async def test_all_names_are_read_by_one_script_and_no_scan(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    reader = NamespaceReader(config)
+    assert (
+        await contents_of(reader)
+    ).semaphores == {}  # with a SCAN, as nobody knows what is there
     semaphore = RedisSemaphore(2, name="api", config=config)
     tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5), name="model", url=config)
     slot = await semaphore.acquire()
@@ -40,7 +44,7 @@ async def test_a_look_is_one_script_and_no_scan(config: RedisConfig, client: red
     await noted(client, "semaphore api", "tiers model")
     client.config_resetstat()
     for _ in range(3):
-        found = await look(looker)
+        found = await contents_of(reader)
     counted = calls(client)
     assert counted["evalsha"] == 3
     assert "scan" not in counted
@@ -58,19 +62,19 @@ async def test_a_look_is_one_script_and_no_scan(config: RedisConfig, client: red
 async def test_what_is_closed_or_of_foreign_clients_is_searched_for_once_a_minute(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looker = Looker(config)
-    await look(looker)
+    reader = NamespaceReader(config)
+    await contents_of(reader)
     await RedisSemaphore(1, name="shut", config=config).close_everywhere("holidays")
     client.zadd("adv-sem:semaphore_main:theirs", {"them": 4e9})
     client.set("adv-sem:semaphore_max:theirs", 7)
-    assert (await look(looker)).semaphores == {}
-    monkeypatch.setattr(_look, "_SCAN_EVERY", 0.0)
-    found = (await look(looker)).semaphores
+    assert (await contents_of(reader)).semaphores == {}
+    monkeypatch.setattr(_namespace, "_SCAN_EVERY", 0.0)
+    found = (await contents_of(reader)).semaphores
     assert (found["shut"].closed, found["shut"].reason) == (True, "holidays")
     assert (found["theirs"].acquired_slots, found["theirs"].max_slots) == (1, 7)
     monkeypatch.undo()
     client.config_resetstat()
-    assert (await look(looker)).semaphores == found
+    assert (await contents_of(reader)).semaphores == found
     assert "scan" not in calls(client)
 
 
@@ -83,7 +87,7 @@ async def test_what_is_spoilt_is_told_and_hides_nothing_else(
         client.set(f"adv-sem:{kind}:spoilt", "x")
     client.set(b"adv-sem:semaphore_main:\xff", "x")
     client.set("adv-sem:names", "x")
-    found = await look(Looker(config))
+    found = await contents_of(NamespaceReader(config))
     assert found.semaphores.keys() == {"fine"}
     told = " ".join(map(str, found.errors))
     assert "'spoilt' can't be read" in told
@@ -99,7 +103,7 @@ async def test_the_dead_are_not_counted(config: RedisConfig, client: redis.Redis
     tiers = Tiers(Tier("all", 2), name="model", url=config)
     lost = await tiers.acquire()
     client.zadd("adv-sem:tiers_holders:model", {lost.acquisition_id: 1})
-    found = await look(Looker(config))
+    found = await contents_of(NamespaceReader(config))
     assert found.semaphores["api"].acquired_slots == 1
     assert "model" not in found.tiers or found.tiers["model"].holders == 0
     for each in (living, dead):
@@ -134,7 +138,7 @@ async def test_heartbeats_note_again_what_was_lost(
     await semaphore.release(held)
 
 
-async def test_very_many_names_are_looked_at_in_bounded_calls(
+async def test_very_many_names_are_read_in_bounded_calls(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     with client.pipeline(transaction=False) as pipe:
@@ -145,6 +149,6 @@ async def test_very_many_names_are_looked_at_in_bounded_calls(
             if number % 2:
                 pipe.zadd("adv-sem:names", {f"semaphore {number}": now})
         pipe.execute()
-    found = await look(Looker(config))
+    found = await contents_of(NamespaceReader(config))
     assert len(found.semaphores) == 2500
     assert {each.acquired_slots for each in found.semaphores.values()} == {1}

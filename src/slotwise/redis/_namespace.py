@@ -1,7 +1,7 @@
-"""Look: how full everything on a server is, by one read-only script and without a SCAN.
+"""NamespaceReader: how full everything on a server is, by one read-only script and no SCAN.
 
 The names are those that processes note while they use them (`_names`). Clients of the documented
-protocol note nothing, and what is closed is used by nobody: for those a SCAN looks once a minute.
+protocol note nothing, and nobody uses what is closed: a SCAN looks for those once a minute.
 What the script can't read is asked for by the scripts of `_statistics` and `_path_survey`, which
 also say what is wrong with it.
 """
@@ -42,16 +42,16 @@ _KEYS: dict[str, type[Keys | PathKeys]] = {"semaphore": Keys, "tiers": PathKeys}
 
 
 @dataclass(slots=True)
-class Found:
-    """Everything, by name; and what is wrong with what is not among it."""
+class NamespaceContents:
+    """Everything in a namespace, by name; and what is wrong with what can't be read."""
 
     semaphores: dict[str, SemaphoreStats] = field(default_factory=dict)
     tiers: dict[str, FoundTiers] = field(default_factory=dict)
     errors: list[BackendError] = field(default_factory=list)
 
 
-class Looker:
-    """Looks at all names of a namespace again and again; one thread at a time."""
+class NamespaceReader:
+    """Reads all names of a namespace again and again; one thread at a time."""
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
@@ -59,19 +59,19 @@ class Looker:
         self._scanned: list[bytes] = []  # as members of the notes
         self._unreadable: list[BackendError] = []  # names that are not text
 
-    def look(self) -> Found:
-        """Return how full everything is: all that is used or closed, and some that is idle.
+    def read(self) -> NamespaceContents:
+        """Return how full everything is: all that is in use or closed, and some idle names.
 
         Raises:
             BackendError: the server can't be asked.
         """
         shared = shared_client_for(self._config)
-        return shared.heartbeat_thread.run(self._look(shared))
+        return shared.heartbeat_thread.run(self._read_all(shared))
 
-    async def _look(self, shared: SharedClient) -> Found:
+    async def _read_all(self, shared: SharedClient) -> NamespaceContents:
         if time.monotonic() - self._scanned_at >= _SCAN_EVERY:
             await self._scan(shared)
-        found = Found(errors=[*self._unreadable])
+        found = NamespaceContents(errors=[*self._unreadable])
         to_ask: dict[str, list[str]] = {"semaphore": [], "tiers": []}
         nodes = await self._nodes(shared)
         surveys = [self._survey(shared, *node) for node in nodes]
@@ -147,7 +147,7 @@ class Looker:
         return replies
 
     def _read(
-        self, entry: list[Any], now_us: int, found: Found, to_ask: dict[str, list[str]]
+        self, entry: list[Any], now_us: int, found: NamespaceContents, to_ask: dict[str, list[str]]
     ) -> None:
         kind, written, *rest = entry
         if kind == b"ask":
