@@ -58,7 +58,7 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
     waiter = any_shell.start("run", "api", "--limit", 2, "--", "true")
     any_shell.until_waiting(1)
     found = any_shell.json("show", "api")
-    assert [*found] == ["name", "value", "closed", "reason", "holders", "waiters"]
+    assert [*found] == ["name", "value", "closed", "reason", "paused_for", "holders", "waiters"]
     assert (found["name"], found["value"]) == ("api", 2)
     [held], [waits] = found["holders"], found["waiters"]
     columns = ["id", "since", "host", "pid", "label", "slots", "slot_number", "unreadable"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
-from slotwise._cli.flags import RATE, Parser, UsageError, count, rate
+from slotwise._cli.flags import RATE, Parser, UsageError, count, rate, some_seconds
 from slotwise._cli.output import Declined, age, command_hint, duration, printable
 from slotwise._cli.status import who
 from slotwise._core.arguments import check_reason
@@ -101,6 +101,49 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     now = _count(given.value, "slot") if given.value else "no limit"
     known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
     _print(f"{subject} of {given.name!r} has {now} now{known}")
+    return 0
+
+
+def _pause_parser() -> Parser:
+    parser = Parser(
+        "pause",
+        details="Waiters and newcomers wait in line until then, and holders keep their slots. Of\n"
+        "several pauses the one that ends last counts; 'slotwise open' ends them. Tiers are\n"
+        "paused all together, or with --tier and --key one key of them.",
+        examples="  slotwise pause crm 10m\n"
+        "  slotwise pause model-api 30 --tier tenant --key acme\n"
+        "  slotwise show crm            for how long it is paused\n"
+        "  slotwise open crm            goes on at once",
+    )
+    parser.add_name("the semaphore, or the tiers")
+    parser.add_argument(
+        "seconds", metavar="TIME", type=some_seconds, help="how long, such as 30 (seconds), 10m, 1h"
+    )
+    tier_view.add_tier_flags(parser)
+    parser.add_url()
+    return parser
+
+
+def pause(given: argparse.Namespace) -> int:
+    """Grant nothing for a while, to nobody who shares the limit."""
+    found = tier_view.find(given)
+    subject = repr(given.name)
+    if isinstance(found, FoundTiers):
+        tier = tier_view.chosen_tier(found, given)
+        if tier is not None and tier.keyed and given.key is None:
+            raise UsageError(f"each key of {tier.name!r} is paused by itself: --key says which")
+        if tier is not None and given.key is not None:
+            subject = _subject(tier, given)
+            found.paths.pause_sync(given.seconds, tier.name, given.key)
+        else:
+            found.paths.pause_sync(given.seconds)
+        left = given.seconds
+    else:
+        found.pause_sync(given.seconds)
+        left = max(found.stats_sync().paused_for, given.seconds)
+    flags = ["--tiers"] if given.tier is not None or given.key is not None else []
+    undo = command_hint("open", given.name, *flags, url=given.url)
+    _print(f"{subject} is paused for {duration(left)}; '{undo}' ends it")
     return 0
 
 
@@ -300,15 +343,18 @@ def _open_parser() -> Parser:
 
 
 def reopen(given: argparse.Namespace) -> int:
-    """Undo `close`."""
+    """Undo `close` and `pause`."""
     found = tier_view.find(given)
     if isinstance(found, FoundTiers):
         was_closed = found.closure is not None
+        was_paused = bool(tier_view.view(found).paused())
         found.paths.reopen_sync()
     else:
-        was_closed = found.stats_sync().closed
+        stats = found.stats_sync()
+        was_closed, was_paused = stats.closed, stats.paused_for > 0
         found.reopen_sync()
-    _print(f"{given.name!r} is open" + ("" if was_closed else ", and was not closed"))
+    before = "" if was_closed else ", and was not closed"
+    _print(f"{given.name!r} is open" + (", and its pause is over" if was_paused else before))
     return 0
 
 
@@ -404,6 +450,7 @@ def _print(words: str) -> None:
 
 COMMANDS = {
     "resize": Command(_resize_parser, resize),
+    "pause": Command(_pause_parser, pause),
     "freeze": Command(_freeze_parser, freeze),
     "thaw": Command(_thaw_parser, thaw),
     "refill": Command(_refill_parser, refill),

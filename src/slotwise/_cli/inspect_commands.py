@@ -163,6 +163,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "value": stats.max_slots,
                 "closed": stats.closed,
                 "reason": stats.reason,
+                "paused_for": round(stats.paused_for, 3),
                 "holders": [claimant_as_dict(each) for each in holders],
                 "waiters": [claimant_as_dict(each) for each in waiters],
             }
@@ -173,6 +174,8 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
     words = f"{name}: {held} of {stats.max_slots} slots held, {len(waiters)} waiting"
     if stats.closed:
         words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
+    elif stats.paused_for:
+        words += f", paused for {duration(stats.paused_for)}"
     sys.stdout.write(f"{printable(words)}\n")
     _print_claimants(holders, waiters)
     _print_changes([("", each) for each in changes or ()])
@@ -205,6 +208,8 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     words = f"{found.name}: {len(holders)} holding, {len(waiters)} waiting"
     if found.closure is not None:
         words += ", closed" + ("" if found.closure.reason is None else f": {found.closure.reason}")
+    for which, left in view.paused():
+        words += f", {which} paused for {duration(left)}"
     sys.stdout.write(f"{printable(words)}\n")
     most = _KEYS_SHOWN if chosen is None else None
     rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
@@ -303,7 +308,9 @@ def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
 
 
 def _closed(stats: SemaphoreStats) -> str:
-    return (stats.reason or "closed") if stats.closed else ""
+    if stats.closed:
+        return stats.reason or "closed"
+    return f"paused for {duration(stats.paused_for)}" if stats.paused_for else ""
 
 
 COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}

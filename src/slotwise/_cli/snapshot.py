@@ -62,7 +62,7 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
         stats = {
             name: one
             for name, one in stats.items()
-            if one.acquired_slots or one.waiting or (one.closed and not used)
+            if one.acquired_slots or one.waiting or ((one.closed or one.paused_for) and not used)
         }
     return Survey(stats, tiers, errors)
 

@@ -29,6 +29,7 @@ class TierCounts:
     waiting: int
     level: float | None = None  # what is left of a rate, whose value is its burst
     full_in: float | None = None  # in how many seconds the rate is full
+    paused_for: float = 0.0  # in how many seconds a pause ends
 
     def busyness(self) -> tuple[float, ...]:
         """Sorts the busiest first: those that are waited for, then the fullest."""
@@ -84,6 +85,16 @@ class TiersView:
         closure = self.found.closure
         return "" if closure is None else closure.reason or "closed"
 
+    def paused(self) -> list[tuple[str, float]]:
+        """What is paused, and in how many seconds that ends: tiers, and keys by themselves."""
+        return [
+            (tier.spec.node(counts.key) if counts.key is not None else tier.spec.name, left)
+            for tier in self.tiers
+            for counts in (tier.total, *tier.keys)
+            if (left := counts.paused_for) > 0
+            and (counts.key is None or left > tier.total.paused_for)
+        ]
+
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
         found = self.found
         return {
@@ -120,14 +131,20 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
-    total = TierCounts(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
+    total = TierCounts(
+        *(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
+        stats.paused_for,
+    )
     keys = [_counts(key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
     return TierView(spec, total, tuple(keys))
 
 
 def _counts(key: str, stats: KeyStats) -> TierCounts:
-    return TierCounts(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in)
+    return TierCounts(
+        *(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
+        stats.paused_for,
+    )
 
 
 def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:
