@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import httpx
 import pytest
 import websockets.sync.client
 from tests.integrations._servers import Client, Switch, http, uvicorn_thread, wait_until
+from tests.redis._server import Server
 from websockets.exceptions import InvalidStatus
 
 from slotwise import MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
@@ -210,6 +214,32 @@ def test_a_rate_is_refused_with_429_and_its_window(serve) -> None:
     assert refused.status_code == 429
     assert refused.headers["RateLimit-Policy"] == '"crm";q=600;w=600'
     assert int(refused.headers["Retry-After"]) >= 1
+
+
+async def test_retry_after_is_known_from_the_holds_of_the_middleware(app, monkeypatch) -> None:
+    limit = MemorySemaphore(2, name="timed")
+    now = 0.0
+    monkeypatch.setattr(asgi, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def work(scope, receive, send) -> None:
+        nonlocal now
+        now += 8.5
+        await app.quick(receive, send)
+
+    middleware = LimitMiddleware(work, limit)
+    sent = []
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    client = LeavingClient("never")
+    await middleware(HTTP, client.receive, send)
+    async with limit.cm(2):
+        sent.clear()
+        await middleware(HTTP, client.receive, send)
+    assert sent[0]["status"] == 503
+    # Holds of 8.5 s on two slots: one is free every 4.25 s, and whole seconds are rounded up.
+    assert dict(sent[0]["headers"])[b"retry-after"] == b"5"
 
 
 def test_the_slot_is_held_until_the_last_chunk(app, serve) -> None:
@@ -515,6 +545,32 @@ def test_a_backend_that_is_away_is_503_without_its_url(serve) -> None:
     assert "127.0.0.1" not in refused.text
     assert "secret" not in refused.text
     assert http.get(f"{url}/healthz").text == "ok"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("trouble", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("wait", [0, 1])
+def test_redis_goes_away_during_a_request(app, serve, tmp_path, trouble, wait) -> None:
+    with Server(tmp_path / "redis") as server:
+        limit = semaphore("going", 1, url=server.url)
+        middleware, url = serve(limit, wait=wait)
+        with Client(middleware.port).send("/slow") as holder:
+            wait_until(lambda: app.running, "the holder")
+            os.kill(server.process.pid, trouble)
+            refused = http.get(url, timeout=60)
+            assert refused.status_code == 503
+            assert refused.headers["Retry-After"] == "1"
+            assert str(server.port) not in refused.text + str(refused.headers)
+            app.go_on.set()
+            assert holder.read_until(b"ok").startswith(b"HTTP/1.1 200")
+        if trouble == signal.SIGSTOP:
+            os.kill(server.process.pid, signal.SIGCONT)
+        else:
+            server.process.wait()
+            server.process = None
+            server.start()
+        wait_until(lambda: http.get(url, timeout=60).text == "ok", "back")
+        wait_until(lambda: held(limit) == 0, "released")
 
 
 def test_a_closed_limit_is_503(serve) -> None:
