@@ -105,6 +105,26 @@ def test_stats_gives_up_and_names_the_process(
     assert semaphore.release_sync(held) is True
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows that it is stopped")
+async def test_looking_does_not_wait_for_a_process_that_is_stopped(
+    make: Make, directory: Path
+) -> None:
+    semaphore = make()
+    await semaphore.release(await semaphore.acquire())
+    with stuck(directory) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            for look in (semaphore.stats, semaphore.holders, semaphore.locked):
+                with pytest.raises(BackendError, match=f"process {pid} is stopped"):
+                    await look()
+            with pytest.raises(BackendError, match=f"process {pid} is stopped"):
+                semaphore.waiters_sync()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - began < _semaphore_file.LOCK_TIMEOUT  # each takes a second
+
+
 async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
     make: Make, directory: Path
 ) -> None:

@@ -25,10 +25,13 @@ from slotwise.processes._acquisition import (
 from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, NotAdaptive, Retired
 from slotwise.processes._local_claims import AfterUnlock
+from slotwise.processes._messages import is_stopped
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
 from slotwise.processes._state import State
 
 T = TypeVar("T")
+
+_LOCK_TIMEOUT_IF_STOPPED = 1.0  # seconds that nobody needs for a change
 
 
 # ------------------------------------------------------------------- requesting
@@ -316,13 +319,23 @@ def inspect(
     declared: Any,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> T:
-    """Return what ``read`` finds in the state, without dead processes and expired claims."""
+    """Return what ``read`` finds in the state, without dead processes and expired claims.
+
+    A process that has the file's lock and is stopped isn't waited for: nobody knows how long.
+    """
 
     def work(after: AfterUnlock) -> T:
         file.drop_dead(after)
         return read(file.current_state())
 
-    return file.change(work, declared, lock_timeout)
+    if lock_timeout is None or lock_timeout <= _LOCK_TIMEOUT_IF_STOPPED:
+        return file.change(work, declared, lock_timeout)
+    try:
+        return file.change(work, declared, _LOCK_TIMEOUT_IF_STOPPED)
+    except Busy as busy:
+        if busy.pid is not None and is_stopped(busy.pid):
+            raise
+    return file.change(work, declared, lock_timeout - _LOCK_TIMEOUT_IF_STOPPED)
 
 
 def resize(

@@ -21,6 +21,8 @@ from slotwise.processes._in_thread import in_thread
 
 # How long a caller that doesn't wait for a slot waits for the file's lock.
 _NO_WAIT_LOCK_TIMEOUT = 1.0
+# How much longer than for a slot somebody with a short timeout waits for it.
+_EXTRA = 0.2
 
 
 async def wait_for_grant(
@@ -190,5 +192,9 @@ def _timed_out_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception
 
 
 def _lock_timeout(timeout: float | None) -> float | None:
-    """Return how long to wait for the file's lock: at least for an instant, even for `0`."""
-    return None if timeout is None else max(timeout, _NO_WAIT_LOCK_TIMEOUT)
+    """Return how long to wait for the file's lock: a little longer than for the slot."""
+    if timeout is None:
+        return None
+    return max(
+        timeout, min(timeout + _EXTRA, _NO_WAIT_LOCK_TIMEOUT) if timeout else _NO_WAIT_LOCK_TIMEOUT
+    )
