@@ -167,6 +167,7 @@ async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) ->
     monkeypatch.setattr(feed._watcher, "look", lambda names: looks.append(1) or take(names))
     for _ in range(20):
         await feed.look()
+        await feed.look("another")  # in detail, without another look
     assert looks == [1]
 
 

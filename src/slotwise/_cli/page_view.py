@@ -60,6 +60,16 @@ class PageSnapshot:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A snapshot: the survey, the rows, and the holders and waiters that were sampled."""
+
+    seen: Survey
+    rows: dict[Subject, dict[str, Any]]
+    found: dict[Subject, Claimants]
+    at: float
+
+
 class PageWatcher:
     """Takes snapshots for the page again and again; one thread at a time."""
 
@@ -67,6 +77,7 @@ class PageWatcher:
         self._backend = backend
         self._watcher = Watcher(backend)
         self._histories: dict[Subject, _History] = {}
+        self._last: _Taken | None = None  # what the latest snapshot was made of
 
     def look(self, names: Iterable[str] = ()) -> PageSnapshot:
         """Take a snapshot, with the holders and waiters of the limits called ``names``."""
@@ -85,22 +96,22 @@ class PageWatcher:
             shown |= _seen_of(row) | _oldest_of(who, now) | {"spark": history.spark}
             if who is not None:
                 history.add_holders(who.holders, at, now)
-        details = {name: self._detail(name, seen, limits, found, at) for name in {*names}}
+        self._last = _Taken(seen, limits, found, at)
+        details = {name: self._detail(name, self._last) for name in {*names}}
         ordered = sorted(
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
         return PageSnapshot(at, self._backend.location, ordered, details, errors)
 
-    def _detail(
-        self,
-        name: str,
-        seen: Survey,
-        rows: dict[Subject, dict[str, Any]],
-        found: dict[Subject, Claimants],
-        at: float,
-    ) -> dict[str, Any] | None:
+    def add_detail(self, look: PageSnapshot, name: str) -> None:
+        """Add the holders and waiters of another limit to the latest snapshot."""
+        if self._last is not None:
+            look.details[name] = self._detail(name, self._last)
+
+    def _detail(self, name: str, taken: _Taken) -> dict[str, Any] | None:
         """Its row, with its holders and waiters; None if there is no limit of that name."""
+        seen, rows, found, at = taken.seen, taken.rows, taken.found, taken.at
         now = datetime.fromtimestamp(at, UTC)
         try:
             limit = self._find(name, seen)

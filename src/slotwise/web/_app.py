@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
-from slotwise._cli.page_view import Look
+from slotwise._cli.page_view import PageSnapshot
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
@@ -51,7 +51,7 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
-        self._encoded_of: Look | None = None
+        self._encoded_of: PageSnapshot | None = None
         self._encoded: dict[tuple[str | None, str], bytes] = {}  # of that look
         self._streams: set[_Stream] = set()  # that are open
         # A mounted application isn't told that its server shuts down, and would keep it waiting.

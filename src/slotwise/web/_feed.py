@@ -49,25 +49,21 @@ class Feed:
                 del self._names[name]
 
     async def look(self, name: str | None = None) -> PageSnapshot:
-        """Return the latest snapshot, or take one if that is a second old.
-
-        One taken before any page showed ``name`` lacks its details: wait for the next then.
-        """
-        while True:
-            look = self._fresh()
-            if look is None:
-                look = await asyncio.to_thread(self._take)
-            if name is None or name in look.details:
-                return look
-            await asyncio.sleep(max(self._looked_at + _EVERY - time.monotonic(), 0.01))
+        """Return the latest snapshot, with ``name`` in detail; take one if it is a second old."""
+        look = self._fresh()
+        if look is None or (name is not None and name not in look.details):
+            look = await asyncio.to_thread(self._take, name)
+        return look
 
     def _fresh(self) -> PageSnapshot | None:
         return self._last if time.monotonic() - self._looked_at < _EVERY else None
 
-    def _take(self) -> PageSnapshot:
+    def _take(self, name: str | None) -> PageSnapshot:
         with self._lock:
             look = self._fresh()
             if look is None:
                 self._last = look = self._watcher.look(list(self._names))
                 self._looked_at = time.monotonic()
+            if name is not None and name not in look.details:
+                self._watcher.add_detail(look, name)  # somebody has just begun to show it
             return look

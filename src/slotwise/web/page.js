@@ -384,7 +384,12 @@
 
   const isNarrow = () => matchMedia("(max-width: 760px)").matches;
   let asked = false, silence = 0;
-  const say = (text, kind) => { $("#state").textContent = text; $("#state").className = kind; };
+  const say = (text, kind) => {
+    const state = $("#state");
+    state.setAttribute("aria-live", kind === "bad" ? "assertive" : "off");  // not every second
+    state.textContent = text;
+    state.className = kind;
+  };
   const show = (data) => {
     if (data.error) { say(shown(data.error), "bad"); return; }
     clearTimeout(silence);
