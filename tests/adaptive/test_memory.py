@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import random
+import threading
 from typing import Any
 
 import pytest
 
-from slotwise import Adaptive, Errors, Latency, MemorySemaphore, ValueConflict
+from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers, ValueConflict
 from slotwise._ledger.invariants import check
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.memory._adaptive import AdaptiveTracker
@@ -256,3 +258,60 @@ async def test_calls_that_are_counted_together_move_it_as_those_that_are_counted
         for each in pair:
             await each.__aexit__(None, None, None)
     check(quick._tracker)
+
+
+def test_what_was_learnt_outlives_an_idle_time_of_less_than_an_hour(clock: FakeClock) -> None:
+    limit = MemorySemaphore(ERRORS, name="learnt")
+    limit.release_sync(limit.acquire_sync(), outcome="dropped")
+    clock.advance(3000)
+    assert MemorySemaphore(ERRORS, name="learnt").value == 7
+    clock.advance(1000)
+    assert MemorySemaphore(ERRORS, name="learnt").value == 10
+    limit.freeze_sync(5)
+    clock.advance(10_000)
+    assert MemorySemaphore(ERRORS, name="learnt").value == 5
+
+
+@pytest.mark.parametrize("options", [ERRORS, Adaptive(5, 1, 12, algorithm=Latency(0.01, 5))])
+def test_threads_and_loops_share_it_while_its_value_moves(options: Adaptive) -> None:
+    limit = MemorySemaphore(options)
+    tiers = Tiers(Tier("key", options, keyed=True), Tier("all", options))
+
+    def chosen(dice: random.Random) -> Any:
+        return limit.cm() if dice.random() < 0.5 else tiers.cm(key=dice.choice("ab"))
+
+    def thread(seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(100):
+            with contextlib.suppress(TimeoutError), chosen(dice) as acquired:
+                if dice.random() < 0.05:
+                    acquired.dropped(retry_after=dice.choice([None, 0.001]))
+                if dice.random() < 0.02:
+                    raise TimeoutError
+            if dice.random() < 0.01:
+                limit.freeze_sync(dice.choice([3, 8]))
+            if dice.random() < 0.05:
+                limit.thaw_sync()
+
+    async def task(dice: random.Random) -> None:
+        for _ in range(50):
+            async with chosen(dice) as acquired:
+                await asyncio.sleep(0)
+                if dice.random() < 0.05:
+                    acquired.dropped()
+
+    async def loop(seed: int) -> None:
+        dice = random.Random(seed)
+        await asyncio.gather(*[task(dice) for _ in range(4)])
+
+    threads = [threading.Thread(target=thread, args=[seed]) for seed in range(3)]
+    threads += [threading.Thread(target=asyncio.run, args=[loop(seed)]) for seed in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(100)
+        assert not each.is_alive()
+    stats = limit.stats_sync()
+    assert (stats.acquired_slots, stats.waiting) == (0, 0)
+    assert tiers.stats_sync()["all"].active == 0
+    check(limit._tracker)

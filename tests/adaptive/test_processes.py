@@ -16,11 +16,15 @@ from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise._ledger.invariants import check
 from slotwise._ledger.paths_invariants import check as check_paths
+from slotwise._wait import clock
 from slotwise.errors import UnknownSemaphore
 from slotwise.processes._path_state import PathState
 from slotwise.processes._state import State
 
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
+
+
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 12))]
 
 
 class Clocks:
@@ -39,7 +43,7 @@ def again(state: Any) -> Any:
     return type(state).restore(json.loads(json.dumps(state.snapshot())))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> None:
     dice = random.Random(seed)
     algorithm = dice.choice([Errors(), Latency(0.1, 5)])
@@ -92,7 +96,7 @@ def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> Non
     assert len(moved) > 2
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_reads_the_file_of_tiers_has_the_same_values(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,13 +263,18 @@ def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None
     limit.freeze_sync(4)
     state = limit._state
     assert state is not None
-    assert state.remembers(0.0)
+    assert state.remembers(clock.now() + 10**6)
     limit.thaw_sync()
-    assert not state.remembers(0.0)
+    now = clock.now()
+    assert state.remembers(now + 3000), "what it has learnt"
+    assert not state.remembers(now + 3700)
     tiers = Tiers(Tier("user", ERRORS, keyed=True), url=f"process://{tmp_path}", name="kept")
     tiers.freeze_sync("user", 4, "a")
     of_tiers: Any = tiers._backend
-    assert of_tiers._attachment.state.remembers(0.0)
+    assert of_tiers._attachment.state.remembers(clock.now() + 10**6)
+    tiers.thaw_sync("user")
+    assert of_tiers._attachment.state.remembers(clock.now() + 3000)
+    assert not of_tiers._attachment.state.remembers(clock.now() + 3700)
 
 
 def test_many_keys_come_and_go_and_the_file_stays_small(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.memory._raising_handlers import Interrupt, interrupted
 
-from slotwise import MemorySemaphore
+from slotwise import Adaptive, MemorySemaphore
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger import slots as slots_module
 from slotwise._ledger.base import QUICK_LANE
-from slotwise.memory import _acquisition, _semaphore
+from slotwise.memory import _acquisition, _adaptive, _semaphore
 
 # ------------------------------------------------- the ledger, between any two bytecodes
 
@@ -103,17 +103,19 @@ def assert_all_can_be_taken(semaphore: MemorySemaphore, in_use: int) -> None:
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+@pytest.mark.parametrize("value", [4, Adaptive(4, 1, 4)], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("way", ENTERING)
 def test_a_strike_right_after_a_slot_was_taken_gives_it_back(
-    way: str, monkeypatch: pytest.MonkeyPatch
+    way: str, value: int | Adaptive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    semaphore = MemorySemaphore(4)
+    semaphore = MemorySemaphore(value)
     for acquired in [semaphore.acquire_sync() for _ in range(4)]:
         semaphore.release_sync(acquired)  # so that all numbers are in circulation
     acquired = semaphore.acquire_sync()
     with semaphore:
         monkeypatch.setattr(_semaphore, "heappop", strike_after_pop)
         monkeypatch.setattr(_acquisition, "heappop", strike_after_pop)
+        monkeypatch.setattr(_adaptive, "heappop", strike_after_pop)
         with pytest.raises(Interrupt):
             ENTERING[way](semaphore)
         monkeypatch.undo()
@@ -160,6 +162,9 @@ WAYS = {
     "cm": "with semaphore.cm(): pass",
     "acquire_sync": "semaphore.release_sync(semaphore.acquire_sync())",
     "wide": "with semaphore.cm(2): pass",
+    "adaptive async cm": "drive(cm(semaphore))",
+    "adaptive cm": "with semaphore.cm(): pass",
+    "adaptive acquire": "drive(pair(semaphore))",
     "mint": "[semaphore.acquire_sync() for semaphore in [MemorySemaphore(16)] for _ in range(9)]",
 }
 
@@ -168,7 +173,7 @@ WAYS = {
 def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) -> None:
     program = """
     import asyncio, random, signal, sys
-    from slotwise import MemorySemaphore
+    from slotwise import Adaptive, MemorySemaphore
     from slotwise._wait import section as _section
 
     class Interrupt(BaseException): ...
@@ -204,7 +209,7 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
     sys.unraisablehook = lambda unraisable: None
     for _ in range(500):
         interrupts = 0  # one in somebody's finalizer is swallowed, and another one follows
-        semaphore = MemorySemaphore(16)
+        semaphore = MemorySemaphore(VALUE)
         others = [semaphore.acquire_sync(), semaphore.acquire_sync()]
         try:
             armed = True
@@ -226,6 +231,7 @@ def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) 
     print("done")
     """
     code = textwrap.dedent(program).replace("WAY", WAYS[way])
+    code = code.replace("VALUE", "Adaptive(16, 1, 16)" if "adaptive" in way else "16")
     code = code.replace("WORTH", "2" if way == "wide" else "0" if way == "mint" else "1")
     outcome = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

@@ -60,6 +60,8 @@ LONGEST_SETTLING = 60_000_000
 # For how long (us) a driver may keep calls that succeeded before it counts them together, at
 # most: the list of them is no longer than a hundred thousand.
 KEPT_US = 100_000
+# For how long (us) what was learnt is remembered while nobody comes, as a server does.
+REMEMBERED_US = 3_600_000_000
 # Kept for `changes()`: a day of them at one in 15 minutes, or the last hour of a restless value.
 CHANGES = 100
 
@@ -108,6 +110,16 @@ class Adaptation(ABC):
         before = self.limit
         self._count(now_us, held_us, outcome, slots)
         return self.limit != before
+
+    def is_worth_keeping(self, now_us: int) -> bool:
+        """Whether it would be a loss to forget it while nobody uses it."""
+        has_moved = self.value != self.options.start
+        return self.frozen or (has_moved and now_us - self._measured_since_us < REMEMBERED_US)
+
+    @property
+    @abstractmethod
+    def _measured_since_us(self) -> int:
+        """Since when what is counted now is counted."""
 
     def quiet_until(self, now_us: int) -> int:
         """Before this time, calls that succeed move nothing: `add_successes` may count them later.
@@ -254,6 +266,10 @@ class LatencyAdaptation(Adaptation):
             self._failed_us += held_us * slots
         if now_us >= self._begin_us + self._window_us and self._calls >= self._need:
             self._end_window(now_us)
+
+    @property
+    def _measured_since_us(self) -> int:
+        return self._begin_us
 
     def quiet_until(self, now_us: int) -> int:
         # The calls before a window begins are not counted, so nobody keeps them together with those
@@ -405,6 +421,10 @@ class ErrorsAdaptation(Adaptation):
             self._succeeded += 1
             if self._succeeded >= self.value:
                 self._grow(now_us)
+
+    @property
+    def _measured_since_us(self) -> int:
+        return self._since_us
 
     def quiet_until(self, now_us: int) -> int:
         return now_us + KEPT_US // 10  # a hundred moves a second are enough

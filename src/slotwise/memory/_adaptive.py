@@ -82,7 +82,7 @@ class AdaptiveTracker(Tracker):
     @property
     def is_resized(self) -> bool:
         """Whether it would be a loss to forget it."""
-        return self.adaptation.frozen
+        return self.adaptation.is_worth_keeping(microseconds(clock.now()))
 
     def expire(self, now: float) -> tuple[list[MemoryClaim], list[MemoryClaim], list[MemoryClaim]]:
         self.is_expiring = True

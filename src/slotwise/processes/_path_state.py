@@ -120,7 +120,13 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return self.paused
 
     def remembers(self, now: float) -> bool:
-        return self.is_resized or self.closed or self.paused or self.can_be_settled(now)
+        if self.is_resized or self.closed or self.paused or self.can_be_settled(now):
+            return True
+        return self.has_adaptive and any(
+            node.adaptation is not None and node.adaptation.is_worth_keeping(microseconds(now))
+            for tier in self.tiers
+            for node in tier.nodes.values()
+        )
 
     def can_be_settled(self, now: float) -> bool:
         newest = next(reversed(self.recent.values()), None)

@@ -102,8 +102,10 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def max_slots(self) -> int:
         return self.value
 
-    def remembers(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
-        return self.is_resized or self.closed or self.is_paused
+    def remembers(self, now: float) -> bool:
+        known = self.adaptation
+        has_learnt = known is not None and known.is_worth_keeping(microseconds(now))
+        return self.is_resized or self.closed or self.is_paused or has_learnt
 
     @property
     def is_paused(self) -> bool:
