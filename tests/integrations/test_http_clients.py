@@ -125,6 +125,66 @@ async def test_a_session_of_aiohttp_holds_a_slot_until_the_response_is_read_or_c
         assert held(limit) == 0
 
 
+@pytest.fixture(params=["httpx", "httpx2", "aiohttp"])
+def send(request, url):
+    """Returns a coroutine that reads what the server streams, with a limit."""
+
+    async def by_aiohttp(limit, path) -> None:
+        async with (
+            aiohttp.ClientSession(middlewares=[limit_middleware(limit)]) as session,
+            session.get(url + path) as response,
+        ):
+            await response.read()
+
+    async def by_httpx(limit, path) -> None:
+        package = {"httpx": httpx, "httpx2": httpx2}[request.param]
+        transport = LimitedTransport(package.AsyncHTTPTransport(verify=False), limit)
+        async with package.AsyncClient(transport=transport, verify=False, timeout=60) as client:
+            await client.get(url + path)
+
+    return by_aiohttp if request.param == "aiohttp" else by_httpx
+
+
+async def _until(condition) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_who_is_cancelled_leaves_no_slot_behind_wherever_it_was(send) -> None:
+    limit = MemorySemaphore(1)
+    reading = asyncio.create_task(send(limit, "/stream"))
+    await _until(lambda: held(limit) == 1)
+    in_line = asyncio.create_task(send(limit, "/quick"))
+    await _until(lambda: limit.stats_sync().waiting == 1)
+    in_line.cancel()
+    await asyncio.wait([in_line])
+    assert (held(limit), limit.stats_sync().waiting) == (1, 0)
+    reading.cancel()  # before its headers, or in the middle of its body
+    await asyncio.wait([reading])
+    await _until(lambda: held(limit) == 0)
+    async with asyncio.timeout(30):
+        await send(limit, "/quick")
+    assert held(limit) == 0
+
+
+async def test_a_timeout_of_the_client_frees_the_slot(url) -> None:
+    limit = MemorySemaphore(1)
+    transport = LimitedTransport(httpx.AsyncHTTPTransport(verify=False), limit)
+    async with httpx.AsyncClient(transport=transport, verify=False, timeout=0.05) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(f"{url}/stream")
+    assert held(limit) == 0
+    timeout = aiohttp.ClientTimeout(total=0.05)
+    async with aiohttp.ClientSession(
+        middlewares=[limit_middleware(limit)], timeout=timeout
+    ) as session:
+        with pytest.raises(TimeoutError):
+            async with session.get(f"{url}/stream") as response:
+                await response.read()
+    await _until(lambda: held(limit) == 0)
+
+
 async def test_a_slot_on_a_server_is_released_too(url, server) -> None:
     limit = RedisSemaphore(name="clients", value=1, config=RedisConfig(server.url))
     async with aiohttp.ClientSession(middlewares=[limit_middleware(limit)]) as session:

@@ -469,6 +469,27 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once(play):
     play(scenario)
 
 
+@pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
+@pytest.mark.parametrize("taker", TAKERS)
+def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker, path):
+    def scenario(world: World) -> Scenario:
+        world.tiers(1, 2)
+        world.used(ALICE)
+        world.used(BOB)
+
+        def pause() -> None:
+            world.paths.pause_sync(60, "narrow", ALICE[0])
+            world.clock.advance(60)
+
+        def check() -> None:
+            assert taker is _thread_tries or world.count() == 1
+            assert not world.ledger.paused
+
+        return world.scenario(taker(world, path), pause, check=check)
+
+    play(scenario, interruptions=2)
+
+
 @pytest.mark.parametrize("giver", GIVERS)
 def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
     def scenario(world: World) -> Scenario:

@@ -277,7 +277,9 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._rebalance()
 
     def _put_back(self, number: int) -> None:
-        if self.paused_until:  # a quick taker that looked before the pause must not find it
+        deadlines = self.deadlines
+        if deadlines is not None and deadlines.paused_until:
+            # A quick taker that looked before the pause must not find it.
             self._put_aside(range(number, number + 1))
         else:
             super()._put_back(number)
@@ -389,14 +391,16 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """
         line = self.line
         granted: list[Any] = []
-        if 0.0 < self.paused_until <= now:
+        is_paused = self.deadlines is not None and self.deadlines.paused_until > 0
+        if is_paused and self.paused_until <= now:
             self._end_pause()
+            is_paused = False
         if self.closed:
             self._put_free_aside()
             while line:
                 granted.append(LineGrant(line.popleft(), 0))
             return granted
-        if self.paused_until:
+        if is_paused:
             self._put_free_aside()
             return granted
         if self.reserve or self.circulating > self.value:

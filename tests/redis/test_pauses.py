@@ -1,0 +1,88 @@
+"""Pauses on a server: for other processes, by its clock, and without leaving anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import redis
+from tests.redis._client import Worker
+from tests.redis._server import Server
+
+from slotwise import RedisSemaphore, Tier, Tiers
+from slotwise.redis import RedisConfig
+
+# Heartbeats come so rarely that nobody is found by them.
+LAZY = {"heartbeat_max_interval": 600}
+
+
+async def _waiting(limit, count: int) -> None:
+    async with asyncio.timeout(30):
+        while (await limit.stats()).waiting != count:
+            await asyncio.sleep(0.002)
+
+
+async def test_who_waits_in_another_process_is_served_when_the_pause_ends(server: Server) -> None:
+    """It began to wait before, and nobody is there to release anything when it ends."""
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url), **LAZY)
+    with Worker(name="s", value=1, config={"url": server.url}, **LAZY) as worker:
+        held = await semaphore.acquire()
+        worker.tell("acquire")
+        await _waiting(semaphore, 1)
+        paused_at = time.monotonic()
+        await semaphore.pause(0.3)
+        await semaphore.release(held)
+        assert worker.hears(within=30).startswith("acquired")
+        assert time.monotonic() - paused_at > 0.29
+
+
+async def test_who_waits_for_a_path_in_another_process_is_served_when_the_pause_ends(
+    server: Server,
+) -> None:
+    shape = [Tier("host", 1, keyed=True), Tier("all", 2)]
+    one, other = (
+        Tiers(*shape, name="t", url=RedisConfig(server.url, namespace="pauses")) for _ in range(2)
+    )
+    held = await one.acquire(host="a")
+    waiting = asyncio.create_task(asyncio.to_thread(other.acquire_sync, host="a"))
+    await _waiting(one.at(host="a"), 1)
+    await one.pause(0.3, host="a")
+    await one.release(held)
+    acquired = await asyncio.wait_for(waiting, 30)
+    assert acquired.waited > 0.2
+    await other.release(acquired)
+
+
+async def test_a_pause_is_kept_by_the_server_and_leaves_nothing_behind(
+    server: Server, client: redis.Redis
+) -> None:
+    config = RedisConfig(server.url)
+    await RedisSemaphore(name="s", value=2, config=config).pause(1000)
+    await Tiers(Tier("host", 1, keyed=True), Tier("all", 2), name="t", url=config).pause(
+        1000, host="a"
+    )
+    for key in client.keys("*"):
+        assert client.pttl(key) > 0, f"{key} would stay for ever"
+    for kind in ("semaphore_state", "tiers_state"):
+        [key] = client.keys(f"*:{kind}:*")
+        assert client.pttl(key) > 1_000_000, f"{key} goes before the pause ends"
+    assert await RedisSemaphore(name="s", value=2, config=config).try_acquire() is None
+
+
+async def test_a_quick_request_and_a_release_find_the_pause(server: Server) -> None:
+    """Those of the short ways of the scripts, which a semaphore in use takes."""
+    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
+    for _ in range(3):
+        async with semaphore:
+            pass
+    held = await semaphore.acquire()
+    waiting = [asyncio.create_task(semaphore.acquire()) for _ in range(4)]
+    await _waiting(semaphore, 4)
+    await semaphore.pause(0.3)
+    began = time.monotonic()
+    await semaphore.release(held)
+    for each in waiting:
+        await semaphore.release(await asyncio.wait_for(each, 30))
+        assert time.monotonic() - began > 0.2
+    async with asyncio.timeout(30), semaphore:
+        pass
