@@ -1,4 +1,4 @@
-"""Tiers and SlotManager: what two limits cost against one, and what a million users cost.
+"""Tiers and SlotManager: what two limits, rates and fair order cost, and what they promise.
 
 Ratios in one run; CPU time of the process. On Redis commands are counted as the
 server's MONITOR shows them, without those that scripts run.
@@ -23,8 +23,10 @@ from typing import Any
 
 import redis
 
+from benchmarks._api_limits import api_limits
 from benchmarks._many_keys import many_keys_of_a_rate
 from benchmarks._race import Race, python, report
+from benchmarks._rates import rate_on_redis, rates_in_memory
 from benchmarks.bench_redis import running_server
 from slotwise import (
     MemorySemaphore,
@@ -283,7 +285,9 @@ def on_redis(quick: bool) -> list[Result]:
             # Heartbeats aside, which come by the clock and not by the pair.
             results.append((title, 1.9 <= commands <= 2.1))
         with asyncio.Runner() as runner:
+            results += rate_on_redis(runner, port, 5 if quick else 9)
             results += crowd_on_redis(runner, port, 3 if quick else 5)
+        results += api_limits(port, 15.0 if quick else 60.0)
     return results
 
 
@@ -442,6 +446,7 @@ def main() -> int:
     title = f"overshoots in that crowd, any tier: {faults} (bar 0)"
     print(f"\n{title}")
     results.append((title, not faults))
+    results += rates_in_memory(repeats)
     results += fair_order()
     results += many_users(100_000 if quick else 1_000_000)
     for url in (None, "process://"):

@@ -62,23 +62,22 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
     """
     tracker = paths._tracker
     node = tracker.only_rate
-    if node is None or _observed or tracker.waiting or tracker.woken:
+    if node is None or _observed or tracker.woken:
         return None
-    acquired: MemoryRateAcquisition = MemoryRateAcquisition()
-    acquired.key = key = next_key()
-    acquired.paths = paths
     with lock:  # `exclusive`, written out
-        if section.busy or tracker.waiting or tracker.closed or tracker.paused:
+        if section.busy or tracker.waiting or tracker.closed:
             return None
         section.busy = True
         try:
             # `RateNode.has_room` and `RateNode.take`, written out.
-            now, rate = clock.now(), node.rate
+            now, rate, level = clock.now(), node.rate, node.level
             at = int(now * 1_000_000 + 0.5)
-            level = node.level + (at - node.at) * rate.gain if at > node.at else node.level
+            elapsed = at - node.at
             node.at = at
-            if level > rate.full:
-                level = rate.full
+            if elapsed > 0 and level < rate.full:
+                level += elapsed * rate.gain
+                if level > rate.full:
+                    level = rate.full
             needed = cost * rate.unit
             if needed > level:
                 node.level = level
@@ -87,6 +86,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
             recent = tracker.recent
             if now >= recent.turn_at:
                 recent.forget_old(now)
+            key = next_key()
             # `EndedClaims.remember`, written out.
             needs = _ONE_UNIT if cost == 1 else (cost,)
             recent.young[key] = (now + recent.remembered_for, _PATH, needs)
@@ -96,4 +96,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
             section.busy = False
     if postponed:
         run_postponed()
+    acquired: MemoryRateAcquisition = MemoryRateAcquisition()
+    acquired.key = key
+    acquired.paths = paths
     return acquired
