@@ -18,9 +18,10 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.priorities import check_weight
 from slotwise._core.rates import EXACT, Rate
+from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
-from slotwise.errors import AcquireTimeout, BackendError
+from slotwise.errors import AcquireTimeout, BackendError, ValueConflict
 
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
@@ -148,9 +149,24 @@ def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str)
     for name, cost in costs.items():
         if name not in rates:
             raise TypeError(f"{name!r} is not a rate of {title}")
-        check_limit(f"the cost of {name!r}", cost)
+        if isinstance(cost, bool) or not isinstance(cost, int):
+            raise TypeError(f"the cost of {name!r} must be an int, not {kind_of(cost)}")
+        if cost < 0:
+            raise ValueError(f"the cost of {name!r} must be at least 0, not {cost}")
         if cost * rates[name].unit >= EXACT:
             raise ValueError(f"the cost of {name!r} is too large to be counted: {cost}")
+
+
+def tiers_conflict(
+    subject: str, used: Sequence[TierSpec], own: Sequence[TierSpec], remedy: str = ""
+) -> ValueConflict:
+    """The error of somebody who has other tiers than those in use; it names those that differ."""
+    words = [[spec.words for spec in specs] for specs in (used, own)]
+    if [spec.name for spec in used] == [spec.name for spec in own] and words[0] != words[1]:
+        differing = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
+        words = [*map(list, zip(*differing, strict=True))]
+    in_use, given = (", ".join(each) for each in words)
+    return ValueConflict(f"{subject} in use as {in_use}, not {given}{remedy}")
 
 
 def most_of(value: int | Rate | None) -> int:

@@ -24,6 +24,7 @@ from slotwise._core.paths import (
     check_costs,
     head_start_of,
     options_of,
+    tiers_conflict,
     weight_for,
 )
 from slotwise._core.rates import Rate
@@ -34,7 +35,7 @@ from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, thread_waker
-from slotwise.errors import SemaphoreClosed, ValueConflict
+from slotwise.errors import SemaphoreClosed
 from slotwise.memory import _inspect, _log
 from slotwise.memory._base_acquisition import running_task
 from slotwise.memory._ids import id_of, key_of, next_key
@@ -443,11 +444,5 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
         if name in _closures:
             tracker.suspend(_closures[name])
     elif tracker.specs != tuple(tiers):
-        raise ValueConflict(
-            f"the tiers of {name!r} are in use as {_words(tracker.specs)}, not {_words(tiers)}"
-        )
+        raise tiers_conflict(f"the tiers of {name!r} are", tracker.specs, tiers)
     return tracker
-
-
-def _words(specs: Sequence[TierSpec]) -> str:
-    return ", ".join(spec.words for spec in specs)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from slotwise._core.messages import display
-from slotwise._core.paths import TierSpec, fair_tiers, most_of
+from slotwise._core.paths import TierSpec, fair_tiers, most_of, tiers_conflict
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
 from slotwise._ledger.path_estimates import path_in
@@ -162,10 +162,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return None  # "declare" has said it
 
     def conflict(self, declared: Declared) -> ValueConflict:
-        return ValueConflict(
-            f"the tiers of {display(self.name)} are in use as {_words(self._current_specs())}, not"
-            f" {_words(declared)}; resize() changes the value of a tier in use"
-        )
+        subject, used = f"the tiers of {display(self.name)} are", self._current_specs()
+        remedy = "; resize() changes the value of a tier in use"
+        return tiers_conflict(subject, used, declared, remedy)
 
     def _current_specs(self) -> list[TierSpec]:
         pairs = zip(self.specs, self.tiers, strict=True)
@@ -480,7 +479,3 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 def _shape(spec: TierSpec) -> tuple[object, ...]:
     is_rate = isinstance(spec.value, Rate)
     return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate, spec.rules
-
-
-def _words(specs: Sequence[TierSpec]) -> str:
-    return ", ".join(spec.words for spec in specs)

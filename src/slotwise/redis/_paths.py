@@ -33,6 +33,7 @@ from slotwise._core.paths import (
     options_of,
     slot_values,
     slots_needed,
+    tiers_conflict,
     weight_for,
 )
 from slotwise._core.rates import Rate
@@ -52,6 +53,7 @@ from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import (
     read_node,
+    read_value,
     write_needs,
     write_node,
     write_path,
@@ -594,21 +596,20 @@ class RedisPaths(RedisLimit, PathBackend):
         return f"{tier.name} {key!r}" if tier.keyed else tier.name
 
     def _conflict(self, index: int, value: int | bytes) -> ValueConflict:
+        own, tier = self._tiers[index].value, self._tiers[index].name
+        if isinstance(value, bytes) and value.startswith(b"rate "):
+            used_rate = read_value(value.decode().partition(" ")[2])
+            return ValueConflict(
+                f"{tier} of {self._name!r} is in use with {used_rate}, not {own}; resize() changes"
+                f" the rate of a tier in use"
+            )
         if isinstance(value, bytes):
             shape, _, declared = value.decode().partition(" ")
-            used = ", ".join(spec.words for spec in read_shape(shape, declared))
-            own_words = ", ".join(spec.words for spec in self._tiers)
-            return ValueConflict(f"{self._name!r} is in use as {used}, not {own_words}")
-        own = self._tiers[index].value
+            return tiers_conflict(f"{self._name!r} is", read_shape(shape, declared), self._tiers)
         if self._tiers[index].adaptive is not None:
             return ValueConflict(
                 f"{self._tiers[index].name} of {self._name!r} is in use with {value} slots, not as"
                 f" {self._tiers[index].words}"
-            )
-        if isinstance(own, Rate):
-            return ValueConflict(
-                f"{self._tiers[index].name} of {self._name!r} is in use with another rate than"
-                f" {own}; resize() changes the rate of a tier in use"
             )
         return ValueConflict(
             f"{self._tiers[index].name} of {self._name!r} is in use with {value or 'any number of'}"

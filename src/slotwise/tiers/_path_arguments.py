@@ -74,6 +74,8 @@ class PathArguments:
             return self.path(keys), slots
         if costs is None and slots is ONE and keys.keys() == self.keyed:
             return self.path(keys), self.one_of_each
+        if costs is not None and not isinstance(costs, Mapping):
+            raise TypeError(f"costs must be a dict of tier names to ints, not {kind_of(costs)}")
         given = dict(costs or {})
         for name in self.named_costs:
             if name in keys:

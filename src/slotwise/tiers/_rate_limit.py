@@ -184,10 +184,7 @@ class RateLimit(Limit):
         """
         paths = self._paths
         if paths is not None and timeout is UNSET and label is None and priority is _NO_PRIORITY:
-            if cost is not None:
-                needed = cost if slots is _ONE else 0
-            else:
-                needed = slots
+            needed = slots if cost is None else cost if slots is _ONE else 0
             if needed is _ONE or (type(needed) is int and needed > 0):
                 acquired = take_rate(paths, needed)
                 if acquired is not None:

@@ -824,9 +824,14 @@ local function declare(shape, own_values)
   put('.values', own_values)
 end
 
--- What is in the way of somebody by whom declare() returned this: the value, or all the tiers.
+-- What is in the way of somebody by whom declare() returned this: the value, "rate" and the rate, or all the tiers.
 local function conflicting(clash)
   local is_word = clash == 0 or adapting.rules[clash]
+  local tier = 0
+  for text in string.gmatch(not is_word and known['.values'] or '', '[^,]+') do
+    tier = tier + 1
+    if tier == clash and string.find(text, '/', 1, true) then return 'rate ' .. text end
+  end
   return is_word and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
 end
 
