@@ -44,10 +44,20 @@ def test_in_the_median_only_a_twentieth_of_the_throughput_is_lost() -> None:
     assert min(shares) >= 0.87
 
 
-def test_fifty_processes_find_the_same_value_as_one() -> None:
-    [knee] = [scenario for scenario in SCENARIOS if scenario.name == "knee at 20"]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "knee at 20",
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in ("knee at 8", "knee at 60", "shallow knee", "jittery knee at 20")
+        ),
+    ],
+)
+def test_fifty_processes_find_the_same_value_as_one(name: str) -> None:
+    [scenario] = [each for each in SCENARIOS if each.name == name]
     means = [
-        Simulation(knee.service, ours(), knee.load, processes=processes)
+        Simulation(scenario.service, ours(scenario.start), scenario.load, processes=processes)
         .play(120)
         .mean_limit(40, 120)
         for processes in (1, 50)

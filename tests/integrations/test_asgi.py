@@ -17,7 +17,7 @@ from tests.integrations._servers import Client, Switch, http, uvicorn_thread, wa
 from tests.redis._server import Server
 from websockets.exceptions import InvalidStatus
 
-from slotwise import MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
+from slotwise import Adaptive, Errors, MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
 from slotwise.integrations import asgi
 from slotwise.integrations.asgi import LimitMiddleware
 
@@ -475,6 +475,31 @@ def test_a_failing_app_frees_its_slot(app, serve) -> None:
     _, url = serve(limit)
     assert http.get(f"{url}/failing").status_code == 500
     wait_until(lambda: held(limit) == 0, "released")
+
+
+@pytest.mark.parametrize(
+    ("error", "value"), [(None, 10), (TimeoutError, 7), (ValueError, 10), (ConnectionError, 7)]
+)
+async def test_what_the_app_raises_counts_for_an_adaptive_limit(
+    error: type[Exception] | None, value: int
+) -> None:
+    limit = MemorySemaphore(Adaptive(10, 2, 20, algorithm=Errors()))
+
+    async def app(scope, receive, send) -> None:
+        if error is not None:
+            raise error
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message) -> None: ...
+
+    serving = LimitMiddleware(app, limit)({"type": "http", "path": "/"}, receive, send)
+    await asyncio.gather(serving, return_exceptions=True)
+    assert limit.value == value
+    assert held(limit) == 0
 
 
 def test_observing_lets_everybody_in_and_counts(app, serve) -> None:

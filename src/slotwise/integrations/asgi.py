@@ -188,6 +188,10 @@ class _Exchange:
                 await self._middleware._app(self._scope, self._inbox.receive, self._send)
             else:
                 await self._respond()
+        except BaseException as error:
+            if self._acquired is not None:
+                self._acquired._leave_with(type(error))
+            raise
         finally:
             self._inbox.close()
             await self._complete()
@@ -276,6 +280,8 @@ class _Exchange:
         except asyncio.CancelledError:
             if not interruption.ended():
                 raise
+            if self._acquired is not None:
+                self._acquired.ignored()  # the client left, which says nothing about the app
         finally:
             interruption.ended()
 
