@@ -118,6 +118,7 @@ async def tasks(semaphore: Semaphore) -> None:
     await semaphore.reopen()
     assert_type(await semaphore.holders(), list[Claimant])
     assert_type(await semaphore.waiters(), list[Claimant])
+    assert_type((await semaphore.holders())[0].ttl, float | None)
     assert_type(await semaphore.kick(acquired), bool)
     assert_type(semaphore.max_acquire_time, float | None)
     assert_type(semaphore.ttl, float | None)

@@ -136,6 +136,17 @@ async def test_an_adaptive_limit_has_its_changes_and_can_be_frozen(url: str, fol
         assert [key["key"] for key in limit["tiers"][0]["keys"]] == ["ann"]
 
 
+async def test_a_pause_is_shown(url: str, folder: Path) -> None:
+    api = ProcessSemaphore(2, name="api", directory=folder)
+    tiers = Tiers(Tier("user", 2, keyed=True), name="uploads", url=url)
+    async with api.cm(), tiers.at(user="ann").cm():
+        await api.pause(100)
+        await tiers.at(user="ann").pause(100)
+        rows = (await ask(app(url), "/snapshot")).json()["limits"]
+    assert [row["name"] for row in rows] == ["api", "uploads"]
+    assert all(50 < row["paused_for"] <= 100 for row in rows)
+
+
 async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
     tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="uploads", url=url)
     held = [await tiers.acquire(user=user) for user in ("ann", "bob")]

@@ -191,7 +191,7 @@ def _tiers_row(each: TiersView) -> dict[str, Any]:
         "full": max(shares, default=0.0),
         "closed": found.closure is not None,
         "reason": None if found.closure is None else found.closure.reason,
-        "paused_for": 0.0,
+        "paused_for": max((left for _, left in each.paused()), default=0.0),
     }
 
 
