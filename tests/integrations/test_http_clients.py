@@ -11,7 +11,17 @@ import httpx2
 import pytest
 from tests.integrations._servers import uvicorn_thread
 
-from slotwise import AcquireTimeout, MemorySemaphore, Rate, RateLimit, RedisSemaphore, Tier, Tiers
+from slotwise import (
+    AcquireTimeout,
+    Adaptive,
+    Errors,
+    MemorySemaphore,
+    Rate,
+    RateLimit,
+    RedisSemaphore,
+    Tier,
+    Tiers,
+)
 from slotwise.integrations.aiohttp import limit_middleware
 from slotwise.integrations.httpx import LimitedTransport
 from slotwise.redis import RedisConfig
@@ -237,3 +247,46 @@ def test_wrong_arguments_are_refused(make) -> None:
     for wrong in (0, -1, float("inf"), "1"):
         with pytest.raises((TypeError, ValueError), match="max_pause"):
             make(MemorySemaphore(1), learn=True, max_pause=wrong)
+
+
+class Failing:
+    """A transport that raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def handle_request(self, request):
+        raise self._error
+
+    async def handle_async_request(self, request):
+        raise self._error
+
+
+@pytest.mark.parametrize("package", [httpx, httpx2])
+async def test_timeouts_and_lost_connections_are_drops_for_an_adaptive_limit(package) -> None:
+    only_reads = (package.ReadTimeout,)
+    for error, drop_on, value in (
+        (package.ReadTimeout("slow"), (TimeoutError,), 7),
+        (package.ConnectError("nobody is there"), (ConnectionError,), 7),
+        (package.ConnectError("nobody is there"), (TimeoutError,), 10),
+        (package.ReadTimeout("slow"), only_reads, 7),
+        (package.WriteTimeout("slow"), only_reads, 10),
+        (package.UnsupportedProtocol("what?"), (TimeoutError, ConnectionError), 10),
+        (ValueError(), (TimeoutError, ConnectionError), 10),
+    ):
+        rules = Adaptive(10, 2, 20, algorithm=Errors(), drop_on=drop_on)
+        for is_async in (False, True):
+            limit = MemorySemaphore(rules)
+            transport = LimitedTransport(Failing(error), limit)
+            send = transport.handle_async_request if is_async else transport.handle_request
+            with pytest.raises(type(error)):
+                await (send(None) if is_async else asyncio.to_thread(send, None))
+            assert (limit.value, held(limit)) == (value, 0)
+
+
+async def test_aiohttp_tells_an_adaptive_limit_of_lost_connections() -> None:
+    limit = MemorySemaphore(Adaptive(10, 2, 20, algorithm=Errors()))
+    async with aiohttp.ClientSession(middlewares=[limit_middleware(limit)]) as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get("http://127.0.0.1:1/")
+    assert (limit.value, held(limit)) == (7, 0)

@@ -10,6 +10,7 @@ import time
 
 from slotwise._core.arguments import check_seconds
 from slotwise._core.limit import Limit
+from slotwise._core.outcomes import Outcomes
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
 from slotwise.integrations._refusal import Refusal, RequestTimes, refusal_of, refusal_of_sync
@@ -53,6 +54,18 @@ class Held:
 
     def __del__(self) -> None:
         self.close()
+
+
+def leave_with(
+    acquired: AcquisitionResult, error: BaseException, alike: type[BaseException] | None
+) -> None:
+    """Tell an adaptive limit what ended the work: an error, or if that is a drop what it is like.
+
+    Clients have timeouts of their own, which are no TimeoutError.
+    """
+    drop_on = acquired.options.drop_on if isinstance(acquired, Outcomes) else ()
+    is_alike = alike is not None and issubclass(alike, drop_on)
+    acquired._leave_with(alike if is_alike else type(error))
 
 
 class Entrance:

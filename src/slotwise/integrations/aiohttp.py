@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Held
+from slotwise.integrations._held import Held, leave_with
 from slotwise.integrations._learning import learning_of
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("aiohttp"):
+    from aiohttp import ClientConnectionError, ClientRequest, ClientResponse
     from aiohttp import ClientHandlerType as _Handler  # noqa: F401 - there since 3.12
-    from aiohttp import ClientRequest, ClientResponse
 
 __all__ = ["limit_middleware"]
 
@@ -47,7 +47,9 @@ def limit_middleware(
         held = Held(found, acquired)
         try:
             response = await handler(request)
-        except BaseException:
+        except BaseException as error:
+            alike = ConnectionError if isinstance(error, ClientConnectionError) else None
+            leave_with(acquired, error, alike)
             await held.close_async()
             raise
         if learning is not None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Held
+from slotwise.integrations._held import Held, leave_with
 from slotwise.integrations._learning import learning_of
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
@@ -67,7 +67,8 @@ class LimitedTransport:
         try:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
-        except BaseException:
+        except BaseException as error:
+            leave_with(acquired, error, _alike(error))
             held.close()
             raise
         if self._learning is not None:
@@ -88,7 +89,8 @@ class LimitedTransport:
         try:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
-        except BaseException:
+        except BaseException as error:
+            leave_with(acquired, error, _alike(error))
             await held.close_async()
             raise
         if self._learning is not None:
@@ -122,8 +124,16 @@ class LimitedTransport:
 
 
 def _package_of(response: object) -> str:
-    """Return ``httpx`` or ``httpx2``."""
+    """Return ``httpx`` or ``httpx2``, or where else it comes from."""
     return type(response).__module__.partition(".")[0]
+
+
+def _alike(error: BaseException) -> type[BaseException] | None:
+    """Return the built-in error that one of httpx is like, if there is one."""
+    framework: Any = sys.modules[_package_of(error)]
+    if isinstance(error, getattr(framework, "TimeoutException", ())):
+        return TimeoutError
+    return ConnectionError if isinstance(error, getattr(framework, "NetworkError", ())) else None
 
 
 @lru_cache
