@@ -72,14 +72,17 @@ class UnknownSemaphore(SlotwiseError, LookupError):
 class ValueConflict(SlotwiseError, ValueError):
     """Two users of one name disagree about its value while it is in use.
 
-    ``value`` is the one in use; None if it is not that of a semaphore.
+    ``value`` is the one in use; None if it is not that of a semaphore. ``rules`` say how it moves
+    by itself; None if it is a fixed one.
     """
 
     value: int | None
+    rules: str | None
 
-    def __init__(self, *args: object, value: int | None = None) -> None:
+    def __init__(self, *args: object, value: int | None = None, rules: str | None = None) -> None:
         super().__init__(*args)
         self.value = value
+        self.rules = rules
 
 
 class WouldBlockLoop(SlotwiseError, RuntimeError):

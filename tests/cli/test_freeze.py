@@ -68,6 +68,20 @@ def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(
         assert backend.stats_sync().max_slots == 10
 
 
+def test_a_command_runs_under_an_adaptive_limit_without_saying_which(
+    any_shell: Shell, backend: Semaphore
+) -> None:
+    with backend.cm():
+        ran = any_shell.here("run", "backend", "--limit", 5, "--", "true")
+        assert ran.returncode == 125
+        rules = "2 to 20 from 10, errors"
+        assert (
+            ran.stderr == f"slotwise run: 'backend' finds its value ({rules}): leave out --limit\n"
+        )
+        assert any_shell.run("run", "backend", "--", "true").returncode == 0
+        assert backend.stats_sync().max_slots == 10
+
+
 def test_tiers_are_frozen_by_tier_and_key(any_shell: Shell) -> None:
     shell = any_shell
     tiers = Tiers(

@@ -12,6 +12,7 @@ from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_numb
 from slotwise._cli.output import NOT_TEXT, command_hint, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core import events
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -135,8 +136,8 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None, time_left: TimeLe
     return _urls.semaphore(given.name, limit, url, **options)
 
 
-def _value_on_redis(name: str, url: str, time_left: TimeLeft) -> int | None:
-    """Return the value of the semaphore, if there is one."""
+def _value_on_redis(name: str, url: str, time_left: TimeLeft) -> int | Adaptive | None:
+    """Return the value of the semaphore, or how it finds that, if there is one."""
     from slotwise.redis import RedisSemaphore
 
     # Somebody is waiting at the terminal: fail soon instead of retrying for long.
@@ -144,7 +145,11 @@ def _value_on_redis(name: str, url: str, time_left: TimeLeft) -> int | None:
     found, errors = RedisSemaphore._survey_sync([name], 1, config, time_left.for_a_look())
     if errors:
         raise errors[0]
-    return found[name].max_slots if name in found else None
+    if name not in found:
+        return None
+    value = found[name].max_slots
+    semaphore = RedisSemaphore(value, name=name, config=config)
+    return semaphore._rules_sync(time_left.for_a_look()) or value
 
 
 def check_nested(semaphore: Semaphore, slots: int, time_left: TimeLeft) -> None:
@@ -186,6 +191,8 @@ def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
         if not given.quiet:
             print_error(command, error)
         return int(given.busy_exit)
+    elif isinstance(error, ValueConflict) and error.rules is not None:
+        print_error(command, f"{given.name!r} finds its value ({error.rules}): leave out --limit")
     elif isinstance(error, ValueConflict):
         remedy = command_hint("resize", given.name, str(given.limit or 1), url=given.url)
         print_error(command, f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")

@@ -144,7 +144,8 @@ def rules_conflict(
     """One that adapts and one that doesn't, or that adapts by other rules."""
     has = f"adapts ({known.rules})" if known is not None else f"is in use with {value} slots"
     wants = f"by other rules ({given.rules})" if given is not None else "of a fixed value"
-    return ValueConflict(f"{name!r} {has}, and this one is {wants}", value=value)
+    rules = None if known is None else known.rules
+    return ValueConflict(f"{name!r} {has}, and this one is {wants}", value=value, rules=rules)
 
 
 # For code that requests a slot while it interrupts slotwise.

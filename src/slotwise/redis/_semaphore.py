@@ -568,6 +568,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
     def changes_sync(self) -> list[Change]:
         return self._run_blocking(self.changes())
 
+    def _rules_sync(self, at_most: float | None = None) -> Adaptive | None:
+        """The rules of the semaphore on the server, if it adapts; it may take that long."""
+        *_, rules, _, _ = self._run_blocking(self._inspect("changes", at_most=at_most))
+        return Adaptive.read(rules.decode()) if rules else None
+
     async def freeze(self, value: int | None = None) -> None:
         if value is not None:
             _check_value(value)
