@@ -19,20 +19,22 @@ from importlib import import_module
 from types import ModuleType
 
 _IN_LOOPS = ("run", "acquire", "release")  # what scripts call all the time
+_QUICK = (*_IN_LOOPS, "purge")  # those, and what is compared with find
 _SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback")
 _PACKAGES = ("asyncio", "logging")
 
 
 def delay_imports(command: str) -> None:
     """Have some modules wait that this command hardly needs, if they were not imported yet."""
-    if command in _IN_LOOPS:
+    if command in _QUICK:
         gc.disable()  # what is imported stays: looking for garbage among it finds none
         for name in _SELDOM_USED:
             _delay(name)
-        _delay("asyncio", _get_running_loop=_running_loop)
-        _delay("logging", getLogger=_logger, DEBUG=10)
         # argparse would look for a translation of its words; ours are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
+    if command in _IN_LOOPS:
+        _delay("asyncio", _get_running_loop=_running_loop)
+        _delay("logging", getLogger=_logger, DEBUG=10)
 
 
 def collect_garbage() -> None:
@@ -60,7 +62,7 @@ class UnprintedLog:
 
 def exit_quickly(command: str, code: int) -> None:
     """End the process as `sys.exit` does, except that it frees nothing; only for some commands."""
-    if command in _IN_LOOPS:
+    if command in _QUICK:
         atexit._run_exitfuncs()
         os._exit(code)
 
