@@ -279,6 +279,8 @@ async def test_steering_does_it_and_is_logged_with_who(
         assert (await steer(page, {"action": "open", "name": "api"})).code == 200
         assert not (await semaphore.stats()).closed
         kick = {"action": "kick", "id": acquired.acquisition_id}
+        async with ProcessSemaphore(1, name="other", directory=folder):
+            assert (await steer(page, kick | {"name": "other"})).code == 404
         assert (await steer(page, kick)).code == 200
     await semaphore.stats()
     assert acquired.lost

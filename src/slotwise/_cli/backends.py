@@ -350,20 +350,20 @@ class HolderFound(NamedTuple):
     holder: Claimant
 
 
-def find_holder(backend: Backend, acquisition_id: str) -> HolderFound:
-    """Return who holds slots by that id, and of what.
+def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) -> HolderFound:
+    """Return who holds slots by that id, and of what; if ``name`` is given, of nothing else.
 
     Raises:
         NotFound: nobody does.
     """
     known = []
-    for name, limit in _limits(backend):
+    for found, limit in _limits(backend, name):
         for holder in limit.holders_sync():
             if holder.acquisition_id == acquisition_id:
-                return HolderFound(name, limit, holder)
+                return HolderFound(found, limit, holder)
             known.append(holder.acquisition_id)
         if any(each.acquisition_id == acquisition_id for each in limit.waiters_sync()):
-            raise NotFound(f"{acquisition_id!r} is a waiter of {name!r}; it holds nothing yet")
+            raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
     near = similar(acquisition_id, known)
     show = command_hint("show", "NAME", url=backend.url)
     raise NotFound(
@@ -372,13 +372,13 @@ def find_holder(backend: Backend, acquisition_id: str) -> HolderFound:
     )
 
 
-def _limits(backend: Backend) -> Iterator[tuple[str, Claimed]]:
-    for name in backend.names():
+def _limits(backend: Backend, only: str | None) -> Iterator[tuple[str, Claimed]]:
+    for name in backend.names() if only is None else [only]:
         try:
             yield name, backend.find(name)
         except NotFound:  # since a moment ago
             continue
-    for name, tiers in backend.tiers()[0].items():
+    for name, tiers in backend.tiers(None if only is None else [only])[0].items():
         yield name, tiers.paths
 
 

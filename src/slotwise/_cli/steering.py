@@ -38,7 +38,8 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
         if not isinstance(wanted.get(field), kind) or isinstance(wanted.get(field), bool):
             raise BadRequest(f"{action} needs {field}, {'a number' if kind is int else 'a text'}")
     if action == "kick":
-        return _kick(backend, wanted["id"])
+        name = wanted.get("name")  # where it is known, nothing else is searched
+        return _kick(backend, wanted["id"], name if isinstance(name, str) else None)
     name = wanted["name"]
     limit = backend.find_either(name)
     if action == "resize":
@@ -77,8 +78,8 @@ def _freeze(
     return f"{tier} of {name!r} is {done}"
 
 
-def _kick(backend: Backend, acquisition_id: str) -> str:
-    holding = find_holder(backend, acquisition_id)
+def _kick(backend: Backend, acquisition_id: str, name: str | None) -> str:
+    holding = find_holder(backend, acquisition_id, name)
     if not holding.limit.kick_sync(acquisition_id):
         raise NotFound(f"{acquisition_id!r} has ended meanwhile")
     return f"{acquisition_id!r} of {holding.name!r} was kicked"

@@ -139,7 +139,8 @@ class Screen:
             action = "freeze" if key == "f" else "thaw"
             self._wanted = {"action": action, "name": self._opened, **self._chosen_part}
         elif key == "k" and self._holder < len(holders):
-            self._wanted = {"action": "kick", "id": holders[self._holder].acquisition_id}
+            chosen = holders[self._holder].acquisition_id
+            self._wanted = {"action": "kick", "id": chosen, "name": self._opened}
 
     def _type(self, key: str) -> None:
         assert self._typed is not None

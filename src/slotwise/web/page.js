@@ -129,7 +129,7 @@
       kick.dataset.action = "kick";
       kick.addEventListener("click", () => ask(
         `Take the slots away from ${item.dataset.title}? The next in line gets them at once.`,
-        {action: "kick", id: each.id}));
+        {action: "kick", id: each.id, name: chosen}));
       item.append(kick);
     }
     const ttl = make("div", "ttl");
