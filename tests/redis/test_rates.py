@@ -185,7 +185,7 @@ async def test_a_bucket_that_is_not_full_is_in_use(make):
     async with limits.cm(tokens=2):
         pass
     other = make(Tier("tokens", rate=Rate(2, per=1)), Tier("all", 1), name=limits.name)
-    with pytest.raises(ValueConflict, match="another rate than 2 per 1 s"):
+    with pytest.raises(ValueConflict, match="in use with 1 per 3600 s, burst 5, not 2 per 1 s"):
         await other.acquire()
     await limits.resize("tokens", Rate(1, per=3600, burst=4))
     assert await level(limits, "tokens") == 3
