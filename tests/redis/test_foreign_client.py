@@ -421,3 +421,57 @@ async def test_max_waiting_counts_foreign_clients_and_refuses_none_of_them(serve
     assert refused.value.waiting == 2
     await semaphore.release(held)
     assert foreigner.client.zrange(foreigner.main, 0, -1) == ["one"]
+
+
+@pytest.mark.parametrize("kind", [Foreigner, Stranger])
+async def test_head_starts_of_ours_and_foreign_clients_share_one_queue(
+    server: Server, kind: type[Foreigner]
+) -> None:
+    """Foreign clients have none; a place of ours in the future pushes none of them back."""
+    semaphore, foreigner = ours(server, 1, 600), kind(server, 1)
+    held = await semaphore.acquire()
+    tasks = [asyncio.create_task(semaphore.acquire(label="patient", priority=-3600))]
+    await in_line(semaphore, 1)
+    first = uuid.uuid4().hex
+    foreigner.run("queue", foreigner.line, first, 600, foreigner.own_ttl, foreigner.now())
+    tasks.append(asyncio.create_task(semaphore.acquire(label="plain")))
+    await in_line(semaphore, 3)
+    second = uuid.uuid4().hex
+    foreigner.run("queue", foreigner.line, second, 600, foreigner.own_ttl, foreigner.now())
+    tasks.append(asyncio.create_task(semaphore.acquire(label="urgent", priority=3600)))
+    await in_line(semaphore, 5)
+    waiters = await semaphore.waiters()
+    who = [{first: "first", second: "second"}.get(w.acquisition_id, w.label) for w in waiters]
+    assert who == ["urgent", "first", "plain", "second", "patient"]
+    await semaphore.release(held)
+    async with asyncio.timeout(30):
+        await semaphore.release(await tasks.pop())
+    assert foreigner.client.zrange(foreigner.main, 0, -1) == [first]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_lost_queue_is_made_anew_with_its_head_starts(
+    server: Server, client: redis.Redis
+) -> None:
+    semaphore = ours(server, 1, 600)
+    held = await semaphore.acquire()
+    tasks = []
+    for count, (label, priority) in enumerate((("a", 0), ("b", -3600), ("c", 3600)), 1):
+        tasks.append(asyncio.create_task(semaphore.acquire(label=label, priority=priority)))
+        await in_line(semaphore, count)
+    assert client.delete(Keys("adv-sem", "s").waiting) == 1
+    tasks.append(asyncio.create_task(semaphore.acquire(label="d")))
+
+    async def all_wait() -> bool:
+        return len(await semaphore.waiters()) == 4
+
+    async with asyncio.timeout(30):
+        while not await all_wait():
+            await asyncio.sleep(0.01)
+    assert [waiter.label for waiter in await semaphore.waiters()] == ["c", "a", "d", "b"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await semaphore.release(held)

@@ -499,3 +499,21 @@ def test_the_check_of_windows_finds_one_that_is_too_full():
     assert fullest_window([granted(10.1, 4), perhaps, granted(10.5, 1)], 1.0, 5) <= 1
     certainly = Taken(10.2, 10.4, 2)
     assert fullest_window([granted(10.1, 4), certainly, granted(10.5, 1)], 1.0, 5) > 1
+
+
+async def test_the_debt_of_a_rate_limit_can_be_forgiven(clock, rate_limit):
+    limit = rate_limit(Rate(1, per=1, burst=5))
+    acquired = await limit.acquire(3)
+    await limit.settle(acquired, 25)
+    assert (await limit.level()).level == limit.level_sync().level == -20
+    limit.settle_sync(acquired, 9)
+    assert limit.level_sync().level == -4
+    waiting = asyncio.create_task(limit.acquire(5))
+    await settle()
+    await limit.refill()
+    await settle()
+    assert (await asyncio.wait_for(waiting, 30)).acquisition_id
+    limit.refill_sync()
+    assert limit.level_sync().level == 5
+    with pytest.raises(LookupError):
+        limit.settle_sync("m0-1", 1)

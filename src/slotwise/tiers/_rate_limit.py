@@ -334,9 +334,25 @@ class RateLimit(Limit):
         """What is left, and in how many seconds it is full."""
         return (await self._tiers.stats())[_TIER]
 
+    def level_sync(self) -> TierStats:
+        """Like `level`."""
+        return self._tiers.stats_sync()[_TIER]
+
     async def settle(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
         """State what an acquisition has really cost; see `Tiers.settle`."""
         await self._tiers.settle(acquisition_id, **{_TIER: cost})
+
+    def settle_sync(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
+        """Like `settle`."""
+        self._tiers.settle_sync(acquisition_id, **{_TIER: cost})
+
+    async def refill(self) -> None:
+        """Forgive debt, and fill it."""
+        await self._tiers.refill(_TIER)
+
+    def refill_sync(self) -> None:
+        """Like `refill`."""
+        self._tiers.refill_sync(_TIER)
 
     async def resize(self, rate: Rate) -> None:
         """Change the rate; what is left stays, cut to the new burst."""
