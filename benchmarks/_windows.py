@@ -10,8 +10,9 @@ So what is reported is a fault, whatever the delays were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from bisect import bisect_right
+from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 
@@ -39,40 +40,40 @@ _ROUNDING = 2e-6  # the times are whole microseconds, as floats of seconds
 def fullest_window(taken: Iterable[Taken], per_second: float, burst: int) -> float:
     """By how much of the burst the fullest window was used; above 1 is a fault.
 
-    One look at each suffices while nothing is wrong: of all windows that end at some time the
-    fullest is found by adding, and dropping what is less than nothing. In which order things were
-    done within a microsecond is not known: the best for the rate is assumed.
+    In which order things were done within a microsecond is not known: the best for the rate is
+    assumed.
     """
-    ordered = sorted(taken, key=lambda each: each.assumed)
-    fullest, level, before, first, index = 0.0, 0.0, 0.0, 0, 0
-    for when, instant in groupby(ordered, key=lambda each: each.assumed):
-        together = [*instant]
-        level -= (when - before) * per_second
-        if level <= 0:
-            level, first = 0.0, index  # a window that began earlier is not fuller
-        index += len(together)
-        before = when
-        level += sum(each.units for each in together if each.by_grant or each.units < 0)
-        excess = level - _ROUNDING * per_second
-        if any(each.by_grant for each in together):
-            if excess > burst:
-                excess = _certainly(ordered[first:index], when, per_second)
+    # What happens, in the order of time: refunds when they may have been, before the grants of the
+    # same time, and further charges when they certainly were, after them.
+    happened: list[tuple[float, int, Taken]] = []
+    for each in taken:
+        if each.by_grant:
+            happened.append((each.latest, 1, each))
+        else:
+            happened.append((each.earliest, 0, each) if each.units < 0 else (each.latest, 2, each))
+    happened.sort(key=lambda entry: entry[:2])
+    # Windows by their beginnings: what was used before, less what came back until then. What is
+    # put into the past is taken off that.
+    begins: list[float] = []
+    before: list[float] = []
+    refunds: list[Taken] = []  # that may be later than the last beginning
+    used, fullest = 0.0, 0.0
+    for when, _, each in happened:
+        if when == inf:
+            break
+        if not begins or begins[-1] < when:
+            refunds = [refund for refund in refunds if refund.latest >= when]
+            begins.append(when)
+            before.append(used - when * per_second - sum(refund.units for refund in refunds))
+        used += each.units
+        if each.by_grant:
+            excess = used - (when + _ROUNDING) * per_second - min(before)
             fullest = max(fullest, excess / burst)
-        level += sum(each.units for each in together if not each.by_grant and each.units > 0)
-    return fullest
-
-
-def _certainly(taken: Sequence[Taken], end: float, per_second: float) -> float:
-    """The same for all windows that end with a grant at ``end``, by adding up each of them."""
-    fullest = 0.0
-    for start in {each.earliest for each in taken}:
-        used = sum(
-            each.units
-            for each in taken
-            if (start <= each.earliest and (each.by_grant or each.latest < end))
-            or (each.units < 0 and each.latest >= start and each.earliest <= end)
-        )
-        fullest = max(fullest, used - (end - start + _ROUNDING) * per_second)
+        elif each.units < 0:
+            refunds.append(each)
+        else:  # it is not in windows that began after it may have been
+            for index in range(bisect_right(begins, each.earliest), len(begins)):
+                before[index] += each.units
     return fullest
 
 

@@ -517,3 +517,17 @@ async def test_the_debt_of_a_rate_limit_can_be_forgiven(clock, rate_limit):
     assert limit.level_sync().level == 5
     with pytest.raises(LookupError):
         limit.settle_sync("m0-1", 1)
+
+
+async def test_nothing_is_taken_of_a_rate_that_is_paused(clock, rate_limit):
+    limit = rate_limit(Rate(1000, per=1, burst=100))
+    await limit.acquire()
+    await limit.pause(5)
+    assert await limit.try_acquire() is None
+    waiting = asyncio.create_task(limit.acquire())
+    await settle()
+    await advance(clock, 4)
+    assert not waiting.done()
+    await advance(clock, 1)
+    assert (await asyncio.wait_for(waiting, 30)).waited == pytest.approx(5)
+    await limit.acquire()

@@ -65,7 +65,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
     if node is None or _observed or tracker.woken:
         return None
     with lock:  # `exclusive`, written out
-        if section.busy or tracker.waiting or tracker.closed:
+        if section.busy or tracker.waiting or tracker.closed or tracker.paused:
             return None
         section.busy = True
         try:
