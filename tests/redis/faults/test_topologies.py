@@ -23,7 +23,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
-from slotwise.redis import RedisConfig, RedisSemaphore, _look
+from slotwise.redis import RedisConfig, RedisSemaphore, _namespace
 from slotwise.redis._namespace import NamespaceReader
 from slotwise.redis._paths import RedisPaths
 
@@ -178,7 +178,7 @@ async def test_a_look_at_a_cluster_is_one_script_on_each_node(
     assert found.errors == []
     assert max(scripts()) <= 3  # one for the look, one for the statistics, perhaps a heartbeat
     assert not any(node.client().info("commandstats").get("cmdstat_scan") for node in cluster)
-    monkeypatch.setattr(_look, "_SCAN_EVERY", 0.0)
+    monkeypatch.setattr(_namespace, "_SCAN_EVERY", 0.0)
     assert len((await asyncio.to_thread(reader.read)).semaphores) == 12
     for semaphore, each in zip(semaphores, held, strict=True):
         await semaphore.release(each)
