@@ -153,6 +153,21 @@ def _refuse_overload(
     raise limit_full(file.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
 
+def _open_state(
+    file: SemaphoreFile, declared: Any, generation: Generation, after: AfterUnlock
+) -> AnyState:
+    """Return the state to change, declared if it was idle.
+
+    Raises:
+        SemaphoreClosed: the limit is closed, here or everywhere.
+    """
+    state = file.current_state()
+    if generation.closed or state.closed:
+        raise closed_error(file.subject, None if generation.closed else state.closure)
+    _declare(file, state, declared, after)
+    return state
+
+
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
     """Write the values that the caller goes by, if the limit is idle and has others."""
     declaration = state.declaration(declared, after.now)
@@ -348,10 +363,7 @@ def resize(
     """Change a value; ``change`` are the arguments of the record."""
 
     def work(after: AfterUnlock) -> None:
-        state = file.current_state()
-        if generation.closed or state.closed:
-            raise closed_error(file.subject, None if generation.closed else state.closure)
-        _declare(file, state, declared, after)
+        _open_state(file, declared, generation, after)
         file.write(after, "resize", *change)
 
     file.change(work, declared, lock_timeout)
@@ -392,10 +404,7 @@ def _steer(
     lock_timeout: float | None,
 ) -> int:
     def work(after: AfterUnlock) -> int:
-        state = file.current_state()
-        if generation.closed or state.closed:
-            raise closed_error(file.subject, None if generation.closed else state.closure)
-        _declare(file, state, declared, after)
+        state = _open_state(file, declared, generation, after)
         if not state.accepts(declared):
             raise state.conflict(declared)
         if not state.adapts:
@@ -414,13 +423,10 @@ def pause(
     generation: Generation,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
-    """Grant nothing for so long; of tiers, ``which`` is the one, and its key or None."""
+    """Grant nothing for ``seconds``; of tiers, ``which`` is the one, and its key or None."""
 
     def work(after: AfterUnlock) -> None:
-        state = file.current_state()
-        if generation.closed or state.closed:
-            raise closed_error(file.subject, None if generation.closed else state.closure)
-        _declare(file, state, declared, after)
+        _open_state(file, declared, generation, after)
         if seconds > 0:
             file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
 
