@@ -134,7 +134,7 @@ async def test_other_tiers_of_the_name_are_a_conflict_while_it_is_in_use(directo
     other = worker("acme", (Tier("tenant", 5, keyed=True), Tier("all", 2)))
     other.tell("acquire")
     assert other.hears().startswith("acquired")
-    message = "in use as tenant=5 each, all=2, not tenant=1 each, all=2"
+    message = "in use as tenant=5 each, not tenant=1 each; resize"
     with pytest.raises(ValueConflict, match=message):
         await limits.acquire(tenant="acme")
     with pytest.raises(ValueConflict):
