@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 
 @types.coroutine
@@ -26,3 +28,8 @@ def _ended() -> Coroutine[Any, Any, None]:
 
 
 DONE = _ended()
+
+
+async def known(result: T) -> T:
+    """Return what was known when it was called."""
+    return result

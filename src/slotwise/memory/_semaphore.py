@@ -40,7 +40,7 @@ from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, 
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.trio_run import running_trio
 from slotwise._wait import clock
-from slotwise._wait.at_once import DONE
+from slotwise._wait.at_once import DONE, known
 from slotwise._wait.clock import glance
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, section
@@ -390,13 +390,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(
+    def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
+        # Not a coroutine that does it once it is awaited: a signal handler that raises before that
+        # would cost the slot.
         if outcome is not None:
             check_outcome(outcome)  # what is wrong releases nothing
         try:
-            return self.release_sync(acquisition_id, outcome=outcome)
+            return known(self.release_sync(acquisition_id, outcome=outcome))
         except BaseException:
             self._release_interrupted(acquisition_id)
             raise
