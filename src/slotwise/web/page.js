@@ -111,7 +111,7 @@
     $("#folded").hidden = !idle.length;
     $("#folded summary").textContent = `${idle.length} idle`;
     const cut = data.found - data.limits.length;
-    $("#more").textContent = `${data.total} limits` +
+    $("#more").textContent = `${data.total} ${data.total === 1 ? "limit" : "limits"}` +
       (data.found < data.total ? `, ${data.found} found` : "") + (cut > 0 ? `, ${cut} not shown` : "");
     $("#where").textContent = `limits ${shown(data.where)}`;
   };
@@ -172,7 +172,7 @@
     if (each.place > 1) return `${each.place - 1} ahead of it`;
     if (row.paused_for) return `paused for another ${seconds(row.paused_for)}`;
     const free = Math.max(row.value - row.held, 0);
-    return free ? `needs ${each.slots} slots, ${free} free` : `all ${row.value} slots held`;
+    return free ? `needs ${each.slots} slots, ${free} free` : row.value === 1 ? "the slot is held" : `all ${row.value} slots held`;
   };
   const updateWaiter = (row) => (item, each) => {
     item.dataset.waiter = each.id;
