@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core.adaptive import Adaptive, Change
-from slotwise._ledger.adaptation import CHANGES, Adaptation, adaptation
+
+if TYPE_CHECKING:
+    from slotwise._ledger.adaptation import Adaptation
 
 
 def write_adaptation(known: Adaptation | None) -> list[Any] | None:
@@ -23,6 +25,8 @@ def read_adaptation(written: Any) -> Adaptation | None:
     """
     if written is None:
         return None
+    from slotwise._ledger.adaptation import CHANGES, adaptation  # most values are fixed
+
     rules, dump, changes = written
     known = adaptation(Adaptive.read(rules), 0)
     known.restore(dump)

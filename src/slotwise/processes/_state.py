@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.closing import Closure
@@ -21,13 +21,15 @@ from slotwise._core.messages import (
 )
 from slotwise._core.outcomes import too_many_for_adaptive
 from slotwise._ledger import Claim, Ledger
-from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, Event, ProcessClaim
 from slotwise.processes._checks import check_record, check_snapshot
+
+if TYPE_CHECKING:
+    from slotwise._ledger.adaptation import Adaptation
 
 # What somebody was told of the value; None accepts any.
 Declared: TypeAlias = "int | Adaptive | None"
@@ -262,6 +264,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         """Have a value that moves, from now on; nobody holds or waits."""
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
+        from slotwise._ledger.adaptation import adaptation  # most values are fixed
+
         options = Adaptive.read(written)
         self.adaptation = None
         self.start_anew(options.start, now)
