@@ -7,10 +7,12 @@ import contextlib
 import pickle
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers, ValueConflict
 from slotwise._ledger.invariants import check
 from slotwise.instrumentation import add_hook, remove_hook
@@ -315,3 +317,30 @@ def test_threads_and_loops_share_it_while_its_value_moves(options: Adaptive) -> 
     assert (stats.acquired_slots, stats.waiting) == (0, 0)
     assert tiers.stats_sync()["all"].active == 0
     check(limit._tracker)
+
+
+@pytest.mark.parametrize("url", ["memory", "process"])
+async def test_hooks_hear_of_each_change_once_and_of_no_probe(
+    url: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    options = Adaptive(6, 2, 40, algorithm=Latency(0.1, 5))
+    where = "memory://" if url == "memory" else f"process://{tmp_path}/slots"
+    limit = slotwise.semaphore(f"probed by {url}", options, where)
+    seen: list[Any] = []
+    limits = set()
+    add_hook(seen.append)
+    try:
+        for _ in range(60):
+            held = [limit.try_acquire_sync() for _ in range(limit.value)]
+            clock.advance(0.05 * max(len(held) / 10, 1))
+            for each in held:
+                assert each is not None
+                limit.release_sync(each)
+                limits.add(limit.value)
+    finally:
+        remove_hook(seen.append)
+    told = [(each.value, each.reason) for each in seen if each.kind == "adapted"]
+    changes = limit.changes_sync()
+    assert told == [(each.new, each.reason) for each in changes]
+    assert changes
+    assert limits - {each.new for each in changes} - {6}, "there were probes"

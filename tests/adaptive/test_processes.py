@@ -175,6 +175,8 @@ def test_a_reboot_keeps_what_was_learnt() -> None:
     state.apply(["request", 5001.0, 10**15, "p1-1", 1, None, None, None, 5, None])
     state.apply(["release", 5002.0, 10**15, "p1-1", "dropped", 1000, 50_000_000])
     assert state.value == 7
+    assert [change.new for _, _, change in state.moved] == [7]
+    assert again(state).adaptation.take_change() is None, "whoever moved it has told of it"
     state.apply(["reboot", 3.0, 10**15, "other"])
     assert state.value == 7
     for number in range(30):  # used all the time, by a clock that began anew

@@ -86,7 +86,9 @@ class Adaptation(ABC):
       A3  while it is frozen, nothing but freeze and thaw changes limit
     """
 
-    __slots__ = ("changes", "epoch_us", "frozen", "grows_after_us", "limit", "options", "value")
+    __slots__ = (
+        *("changes", "epoch_us", "frozen", "grows_after_us", "limit", "options", "told", "value"),
+    )
 
     # What is kept of it between two calls, in this order: on a server, and in a snapshot.
     FIELDS: ClassVar[tuple[str, ...]] = ("value", "limit", "frozen", "grows_after_us")
@@ -97,6 +99,7 @@ class Adaptation(ABC):
         self.frozen = False
         self.grows_after_us = now_us  # until then the service has asked to be left alone
         self.changes: deque[Change] = deque(maxlen=CHANGES)
+        self.told: Change | None = None  # the last change that `take_change` has returned
         self.epoch_us = 0  # what its clock has to be ahead of to be the time of `changes`
 
     def end(
@@ -161,6 +164,14 @@ class Adaptation(ABC):
         self.grows_after_us = now_us
         self._resume(now_us)
         return self.limit != before
+
+    def take_change(self) -> Change | None:
+        """The last change, once, for hooks; not one by hand, of which they are told by that."""
+        last = self.changes[-1] if self.changes else None
+        if last is None or last is self.told or last.reason == FROZEN:
+            return None
+        self.told = last
+        return last
 
     def keep_changes(self, most: int) -> None:
         """Keep no more changes than that from now on."""

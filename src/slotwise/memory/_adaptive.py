@@ -107,9 +107,9 @@ class AdaptiveTracker(Tracker):
         self._keep_untold()
 
     def _keep_untold(self) -> None:
-        changes = self.adaptation.changes
-        if events.hooks and changes and changes[-1].new == self.value:
-            self.untold.append(changes[-1])
+        change = self.adaptation.take_change()
+        if events.hooks and change is not None:
+            self.untold.append(change)
 
     def change_value(self, value: int, declared: int) -> None:  # noqa: ARG002
         """Stay at a value, *in the section*: a resize freezes."""

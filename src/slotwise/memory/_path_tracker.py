@@ -283,9 +283,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _follow(self, node: Node) -> None:
         super()._follow(node)
         assert node.adaptation is not None
-        changes = node.adaptation.changes
-        if events.hooks and changes and changes[-1].new == node.value:
-            self.untold.append((node.tier, node.key, changes[-1]))
+        change = node.adaptation.take_change()
+        if events.hooks and change is not None:
+            self.untold.append((node.tier, node.key, change))
 
     def tell_changes(self, name: str | None) -> None:
         """Tell the hooks how adaptive values have moved."""
@@ -312,7 +312,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         """Freeze a tier or one key of it, *in the section*: who is granted now."""
         now = clock.now()
         granted = self.freeze(index, value, key, now, one=key is not None)
-        self.untold.clear()  # whoever froze it tells the hooks
         return self._after_change(granted, now)
 
     def move_again(self, index: int, key: str | None) -> None:

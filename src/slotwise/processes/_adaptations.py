@@ -36,4 +36,5 @@ def read_adaptation(written: Any) -> Adaptation | None:
         if not isinstance(reason, str):
             raise TypeError("not a reason")
         known.changes.append(Change(float(at), int(old), int(new), reason))
+    known.take_change()  # it was told by whoever made it
     return known

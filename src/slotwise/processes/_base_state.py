@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
-from slotwise._core.adaptive import Outcome
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.claims import BaseClaim
@@ -131,6 +131,9 @@ class BaseState(BaseLedger[C]):
     # was held if its process knows, and the service's retry_after, in microseconds; and by the
     # wall clock, when.
     ending: tuple[Outcome, int | None, int] | None
+    # How adaptive values were moved by the last record: the tier, 0 of a semaphore, its key, and
+    # the change.
+    moved: list[tuple[int, Any, Change]]
     wall_us: int
 
     def _set_up(self, name: str, boot: str) -> None:
@@ -142,6 +145,7 @@ class BaseState(BaseLedger[C]):
         self.holds = HoldTimes()
         self.times_all = False
         self.ending = None
+        self.moved = []
         self.wall_us = 0
 
     # Whether some value moves by itself.
@@ -277,6 +281,8 @@ class BaseState(BaseLedger[C]):
         """
         verb, now, wall_us, *args = record
         self.wall_us = wall_us
+        if self.moved:
+            self.moved.clear()
         return self.VERBS[verb](self, now, wall_us, *args)
 
     def _request(

@@ -17,6 +17,7 @@ from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
 from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import has_room_at_once
+from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.times import microseconds
@@ -52,7 +53,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     __slots__ = (
         *("_accepted", "at", "boot", "closure", "ending", "fence", "former_values", "has_rates"),
-        *("holds", "holds_nothing", "name", "owners", "specs", "times_all", "wall_us"),
+        *("holds", "holds_nothing", "moved", "name", "owners", "specs", "times_all", "wall_us"),
     )
 
     RULES = 5
@@ -343,6 +344,13 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         self._tell_wall_clock(claim.nodes, now)
         super()._count_end(claim, now)
 
+    def _follow(self, node: Node) -> None:
+        super()._follow(node)
+        assert node.adaptation is not None
+        change = node.adaptation.take_change()
+        if change is not None:
+            self.moved.append((node.tier, node.key, change))
+
     def _tell_wall_clock(self, nodes: Iterable[Any], now: float) -> None:
         """Changes have the time of the record by the wall clock."""
         epoch_us = self.wall_us - microseconds(now)
@@ -435,6 +443,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def apply(self, record: Record) -> list[Event]:
         verb, now, wall_us, *args = record
         self.wall_us = wall_us
+        if self.moved:
+            self.moved.clear()
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
             while self.unfinished:  # nobody else can go on with it

@@ -445,10 +445,9 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
     ) -> None:
         super()._after_release(acquisition_id, holder, released=released)
-        if released and events.hooks and holder is not None and self._options is not None:
-            path = holder.wanted.path
-            for index, change in self._attachment.file().untold_changes(path):
-                spec, key = self._declared[index], path[index]
+        if released and events.hooks and self._options is not None:
+            for index, key, change in self._attachment.file().take_changes():
+                spec = self._declared[index]
                 keys = {} if key is None else {spec.name: key}
                 events.resized(
                     *(self.reported_name, "process", change.new),

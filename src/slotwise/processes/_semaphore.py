@@ -432,7 +432,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     ) -> None:
         super()._after_release(acquisition_id, holder, released=released)
         if released and events.hooks:
-            for _, change in self._attachment.file().untold_changes():
+            for _, _, change in self._attachment.file().take_changes():
                 self._tell_resized(change.new, change.reason)
 
     def _forget_sync(self) -> bool:

@@ -13,15 +13,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from fcntl import LOCK_UN, lockf
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise._core import events as hooks_of
 from slotwise._core import fork
 from slotwise._core.adaptive import Change
 from slotwise._ledger import NEVER
-from slotwise._ledger.adaptation import FROZEN
 from slotwise._wait import clock
 from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
@@ -51,8 +51,8 @@ LOCK_TIMEOUT = 30.0
 TIMER_LOCK_TIMEOUT = 0.05
 _RETRY_AFTER = 0.2  # when a timer tries again
 
-# Of so many keys it is known which change of their values was told last.
-_TOLD = 1000
+# So many changes of adaptive values are told at most, of those that nobody's release made.
+_MOVES = 100
 
 
 class SemaphoreFile:
@@ -87,8 +87,8 @@ class SemaphoreFile:
         # time until then. To do one twice does no harm.
         self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
-        # The last moves of adaptive values that hooks know, by tier and key.
-        self._told: dict[tuple[int, str | None], Change] = {}
+        # How adaptive values were moved by what was written here, while somebody listens.
+        self._moved: deque[tuple[int, Any, Change]] = deque(maxlen=_MOVES)
 
     @property
     def path(self) -> str:
@@ -99,36 +99,15 @@ class SemaphoreFile:
         """The state as this process last read it."""
         return self._journal.state
 
-    def untold_changes(self, path: Sequence[Any] | None = None) -> list[tuple[int, Change]]:
-        """Return the last moves of adaptive values that hooks weren't told yet, as far as read.
+    def take_changes(self) -> list[tuple[int, Any, Change]]:
+        """Return how adaptive values were moved by what was written here, once.
 
-        Of the tiers of a path, with their numbers; or of a semaphore, which is number 0.
+        Each with the number of its tier, 0 of a semaphore, and its key.
         """
-        with self._mutex:
-            state: Any = self._journal.state
-            if state is None:
-                return []
-            if path is None:
-                known = [(0, None, state.adaptation)]
-            else:
-                nodes = [tier.nodes.get(key) for tier, key in zip(state.tiers, path, strict=True)]
-                known = [
-                    (index, node.key, node.adaptation)
-                    for index, node in enumerate(nodes)
-                    if node is not None
-                ]
-            untold = []
-            for index, key, adaptation in known:
-                if adaptation is None or not adaptation.changes:
-                    continue
-                last = adaptation.changes[-1]
-                if self._told.get((index, key)) != last:
-                    self._told[index, key] = last
-                    if last.reason != FROZEN:  # whoever froze it has told them
-                        untold.append((index, last))
-            while len(self._told) > _TOLD:
-                del self._told[next(iter(self._told))]
-            return untold
+        taken = []
+        while self._moved:
+            taken.append(self._moved.popleft())
+        return taken
 
     @property
     def woken(self) -> Woken:
@@ -352,6 +331,8 @@ class SemaphoreFile:
         state: Any = self.current_state()
         refill_at = state.queue.next_refill() if state.has_rates else NEVER
         events = self._journal.write(record)
+        if state.moved and hooks_of.hooks:
+            self._moved += state.moved
         self.claims.apply(events, state, after, written_here=True)
         is_earlier = state.has_rates and state.queue.next_refill() < refill_at
         if is_earlier or verb == "pause":

@@ -68,7 +68,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
 
     __slots__ = (
-        *("adaptation", "boot", "closure", "ending", "fence", "holds", "name", "owners"),
+        *("adaptation", "boot", "closure", "ending", "fence", "holds", "moved", "name", "owners"),
         *("times_all", "wall_us"),
     )
 
@@ -276,6 +276,13 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         if self.adaptation is not None:
             self.adaptation.epoch_us = self.wall_us - microseconds(now)
         Ledger._free(self, claim, now)
+
+    def _follow(self) -> None:
+        Ledger._follow(self)
+        assert self.adaptation is not None
+        change = self.adaptation.take_change()
+        if change is not None:
+            self.moved.append((0, None, change))
 
     def _freeze(self, now: float, wall_us: int, value: int | None) -> list[Event]:
         """Stay at a value, or at the current one."""
