@@ -207,7 +207,8 @@ class PathModel:
     def request(self, request: Request, now: float, wait_until: float | None) -> list[Hashable]:
         granted = self._grant(now)
         if self.try_request(request, now):
-            return [*granted, request.key]
+            # In fair order the grant moves the turns of its key, and others may be first now.
+            return [*granted, request.key, *self._grant(now)]
         if self.fair_by is not None:
             key = request.path[self.fair_by]
             self.tags[key] = self.tag(request)

@@ -171,6 +171,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
         if not self.model.can_never_fit(request):
             expected = self.model.try_request(request, self.now)
             assert self.ledger.try_request(claim, path, self.now, weight) is expected
+            self.assert_same(self.ledger.settle(self.now), self.model.settle(self.now))
 
     @rule(tenant=tenants, model=models)
     def take_quickly(self, tenant: str, model: str) -> None:
