@@ -517,7 +517,9 @@ class Pair:
         assert kept == keeper + (f"*{node.kept}" if node.kept > 1 else "")
         self.kept += node.kept_for is not None
         first = node.first_parked()
-        if first is not None and node.look is None:
+        # One that the script has still to look at gets its time then.
+        left = self.client.zscore(self.key["unfinished"], name)
+        if first is not None and node.look is None and left is None:
             when = self.client.zscore(self.key["refills"], name)
             ready = node.ready_at(first.need(node), first)
             assert when is None if ready == inf else when <= round(ready * 1_000_000)
