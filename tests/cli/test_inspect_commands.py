@@ -18,9 +18,10 @@ def test_ls_lists_name_value_held_and_waiting(most_shells: Shell):
     most_shells.occupy("backup")
     most_shells.start("run", "backup", "--limit", 1, "--", "true")
     most_shells.until_waiting(1, "backup")
+    open_ = {"closed": False, "reason": None, "paused_for": 0.0}
     assert most_shells.json("ls") == [
-        {"name": "api", "value": 2, "held": 1, "waiting": 0, "closed": False, "reason": None},
-        {"name": "backup", "value": 1, "held": 1, "waiting": 1, "closed": False, "reason": None},
+        {"name": "api", "value": 2, "held": 1, "waiting": 0, **open_},
+        {"name": "backup", "value": 1, "held": 1, "waiting": 1, **open_},
     ]
     assert most_shells.here("ls").stdout.splitlines() == [
         "NAME    VALUE  HELD  WAITING",

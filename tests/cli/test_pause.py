@@ -20,6 +20,8 @@ def test_a_semaphore_is_paused_shown_and_opened(any_shell: Shell) -> None:
     assert head.startswith("crm: 1 of 3 slots held, 0 waiting, paused for ")
     assert 500 < any_shell.json("show", "crm")["paused_for"] <= 600
     assert "paused for" in any_shell.here("ls").stdout
+    [listed] = any_shell.json("ls")
+    assert 500 < listed["paused_for"] <= 600
     ran = any_shell.here("pause", "crm", 5)  # the longest wins
     assert "'crm' is paused for 9 min" in ran.stdout or "for 10 min" in ran.stdout
     ran = any_shell.here("open", "crm")
@@ -44,6 +46,21 @@ def test_tiers_are_paused_all_together_or_by_key(any_shell: Shell) -> None:
     assert any_shell.here("open", "web").stdout == "'web' is open, and its pause is over\n"
     assert tiers.try_acquire_sync(host="slow") is not None
     tiers.release_sync(held)
+
+
+def test_paused_tiers_are_listed_when_nobody_uses_them(any_shell: Shell) -> None:
+    tiers = Tiers(Tier("host", 2, keyed=True), Tier("all", 5), name="web", url=any_shell.url)
+    tiers.pause_sync(600, host="slow")
+    lines = any_shell.here("ls").stdout.splitlines()
+    [slow] = [line for line in lines if "slow" in line]
+    assert slow.split()[:3] == ["web", "host", "slow"]
+    assert "paused for" in slow
+    [wide] = [line for line in lines if line.split()[1:2] == ["all"]]
+    assert "paused for" not in wide
+    assert any_shell.here("pause", "web", "1h").returncode == 0
+    lines = any_shell.here("ls").stdout.splitlines()
+    assert ["paused for" in line for line in lines if line.startswith("web")] == [True, True]
+    assert "web" not in any_shell.here("ls", "--used").stdout
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "inf"])

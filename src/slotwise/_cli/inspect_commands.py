@@ -64,8 +64,11 @@ def ls(given: argparse.Namespace) -> int:
         print_error("ls", each)
     most = max(given.keys, 0)
     if given.json:
-        columns = ("name", "value", "held", "waiting", "closed", "reason")
-        rows = [(*_counts(name, one), one.closed, one.reason) for name, one in semaphores]
+        columns = ("name", "value", "held", "waiting", "closed", "reason", "paused_for")
+        rows = [
+            (*_counts(name, one), one.closed, one.reason, round(one.paused_for, 3))
+            for name, one in semaphores
+        ]
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
         listed += [_tiers_as_dict(each, most) for each in tiers]
         print_json(sorted(listed, key=lambda each: each["name"]))
@@ -92,7 +95,9 @@ def _print_list(
         if not each.tiers:  # closed before anybody used them
             rows.append((name, "", "", "", "0", "0", "", "", closed))
         for tier in each.tiers:
-            rows += [(name, tier.spec.name, *_cells(one), closed) for one in tier.rows(most)]
+            for one in tier.rows(most):
+                paused = _paused(max(one.paused_for, tier.total.paused_for))
+                rows.append((name, tier.spec.name, *_cells(one), closed or paused))
     rows.sort(key=lambda row: row[0])
     optional = {"tier": 1, "key": 2, ">left": 6, ">full in": 7, "closed": 8}
     unused = {at for at in optional.values() if not any(row[at] for row in rows)}
@@ -310,7 +315,11 @@ def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
 def _closed(stats: SemaphoreStats) -> str:
     if stats.closed:
         return stats.reason or "closed"
-    return f"paused for {duration(stats.paused_for)}" if stats.paused_for else ""
+    return _paused(stats.paused_for)
+
+
+def _paused(seconds: float) -> str:
+    return f"paused for {duration(seconds)}" if seconds > 0 else ""
 
 
 COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}

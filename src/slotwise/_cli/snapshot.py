@@ -43,15 +43,17 @@ class Survey:
 def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey:
     """Look at all semaphores and tiers; with ``used``, at those held or waited for.
 
-    Without ``idle`` those are left out that are neither used nor closed.
+    Without ``idle`` those are left out that are neither used, closed nor paused.
     """
     stats, found_tiers, errors = backend.look()
     tiers = {}
     for name, found in found_tiers.items():
-        if not found.is_used and (used or not (idle or found.closure)):
+        if used and not found.is_used:
             continue
         try:
-            tiers[name] = view(found)
+            seen = view(found)
+            if found.is_used or idle or found.closure or seen.paused():
+                tiers[name] = seen
         except SlotwiseError as error:
             errors.append(error)
         except ValueError:  # records that none of our code wrote must not hide the others
