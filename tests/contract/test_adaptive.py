@@ -484,6 +484,16 @@ async def test_each_key_adapts_alone(make_tiers: MakeTiers, speak: Speak) -> Non
     assert await tiers.changes("user", "nobody") == []
 
 
+async def test_a_key_that_nobody_has_used_is_frozen_at_the_present_time(
+    make_tiers: MakeTiers, speak: Speak
+) -> None:
+    tiers: Any = tiers_of(make_tiers)
+    await speak._say(tiers, "freeze", "user", 5, "a")
+    [change] = await tiers.changes("user", "a")
+    assert (change.old, change.new, change.reason) == (10, 5, "frozen")
+    assert abs(change.at - time.time()) < 60
+
+
 @pytest.mark.parametrize(
     ("end", "value"),
     [

@@ -365,6 +365,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         which = self.tiers[tier]
         if which.adaptive is None:
             raise ValueError("it is not adaptive")
+        if key is not None and key not in which.nodes:
+            which.make(key, now)  # before it is told the time
         self._tell_wall_clock(which.nodes.values(), now)
         granted = self.freeze(tier, value, key, now, one=key is not None)
         return self._granted(granted, now, wall_us)
