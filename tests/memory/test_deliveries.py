@@ -125,7 +125,7 @@ def test_a_strike_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way:
     for number in itertools.count(1):
         handover = Handover(way)
         hit = interrupted(number, handover.leave, everywhere=False)
-        assert not deliveries._posted
+        assert not deliveries.posted
         handover.turn()
         handover.end()
         if not hit:

@@ -72,7 +72,7 @@ class World:
         section.lock = _tracker.lock = _registry.lock = _attachment.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
-        assert not deliveries._posted
+        assert not deliveries.posted
         _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
@@ -153,7 +153,7 @@ class World:
             self.registry._trackers,
             _base_tracker.ttl_cancels,
             section.section,
-            deliveries._posted,
+            deliveries.posted,
             self,
         ]
 

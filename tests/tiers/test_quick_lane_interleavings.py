@@ -71,7 +71,7 @@ class World:
         section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
-        assert not deliveries._posted
+        assert not deliveries.posted
         next_key = itertools.count(1).__next__
         _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
         MemoryPaths._wait_sync = wait_sync
@@ -136,7 +136,7 @@ class World:
             self.loops,
             _base_tracker.ttl_cancels,
             section.section,
-            deliveries._posted,
+            deliveries.posted,
             self,
         ]
         return Scenario(list(acts), shared, check_all, self._glance)

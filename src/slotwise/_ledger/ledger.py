@@ -168,7 +168,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.ranks is not None:
             return self.settle(now)  # it may be the first now, and fit
         # A quick giver may have come between the look at `free` and the flag, or a pause be over.
-        return self.settle(now) if self.free or self.paused_until else []
+        deadlines = self.deadlines
+        if self.free or (deadlines is not None and deadlines.paused_until):
+            return self.settle(now)
+        return []
 
     def try_request(self, claim: C, now: float = 0.0) -> bool:
         """Grant ``claim`` its slots if that passes nobody; else change nothing."""
@@ -277,12 +280,17 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._rebalance()
 
     def _put_back(self, number: int) -> None:
+        # `NumberedSlots._put_back`, and the same while it is paused: a quick taker that looked
+        # before the pause must not find the number.
         deadlines = self.deadlines
-        if deadlines is not None and deadlines.paused_until:
-            # A quick taker that looked before the pause must not find it.
+        if (
+            self.closed
+            or self.circulating > self.value
+            or (deadlines is not None and deadlines.paused_until)
+        ):
             self._put_aside(range(number, number + 1))
         else:
-            super()._put_back(number)
+            heappush(self.free, number)
 
     def _put_aside(self, numbers: range) -> None:
         self.attention = True
@@ -391,10 +399,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """
         line = self.line
         granted: list[Any] = []
-        is_paused = self.deadlines is not None and self.deadlines.paused_until > 0
-        if is_paused and self.paused_until <= now:
-            self._end_pause()
-            is_paused = False
+        deadlines = self.deadlines
+        is_paused = False
+        if deadlines is not None and deadlines.paused_until:
+            is_paused = deadlines.paused_until > now
+            if not is_paused:
+                self._end_pause()
         if self.closed:
             self._put_free_aside()
             while line:

@@ -17,7 +17,7 @@ class _PostedCall(Hashable, Protocol):
     def __call__(self) -> object: ...
 
 
-_posted: dict[_PostedCall, None] = {}
+posted: dict[_PostedCall, None] = {}  # nothing has to be delivered while it is empty
 _delivering: set[int] = set()  # the threads that do
 
 
@@ -27,7 +27,7 @@ def post(call: Callable[[], object]) -> None:
     It is made again if a signal handler raises in it. The same one posted several times may
     be made once, but after the last post.
     """
-    _posted[call] = None
+    posted[call] = None
 
 
 def deliver_posted(_: object = None) -> None:
@@ -36,13 +36,13 @@ def deliver_posted(_: object = None) -> None:
     If it interrupts itself, by a garbage collection or a signal handler, or if one of the calls
     posts another, what is left is done when the interrupted call continues.
     """
-    while _posted:
+    while posted:
         me = get_ident()
         if me in _delivering:
             return
         try:
             _delivering.add(me)
-            for call in list(_posted):
+            for call in list(posted):
                 _make(call)
         except BaseException:  # a signal handler's: the others are woken all the same
             _delivering.discard(me)
@@ -56,7 +56,7 @@ def _make(call: _PostedCall) -> None:
     # The deletion decides between threads. It is not a call, after which a signal handler
     # could raise, and it comes first, so that what is posted from now on is not forgotten.
     try:
-        del _posted[call]
+        del posted[call]
     except KeyError:
         return
     try:

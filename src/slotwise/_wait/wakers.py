@@ -75,11 +75,11 @@ def prepare_to_wake(
     woken.add(waker)
     woken.under_way.add(waker)
     loop = waker.get_loop()
-    wake_ups = woken.under_way_to(loop)
+    wake_ups = woken.by_loop.get(id(loop))
     if wake_ups is None:
         wake_ups = WakeUps(loop)
         woken.keep(wake_ups)
-    wake_ups.add(sender, claim, waker, outcome)
+    wake_ups.queue.append((sender, claim, waker, outcome, None))
     return wake_ups.send
 
 
@@ -116,18 +116,18 @@ class WakeUps:
     a cycle, for the garbage collector to find.
     """
 
-    __slots__ = ("_arriving", "_queue", "_told", "loop")
+    __slots__ = ("_arriving", "_told", "loop", "queue")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._queue: deque[_WakeUp] = deque()
+        self.queue: deque[_WakeUp] = deque()  # who is in it has to be sent afterwards
         self._arriving = False
         self._told: _WakeUp | None = None  # who was told last
 
     @property
     def is_obsolete(self) -> bool:
         """Whether nothing is, nor ever will be, on its way."""
-        return self.loop.is_closed() and not self._queue
+        return self.loop.is_closed() and not self.queue
 
     def add(
         self,
@@ -138,7 +138,7 @@ class WakeUps:
         failure: Exception | None = None,
     ) -> None:
         """Add one, which has to be sent afterwards."""
-        self._queue.append((sender, claim, future, outcome, failure))
+        self.queue.append((sender, claim, future, outcome, failure))
 
     def send(self) -> None:
         """Have them arrive in their loop, or take them back; twice does no harm."""
@@ -161,7 +161,7 @@ class WakeUps:
         """
         if self._arriving:
             return
-        queue = self._queue
+        queue = self.queue
         try:
             self._arriving = True
             while queue:
@@ -190,9 +190,9 @@ class WakeUps:
 
     def take_back(self) -> None:
         """Have their senders see to those who can't be told any more."""
-        while self._queue:
+        while self.queue:
             try:
-                sender, claim, future, *_ = self._queue.popleft()
+                sender, claim, future, *_ = self.queue.popleft()
             except IndexError:
                 return  # another thread's
             sender.woken.forget(future)

@@ -25,22 +25,22 @@ class Woken(set[Any]):
     """
 
     # under_way    those who have not been told yet
-    # _by_loop     what they are told with, by the ids of their loops
-    __slots__ = ("_by_loop", "under_way")
+    # by_loop      what they are told with, by the ids of their loops
+    __slots__ = ("by_loop", "under_way")
 
     def __init__(self) -> None:
         super().__init__()
         self.under_way: set[Any] = set()
-        self._by_loop: dict[int, WakeUps] = {}
+        self.by_loop: dict[int, WakeUps] = {}
 
     def under_way_to(self, loop: asyncio.AbstractEventLoop) -> WakeUps | None:
         """What its tasks are told with."""
-        return self._by_loop.get(id(loop))
+        return self.by_loop.get(id(loop))
 
     def keep(self, wake_ups: WakeUps) -> None:
         """From now on the tasks of its loop are told with these."""
-        kept = {at: each for at, each in self._by_loop.items() if not each.is_obsolete}
-        self._by_loop = {**kept, id(wake_ups.loop): wake_ups}
+        kept = {at: each for at, each in self.by_loop.items() if not each.is_obsolete}
+        self.by_loop = {**kept, id(wake_ups.loop): wake_ups}
 
     def forget(self, future: object) -> None:
         """It will not run."""

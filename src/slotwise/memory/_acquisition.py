@@ -8,7 +8,7 @@ ledger is taken here; everything that has to wait goes to the semaphore.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
@@ -75,8 +75,8 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
     def _title(self) -> str:
         return self.semaphore._title
 
-    async def _wait(self) -> None:
-        await self.semaphore._acquire(self)
+    def _wait(self) -> Coroutine[Any, Any, None]:
+        return self.semaphore._acquire(self)
 
     def _wait_sync(self) -> None:
         self.semaphore._acquire_sync(self)

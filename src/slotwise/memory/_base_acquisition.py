@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from asyncio import _get_running_loop
 from typing import Any, Self
 
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
@@ -95,7 +96,8 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         self.__exit__(exc_type, exc, traceback)
 
     def __enter__(self) -> Self:
-        refuse_to_block_a_loop("'with'")
+        if _get_running_loop() is not None:
+            refuse_to_block_a_loop("'with'")
         key = next_key()
         if self.key is not None:
             raise context_reused(self._title)
@@ -109,8 +111,10 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        if self.key is None:
+            raise context_not_entered(self._title)
         try:
-            self._leave()
+            self.give()
         except BaseException:
             self.leave_interrupted()
             raise

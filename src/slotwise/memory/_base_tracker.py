@@ -23,7 +23,7 @@ from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.slots import FEW
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
-from slotwise._wait.section import exclusive, exclusive_or_later
+from slotwise._wait.section import exclusive, exclusive_or_later, postponed, run_postponed
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
@@ -72,7 +72,9 @@ class BaseTracker(BaseLedger[C]):
     def change_or_later(self, work: Callable[..., list[C]], *args: Any) -> None:
         """Like `change`; after the other change, if this thread is in the middle of one."""
         try:
-            exclusive_or_later(self._change, work, args, then=deliver_posted)
+            # `exclusive_or_later`, written out
+            postponed.append((self._change, (work, args), deliver_posted))
+            run_postponed()
         except BaseException:  # a signal handler's: what was posted is delivered all the same
             deliver_posted()
             raise

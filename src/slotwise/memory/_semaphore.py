@@ -69,8 +69,9 @@ from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 from slotwise.memory._waiting import Waiting
 
-# Compared by identity, which is quick and tells it from True and 1.0.
+# Compared by identity, which is quick and tells them from True and 1.0.
 _ONE = 1
+_WAIT = "wait"
 _NO_PRIORITY = 0
 
 
@@ -196,6 +197,19 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         priority: float = 0,
     ) -> AcquisitionContext:
         lease: MemoryAcquisition
+        if (
+            timeout is UNSET
+            and slots is _ONE
+            and label is None
+            and on_full is _WAIT
+            and priority is _NO_PRIORITY
+            and self._is_plain
+        ):  # as below, in the fewest steps
+            lease = MemoryAcquisition()
+            lease.key = None
+            lease.semaphore = self
+            lease.timeout = self._max_acquire_time
+            return lease
         if timeout is UNSET:
             timeout = self._max_acquire_time
         else:
@@ -336,8 +350,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             raise
         return lease
 
-    async def _acquire(self, lease: MemoryAcquisition) -> None:
+    def _acquire(self, lease: MemoryAcquisition) -> Coroutine[Any, Any, None]:
         """Get what the quick lane did not give, waiting if need be."""
+        # Mostly not a coroutine of its own: each is one more that every wake-up goes through.
+        if perhaps_wanted(DEBUG, True) or lease.replaces or self._cancel_task_after_ttl:
+            return self._acquire_and_tell(lease)
+        return self._get(lease)
+
+    async def _acquire_and_tell(self, lease: MemoryAcquisition) -> None:
+        """`_acquire` if somebody wants to know of it."""
         started = self._begin(lease)
         try:
             try:
@@ -386,7 +407,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             raise
 
     def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
-        return _attachment.current(self).ask(claim, make_waker)
+        tracker = self._tracker
+        if tracker.retired:
+            tracker = _attachment.current(self)
+        return tracker.ask(claim, make_waker)
 
     # ---------------------------------------------------------------- giving
 

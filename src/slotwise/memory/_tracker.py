@@ -243,10 +243,6 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self.deadlines.discard(lease.key)
         return self._after_change(self.give(lease, now), now)
 
-    def put_back(self, number: int) -> None:
-        """Take back a slot whose claim has ended, when the ledger's attention is up."""
-        self.change_or_later(self._put_back_in_section, number)
-
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = clock.now()
         if self.holds is not None and (self.waiting or self.times_all):
@@ -281,7 +277,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     self.change_or_later(list, (_line_grant(future, number),))
                     return
         if self.attention:
-            self.put_back(number)
+            self.change_or_later(self._put_back_in_section, number)
             return
         heappush(self.free, number)
         if self.line or self.attention:
@@ -302,7 +298,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _after_change(self, granted: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if granted:
-            super()._after_change(granted, now)
+            BaseTracker._after_change(self, granted, now)
         if self.circulating == 0 and self.is_ended and self.registry is not None:
             self.registry.forget(self)
         return granted
@@ -509,7 +505,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _prepare_to_wake(self, claim: MemoryClaim | LineGrant) -> Callable[[], None]:
         if not isinstance(claim, LineGrant):
-            return super()._prepare_to_wake(claim)
+            return prepare_to_wake(claim.waker, self, claim)  # as for tiers
         if not claim._slot_number:
             error = self._closed_error_maker()
             return partial(self._refuse, deque([cast("MemoryClaim", claim)]), error)

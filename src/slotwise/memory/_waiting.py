@@ -5,7 +5,6 @@ The same for semaphores and tiers; what they wait for is decided by the tracker.
 
 from __future__ import annotations
 
-import asyncio
 from _thread import LockType
 from abc import abstractmethod
 from asyncio import get_running_loop
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, cast
 
 from slotwise._core.trio_run import running_trio
-from slotwise._wait.deliveries import deliver_posted
+from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_tracker import BaseTracker, C
@@ -35,7 +34,8 @@ class Waiting(Generic[C]):
         try:
             granted = exclusive(self._request_in_section, claim, make_waker)
         finally:
-            deliver_posted()
+            if posted:
+                deliver_posted()
         if not granted and claim.timeout == 0:
             raise claim.failure
         return granted
@@ -60,7 +60,7 @@ class Waiting(Generic[C]):
                 await self._let_woken_pass(claim)
             return
         try:
-            await cast("asyncio.Future[None]", claim.waker)
+            await claim.waker
         except BaseException:  # cancelled, or collected together with its event loop
             self._tracker.withdraw(claim)
             raise
