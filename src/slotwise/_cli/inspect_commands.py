@@ -95,9 +95,9 @@ def _print_list(
         if not each.tiers:  # closed before anybody used them
             rows.append((name, "", "", "", "0", "0", "", "", closed))
         for tier in each.tiers:
-            for one in tier.rows(most):
-                paused = _paused(max(one.paused_for, tier.total.paused_for))
-                rows.append((name, tier.spec.name, *_cells(one), closed or paused))
+            for counts in tier.rows(most):
+                paused = _paused(max(counts.paused_for, tier.total.paused_for))
+                rows.append((name, tier.spec.name, *_cells(counts), closed or paused))
     rows.sort(key=lambda row: row[0])
     optional = {"tier": 1, "key": 2, ">left": 6, ">full in": 7, "closed": 8}
     unused = {at for at in optional.values() if not any(row[at] for row in rows)}
