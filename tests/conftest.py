@@ -61,9 +61,12 @@ def collect() -> Callable[[], None]:
     return twice
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
-    """For tests that call ``slotwise run`` in this process: it leaves signals blocked."""
+    """Unblock signals: ``slotwise run`` in this process leaves them blocked.
+
+    Commands that later tests start would inherit that, and never hear of theirs.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -193,7 +193,6 @@ def test_a_bare_password_in_the_place_of_another_argument_is_not_quoted(
     assert PART not in str(caught.value)
 
 
-@pytest.mark.usefixtures("signals_as_before")
 @pytest.mark.parametrize(
     "url",
     [
@@ -239,7 +238,6 @@ def test_a_misspelt_url_is_refused_without_its_password(
     assert PART not in said
 
 
-@pytest.mark.usefixtures("signals_as_before")
 def test_a_url_for_a_directory_is_refused_without_its_password(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,7 +383,6 @@ def assert_nothing_leaks(*texts: object) -> None:
             assert form not in str(text), text
 
 
-@pytest.mark.usefixtures("signals_as_before")
 def test_no_command_shows_what_a_server_echoes(
     echo: Echoes,
     capfd: pytest.CaptureFixture[str],

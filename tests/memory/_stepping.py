@@ -23,6 +23,7 @@ import threading
 from asyncio import events
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -30,6 +31,7 @@ from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import slotwise
+from slotwise._wait.section import lock as _real_lock
 from slotwise._wait.woken import Woken
 
 _HOME = slotwise.__path__[0]
@@ -496,16 +498,29 @@ def explore(
     return explored
 
 
+_strangers_may_go = threading.Event()
+_strangers_may_go.set()
+
+
 class SteppedLock:
-    """In place of the section's lock: to wait for it is to hand the baton on."""
+    """In place of the section's lock: to wait for it is to hand the baton on.
+
+    Threads that an earlier test left behind want the section too. They wait until this test is
+    over (`keep_strangers_out`), and have the real lock then.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._maker = threading.get_ident()
         self.owner: int | None = None
         self.depth = 0
 
     def acquire(self) -> None:
         me = self._run.me()
+        if self._is_stranger(me):
+            _strangers_may_go.wait()
+            _real_lock.acquire()
+            return
         if self.owner != me:
             self._run.step(until=lambda: self.owner is None)
             self.owner = me
@@ -513,17 +528,37 @@ class SteppedLock:
         self.depth += 1
 
     def release(self) -> None:
-        assert self.owner == self._run.me()
+        me = self._run.me()
+        if self._is_stranger(me):
+            _real_lock.release()
+            return
+        assert self.owner == me
         self.depth -= 1
         if not self.depth:
             self.owner = None
             self._run.lock_owner = None
+
+    def _is_stranger(self, me: int | None) -> bool:
+        return me is None and threading.get_ident() != self._maker
 
     def __enter__(self) -> None:
         self.acquire()
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
+
+
+@contextmanager
+def keep_strangers_out() -> Iterator[None]:
+    """Let threads of other tests wait until a test that steps through the section is over.
+
+    Call it when the section has its `SteppedLock`, or is about to get it.
+    """
+    _strangers_may_go.clear()
+    try:
+        yield
+    finally:
+        _strangers_may_go.set()
 
 
 class HandLoop(asyncio.AbstractEventLoop):

@@ -15,7 +15,7 @@ from logging import DEBUG
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore
+from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore, keep_strangers_out
 
 from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
@@ -200,7 +200,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
     # Timers of other tests are none of ours.
     monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
-    with FakeClock() as clock:
+    with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         _clock.timekeeper._timers.clear()

@@ -211,7 +211,6 @@ async def test_a_port_that_is_not_redis_is_named(answer: bytes) -> None:
             assert where in await complaint_of(impatient(f"{kind}{where}{path}"), timeout=1)
 
 
-@pytest.mark.usefixtures("signals_as_before")
 def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[str]) -> None:
     with SpeaksLikeAnOldServer(NOT_REDIS["http"]) as server:
         complaint = (

@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore
+from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore, keep_strangers_out
 
 from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.base import QUICK_LANE
@@ -182,7 +182,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
     # Timers of other tests are none of ours.
     monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
-    with FakeClock() as clock:
+    with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         _clock.timekeeper._timers.clear()
