@@ -189,6 +189,7 @@ class Shell:
                 timeout=HANG,
                 encoding="utf-8",
                 dimensions=(30, columns),
+                use_poll=True,  # select() knows no descriptors above 1,023
             )
         self._started.append(spawned)
         return spawned
