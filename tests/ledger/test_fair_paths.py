@@ -184,7 +184,7 @@ def test_keys_that_come_and_go_leave_nothing_behind():
     for n in range(2000):
         fair.ledger.cancel(fair.ask(f"k{n}"))
     [node] = fair.ledger.tiers[1].nodes.values()
-    assert len(node._parked) < 200
+    assert len(node.parked) < 200
     assert fair.ledger.queue.fair.shares.keys() == {"stays"}
 
 

@@ -250,6 +250,6 @@ def test_those_who_gave_up_waiting_leave_nothing_behind(older):
         assert not office.ask(f"user-{n}", None, key=f"wait-{n}")
         office.ledger.cancel(f"wait-{n}")
     nodes = [node for tier in office.ledger.tiers for node in tier.nodes.values()]
-    assert sum(len(node._parked or ()) for node in nodes) < 100
+    assert sum(len(node.parked or ()) for node in nodes) < 100
     assert not office.ledger.unfinished
     check(office.ledger)

@@ -4,9 +4,9 @@ No clock, no lock, no I/O, no task and no logging: those are the drivers'. Every
 uses the same ledgers, so each rule about slots is in one place.
 """
 
-from slotwise._ledger.claims import Claim, LineGrant
+from slotwise._ledger.claims import Claim, LineGrant, SlotClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ledger import Ledger
 from slotwise._ledger.ranges import ranges_of
 
-__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "LineGrant", "ranges_of"]
+__all__ = ["NEVER", "Claim", "Deadlines", "Ledger", "LineGrant", "SlotClaim", "ranges_of"]

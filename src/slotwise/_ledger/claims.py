@@ -16,7 +16,7 @@ from slotwise._core.results import AcquisitionResult
 class BaseClaim(AcquisitionResult):
     """What every ledger knows of a claim."""
 
-    __slots__ = ("key", "ttl")
+    __slots__ = ("key",)
 
     # Whether it is among the holders while it holds. A driver may have claims
     # that nobody can name, and remember their numbers by itself.
@@ -34,19 +34,18 @@ class BaseClaim(AcquisitionResult):
         return str(self.key)
 
 
-class Claim(BaseClaim):
-    """A request for slots of one semaphore."""
+class SlotClaim(BaseClaim):
+    """A request for slots of one semaphore; what not all have is up to the subclasses.
 
-    __slots__ = ("arrived", "ranges", "slots")
+    A driver makes one for each acquisition, so those that want a single slot have no room for
+    more than that.
+    """
+
+    __slots__ = ("arrived",)
 
     slots: int
     arrived: float  # when it began to wait
     ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
-
-    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
-        self.key = key
-        self.slots = slots
-        self.ttl = ttl
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -54,7 +53,22 @@ class Claim(BaseClaim):
         return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
 
 
-class LineGrant(Claim):
+class Claim(SlotClaim):
+    """A request for any number of slots of one semaphore, with or without a ttl."""
+
+    __slots__ = ("ranges", "slots", "ttl")
+
+    slots: int
+    ttl: float | None
+    ranges: Sequence[range]
+
+    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
+        self.key = key
+        self.slots = slots
+        self.ttl = ttl
+
+
+class LineGrant(SlotClaim):
     """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
 
     __slots__ = ()

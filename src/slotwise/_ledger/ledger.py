@@ -44,7 +44,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
-from slotwise._ledger.claims import Claim, LineGrant
+from slotwise._ledger.claims import LineGrant, SlotClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.ranks import Ranks
@@ -55,7 +55,7 @@ from slotwise.errors import SemaphoreClosed
 if TYPE_CHECKING:
     from slotwise._ledger.adaptation import Adaptation
 
-C = TypeVar("C", bound=Claim)
+C = TypeVar("C", bound=SlotClaim)
 
 # What a ledger starts with, since most semaphores never queue anybody. Shared and
 # therefore never changed, only replaced.

@@ -31,7 +31,7 @@ class PathClaim(BaseClaim):
     Its slot number is one of the widest tier, the lowest that is free.
     """
 
-    __slots__ = ("group", "nodes", "rank", "ticket")
+    __slots__ = ("group", "nodes", "rank", "ticket", "ttl")
 
     nodes: Sequence[Any]  # one of each tier
     ticket: int  # while it waits
@@ -80,11 +80,11 @@ class BaseNode:
     """One key of one tier: who is parked there, and what is kept for whom."""
 
     __slots__ = (
-        "_parked",
         "kept",
         "kept_for",
         "key",
         "look",
+        "parked",
         "paused_until",
         "tier",
         "used",
@@ -102,7 +102,8 @@ class BaseNode:
         self.waiting = 0  # requests that wait, wherever they are parked
         self.kept = 0  # what is kept for the head of a group
         self.kept_for: Group | None = None
-        self._parked: Parked | FairParked | None = None  # most never have anybody parked
+        # Who is parked here; most never have anybody.
+        self.parked: Parked | FairParked | None = None
         self.look: Turn | None = None  # its turn in the list of nodes to look at
         self.paused_until = 0.0  # there is no room for anybody before that
         self.used = now  # since when nothing of it is in use, if nothing is
@@ -122,17 +123,17 @@ class BaseNode:
     # ------------------------------------------------------ who is parked here
 
     def park(self, group: Group) -> None:
-        if self._parked is None:
-            self._parked = Parked(self) if group.share is None else FairParked(self)
-        self._parked.add(group)
+        if self.parked is None:
+            self.parked = Parked(self) if group.share is None else FairParked(self)
+        self.parked.add(group)
 
     def first_parked(self) -> Group | None:
         """The group parked here whose turn comes first."""
-        return None if self._parked is None else self._parked.first()
+        return None if self.parked is None else self.parked.first()
 
     def parked_groups(self) -> list[Group]:
         """The groups that are parked here."""
-        return [] if self._parked is None else [*self._parked]
+        return [] if self.parked is None else [*self.parked]
 
     def is_blocked(self, turn: Turn, now: float) -> bool:
         """Whether a head that comes before is parked here, and there is too little room for it."""
@@ -143,11 +144,11 @@ class BaseNode:
 
     def unpark(self) -> None:
         """Take out the group that `first_parked` found."""
-        assert self._parked is not None
-        self._parked.remove_first()
+        assert self.parked is not None
+        self.parked.remove_first()
 
     def has_parked(self, group: Group) -> bool:
-        return self._parked is not None and group in self._parked
+        return self.parked is not None and group in self.parked
 
 
 class Node(BaseNode, SlotPool):
@@ -174,7 +175,8 @@ class Node(BaseNode, SlotPool):
         if self.paused_until > now:
             return False
         kept = 0 if self.kept_for is group else self.kept
-        return self.in_use + kept + need <= self.value
+        # `in_use`, written out: this is asked about eight times for each grant.
+        return self.circulating - len(self.free) + kept + need <= self.value
 
     def take_one(self) -> int | None:
         """Take a slot; return its number, or None if there is none, nor may be."""
@@ -246,14 +248,11 @@ class NumberedNode(Node, NumberedSlots):
         Node.__init__(self, tier, key, value, now)
         NumberedSlots.__init__(self, value)
 
-    def take_one(self) -> int | None:
-        return self._take_one()
+    take_one = NumberedSlots._take_one
+    put_back_one = NumberedSlots._put_back
 
     def take(self, need: int, now: float = 0.0) -> Sequence[range]:  # noqa: ARG002
         return self._take(need)
-
-    def put_back_one(self, number: int) -> None:
-        self._put_back(number)
 
     def put_back(self, need: int, ranges: Sequence[range]) -> None:  # noqa: ARG002
         self._put_back_ranges(ranges)
@@ -294,7 +293,8 @@ class Group:
 
     def add(self, claim: Any) -> bool:
         """Let one more wait; return whether it is the head now."""
-        is_head = not self.waiters or (claim.rank, tie_of(claim)) < (self.rank, self.tie)
+        tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
+        is_head = not self.waiters or (claim.rank, tie) < (self.rank, self.tie)
         if self._order is None and self.waiters and claim.head_start:
             self._order = [(each.rank, tie_of(each), each) for each in self.waiters.values()]
             heapify(self._order)
@@ -325,22 +325,28 @@ class Group:
 
     def _set_head(self, claim: Any) -> None:
         self.head = claim
-        self.ticket, self.rank, self.tie = claim.ticket, claim.rank, tie_of(claim)
+        self.ticket, self.rank = claim.ticket, claim.rank
+        self.tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
         self.needs = claim.needs
         self._set_turn()
 
     def _set_turn(self) -> None:
         self.turn = 0.0, self.rank, self.tie
 
-    def lacks(self, now: float, several: bool = True) -> BaseNode | None:
+    def lacks(
+        self, now: float, several: bool = True, roomy: BaseNode | None = None
+    ) -> BaseNode | None:
         """The first node, narrow to wide, without room for its head, or where another blocks it.
 
         It is not parked itself when this is asked. While nobody waits for ``several`` slots of
-        a node, nobody can be blocked: what is enough for one is enough for any.
+        a node, nobody can be blocked: what is enough for one is enough for any. ``roomy`` is a
+        node that is known to have room for it.
         """
         needs, turn = self.needs, self.turn
         for node in self.nodes:
-            if not node.has_room(1 if needs is None else needs[node.tier], now, self):
+            if node is not roomy and not node.has_room(
+                1 if needs is None else needs[node.tier], now, self
+            ):
                 return node
             if several and node.kept_for is not self and node.is_blocked(turn, now):
                 return node

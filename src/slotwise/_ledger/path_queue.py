@@ -158,7 +158,10 @@ class PathQueue(Generic[C]):
             group.parked_at = node
         else:
             self._move(group, node)
-        node.park(group)
+        if node.parked is None:
+            node.park(group)
+        else:
+            node.parked.add(group)
         if node.look is None and self.refills is None:
             return
         if node.first_parked() is group:
@@ -174,7 +177,7 @@ class PathQueue(Generic[C]):
 
     def look_at(self, node: BaseNode) -> None:
         """Put a node that may have got a slot among those to be looked at."""
-        first = node.first_parked()
+        first = None if node.parked is None else node.parked.first()
         if first is None:
             if isinstance(node, RateNode):
                 node.refill_at = NEVER
@@ -231,31 +234,35 @@ class PathQueue(Generic[C]):
             if node.look != turn:
                 continue  # it has been put there with an earlier turn since
             node.look = None
-            first = node.first_parked()
-            if first is None:
+            parked = node.parked
+            first = None if parked is None else parked.first()
+            if parked is None or first is None:
                 continue
-            if not node.has_room(first.need(node), now, first):
+            need = 1 if first.needs is None else first.need(node)
+            if not node.has_room(need, now, first):
                 self._look_when_refilled(node, first)
                 continue
             if first.turn == turn:
                 looks -= 1
-                node.unpark()
+                parked.remove_first()
                 self._examine(first, node, now, granted)
-                first = node.first_parked()
+                first = parked.first()
                 if first is None:
                     if self.refills is None:
                         continue
-                elif not node.has_room(first.need(node), now, first):
-                    self._look_when_refilled(node, first)  # as it would be on the next pass
-                    continue
+                else:
+                    need = 1 if first.needs is None else first.need(node)
+                    if not node.has_room(need, now, first):
+                        self._look_when_refilled(node, first)  # as it would be on the next pass
+                        continue
             self.look_at(node)
         while work and work[0][2].look != work[0][0]:
             heappop(work)  # so that `unfinished` tells the truth
         return granted
 
     def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
-        """Grant the head of a group, or park it where it lacks something."""
-        lacking = group.lacks(now, self.several)
+        """Grant the head of a group that has room here, or park it where it lacks some."""
+        lacking = group.lacks(now, self.several, here)
         while lacking is None:
             claim: C = group.head
             number = take_all(claim, group.nodes, self.widest, now)
@@ -265,20 +272,23 @@ class PathQueue(Generic[C]):
                 granted.append(claim)
                 return
             lacking = group.lacks(now, self.several)
-        narrower = group.nodes[: group.nodes.index(lacking)]
-        if group.keeps:
-            self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
-        if self.is_overdue(group.ticket):
-            self._keep(group, narrower)
+        is_overdue = self.is_overdue(group.ticket)
+        if group.keeps or is_overdue:
+            narrower = group.nodes[: group.nodes.index(lacking)]
+            if group.keeps:
+                self._drop_keeps(group, [node for node in group.keeps if node not in narrower])
+            if is_overdue:
+                self._keep(group, narrower)
         self.park(group, lacking)
 
     def _grant(self, claim: C, here: BaseNode, now: float) -> None:
         group = claim.group
-        for node in group.keeps:
-            node.kept_for, node.kept = None, 0  # it is taken now
-            if isinstance(node, RateNode):
-                self.look_at(node)  # those who wait there wait for another time
-        group.keeps = []
+        if group.keeps:
+            for node in group.keeps:
+                node.kept_for, node.kept = None, 0  # it is taken now
+                if isinstance(node, RateNode):
+                    self.look_at(node)  # those who wait there wait for another time
+            group.keeps = []
         weight = 1.0 if group.share is None else group.share.weight
         self.count_grant(claim, group.path, claim.ticket, weight, now)
         self._take_out(claim)

@@ -252,7 +252,7 @@ class PathLedger(BaseLedger[C]):
             return []
         granted: list[C] = []
         nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
-        if self.unfinished or self.refills or self.paused:
+        if self.queue.work or self.refills or self.paused:
             granted = self.settle(now)
         if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
@@ -309,7 +309,11 @@ class PathLedger(BaseLedger[C]):
 
         It is a shorter way to what the rest of `request` does.
         """
-        if claim.head_start or self.queue.work or group.rank >= self.queue.next_ticket(now):
+        queue = self.queue
+        if claim.head_start or queue.work:
+            return False
+        # Most ranks are not above the last ticket, and then the next one need not be known.
+        if group.rank > queue.last_ticket and group.rank >= queue.next_ticket(now):
             return False
         if self.paused:  # it may be over
             return False
@@ -530,7 +534,8 @@ class PathLedger(BaseLedger[C]):
                     self.unbalanced.discard(node)
             if node.waiting:
                 self.queue.look_at(node)
-        self._lower_attention()
+        if not self.groups:
+            self._lower_attention()
 
     def settle(self, now: float = 0.0) -> list[C]:
         """Go on with what is unfinished, by rule 4, and return who is granted."""
@@ -539,7 +544,8 @@ class PathLedger(BaseLedger[C]):
         granted = self.queue.settle(now)
         for claim in granted:
             self._file(claim, claim._slot_number, now)
-        self._lower_attention()
+        if not self.groups:
+            self._lower_attention()
         return granted
 
     @property
@@ -569,7 +575,7 @@ class PathLedger(BaseLedger[C]):
 
     def _file(self, claim: C, number: int, now: float) -> None:
         if self.queue.widest is not None:
-            super()._file(claim, number, now)
+            BaseLedger._file(self, claim, number, now)
             return
         # Of rates alone nothing is held.
         claim._slot_number = number

@@ -14,7 +14,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.messages import context_reused
-from slotwise._ledger import Claim
+from slotwise._ledger import SlotClaim
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.wakers import Waker
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from slotwise.memory._tracker import Tracker
 
 
-class MemoryClaim(Claim):
+class MemoryClaim(SlotClaim):
     """A claim with what the driver needs to end its wait."""
 
-    __slots__ = ("failure", "semaphore", "since", "timeout", "waiting_since", "waker")
+    __slots__ = ("failure", "semaphore", "since", "timeout", "waker")
 
     label: str | None = None
 
@@ -40,7 +40,7 @@ class MemoryClaim(Claim):
     # quick lane, which doesn't look at the clock.
     since: float
     timeout: float | None  # the longest wait
-    waiting_since: float  # set if it had to wait
+    waiting_since: float = SlotClaim.arrived  # type: ignore[misc] # set if it had to wait; the same slot as the ledger's
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 
@@ -282,10 +282,11 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
     Never by the quick lane.
     """
 
-    __slots__ = ("head_start", "label", "slots")
+    __slots__ = ("head_start", "label", "ranges", "slots")
 
     head_start: int
     label: str | None
+    ranges: Sequence[range]
     slots: int
 
     def take(self) -> bool:

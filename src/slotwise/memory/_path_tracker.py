@@ -166,7 +166,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             since = getattr(claim, "since", None)
             if since is not None:
                 self.holds.note(now - since)
-        super()._free(claim, now)
+        PathLedger._free(self, claim, now)
 
     def _lower_attention(self) -> None:
         if not self.times_all:
@@ -184,9 +184,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _queue(
         self, claim: MemoryPathAcquisition, now: float, until: float | None
     ) -> list[MemoryPathAcquisition]:
-        granted = self.request(claim, claim.path, now, wait_until=until, weight=claim.share_weight)
-        if self.has_keys:
-            trim(self, now)  # it may have brought a new key
+        weight = 1.0 if self.queue.fair is None else claim.share_weight
+        granted = self.request(claim, claim.path, now, wait_until=until, weight=weight)
+        for nodes in self.tables if self.has_keys else ():
+            if len(nodes) > self.roomy:
+                trim(self, now)  # it may have brought a new key
+                break
         return granted
 
     def _after_change(
@@ -196,7 +199,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if self.name is not None:
                 unfilled[self.name] = self
             self._ring_when_refilled(now)
-        return super()._after_change(granted, now)
+        return BaseTracker._after_change(self, granted, now) if granted else granted
 
     # ------------------------------------------------------------- rates
 
@@ -351,7 +354,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _after_giving(self, now: float) -> list[MemoryPathAcquisition]:
         if len(self.tables[0]) > self.roomy:
             trim(self, now)
-        return self.go_on(now) if self.unfinished else []
+        return self.go_on(now) if self.queue.work else []
 
     def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
@@ -360,8 +363,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     # --------------------------------------------------------------- waking
 
     def post(self, claims: Sequence[MemoryPathAcquisition]) -> None:
-        super().post(claims)
-        if self.unfinished:
+        if claims:
+            BaseTracker.post(self, claims)
+        if self.queue.work:
             # What the bound on the work of one call left over is done piece by piece.
             post(self._do_more)
 

@@ -235,7 +235,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             claim.weight = weight_for(self._specs, claim.path)
         while True:
             try:
-                return super()._request(claim, make_waker)
+                return Waiting._request(self, claim, make_waker)
             except ValueUnknown as unknown:  # nothing is taken yet
                 # The user's function may do anything, so it is not called in the section.
                 value = self._specs[unknown.tier].ask(cast("str", unknown.key))
