@@ -83,6 +83,29 @@ def test_a_sync_client_holds_a_slot_until_the_response_is_read_or_closed(url, pa
         assert client.get(url).text == "ok"
 
 
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("package", [httpx, httpx2])
+def test_a_response_that_is_complete_at_once_holds_no_slot(package, learn) -> None:
+    limit = MemorySemaphore(1, max_acquire_time=0.01)
+    # As of a cache, or in the tests of an application.
+    complete = package.MockTransport(lambda _: package.Response(200, text="ok"))
+    transport = LimitedTransport(complete, limit, learn=learn)
+    kept = []  # what is not collected doesn't release its slot either
+    with package.Client(transport=transport) as client:
+        kept += [client.get("http://service") for _ in range(2)]
+
+    async def get_more() -> None:
+        async with package.AsyncClient(transport=transport) as client:
+            kept.extend([await client.get("http://service") for _ in range(2)])
+            async with client.stream("GET", "http://service") as response:
+                kept.append(response)
+                assert await response.aread() == b"ok"
+
+    asyncio.run(get_more())
+    assert [each.text for each in kept] == ["ok"] * 5
+    assert held(limit) == 0
+
+
 @pytest.mark.parametrize("package", [httpx, httpx2])
 async def test_an_async_client_holds_a_slot_until_the_response_is_read_or_closed(
     url, package

@@ -125,6 +125,9 @@ async def test_the_time_may_be_a_date_and_no_pause_is_longer_than_allowed(get) -
     limit = MemorySemaphore(2)
     await get(limit, 429, {"max_pause": 5}, retry_after="1000")
     assert 0 < paused_for(limit) <= 5
+    limit = MemorySemaphore(2)
+    await get(limit, 429, {"max_pause": None}, retry_after="9999999999")  # centuries
+    assert paused_for(limit) > 900_000_000
 
 
 async def test_other_responses_and_nonsense_pause_nothing(get) -> None:

@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from slotwise._core.adaptive import Adaptive
-from slotwise._core.arguments import check_flag, check_seconds
+from slotwise._core.arguments import MOST_SECONDS, check_flag, check_seconds
 from slotwise._core.limit import EXIT_LIMIT, Limit
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.rates import Rate
@@ -46,7 +46,7 @@ def learning_of(learn: object, max_pause: object) -> Learning | None:
     seconds = check_seconds("max_pause", max_pause)
     if not check_flag("learn", learn):
         return None
-    return Learning(float("inf") if seconds is None else seconds)
+    return Learning(MOST_SECONDS if seconds is None else seconds)
 
 
 class Lesson(NamedTuple):

@@ -77,7 +77,10 @@ class LimitedTransport:
                 self._learning.learn_sync(limit, acquired, response.status_code, fields)
             except BaseException:  # it was interrupted
                 response.close()
+                held.close()
                 raise
+        if response.is_closed:  # it was made of its whole content, so nobody closes its stream
+            held.close()
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -99,7 +102,10 @@ class LimitedTransport:
                 await self._learning.learn(limit, acquired, response.status_code, fields)
             except BaseException:  # it was cancelled
                 await response.aclose()
+                await held.close_async()
                 raise
+        if response.is_closed:
+            await held.close_async()
         return response
 
     def close(self) -> None:
