@@ -139,6 +139,22 @@ async def test_a_rate_is_paused_although_there_is_enough(atomic: dict[str, Any])
     await rate.close()
 
 
+async def test_the_pause_of_a_rate_is_ended_early(atomic: dict[str, Any]) -> None:
+    rate = RateLimit(atomic.get("name"), Rate(1000, per=1, burst=5), url=atomic.get("url"))
+    await rate.pause(LONG)
+    waiting = asyncio.create_task(rate.acquire())
+    while not (await rate.stats()).waiting:
+        await asyncio.sleep(0.001)
+    await rate.reopen()
+    async with asyncio.timeout(30):
+        await waiting
+    await asyncio.to_thread(rate.pause_sync, LONG)
+    await asyncio.to_thread(rate.reopen_sync)
+    assert (await rate.stats()).paused_for == 0
+    assert await rate.try_acquire() is not None
+    await rate.close()
+
+
 async def test_slots_and_rates_together_are_paused_by_key(atomic: dict[str, Any]) -> None:
     both = Tier("host", 2, keyed=True), Tier("requests", rate=Rate(100, per=1, burst=5))
     async with Tiers(*both, **atomic) as tiers:

@@ -277,6 +277,8 @@ async def tiers() -> None:
     await limits.at(tenant="acme").pause(12)
     limits.at(tenant="acme").pause_sync(12)
     await crm.pause(12)
+    await crm.reopen()
+    crm.reopen_sync()
     assert_type((await limits.stats())["tenant"].keys["acme"].paused_for, float)
     assert_type((await limits.at(tenant="acme").explain()).lacks[0].paused_for, float)
     await limits.close_everywhere("maintenance")

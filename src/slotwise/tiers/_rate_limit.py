@@ -367,6 +367,14 @@ class RateLimit(Limit):
     def pause_sync(self, seconds: float) -> None:
         self._tiers.pause_sync(seconds)
 
+    async def reopen(self) -> None:
+        """End a pause, and open it if an operator has closed it for everybody."""
+        await self._tiers.reopen()
+
+    def reopen_sync(self) -> None:
+        """Like `reopen`."""
+        self._tiers.reopen_sync()
+
     async def close(self) -> None:
         """Close every object of the name that this process has made so far."""
         await self._tiers.close()
