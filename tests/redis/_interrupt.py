@@ -6,9 +6,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from slotwise.redis._heartbeat_thread import HeartbeatThread
@@ -22,8 +22,13 @@ def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[Non
     give_up = time.monotonic() + 30
 
     def inside(method: Any) -> bool:
-        frames = traceback.walk_stack(sys._current_frames()[caller])
-        return any(frame.f_code is method.__code__ for frame, _ in frames)
+        # That thread goes on meanwhile: what it has just left may be something else by now.
+        frame: object = sys._current_frames()[caller]
+        while isinstance(frame, FrameType):
+            if frame.f_code is method.__code__:
+                return True
+            frame = frame.f_back
+        return False
 
     def interrupt() -> None:
         with heartbeat_thread._starting:
