@@ -322,12 +322,14 @@ async def test_a_fixed_value_has_nothing_of_it(make: Make, speak: Speak) -> None
     assert (await limit.stats()).max_slots == 3
 
 
-async def test_a_closed_one_is_not_frozen(make: Make, speak: Speak) -> None:
+async def test_a_closed_one_is_neither_frozen_nor_thawed(make: Make, speak: Speak) -> None:
     limit = make(RULES)
     held = await limit.acquire()
     await limit.close_everywhere()
     with pytest.raises(SemaphoreClosed):
         await speak._say(limit, "freeze", 5)
+    with pytest.raises(SemaphoreClosed):
+        await speak._say(limit, "thaw")
     await speak._say(limit, "release", held, outcome="dropped")
     await limit.reopen()
     assert (await limit.stats()).max_slots in (10, DROPPED)
@@ -513,6 +515,20 @@ async def test_a_path_ends_as_its_block_is_left(
     tiers = make_tiers(Tier("user", 5, keyed=True), Tier("backend", RULES))
     await end(tiers.at(user="a"))
     assert (await tiers.stats())["backend"].value == value
+
+
+async def test_closed_tiers_are_not_changed(make_tiers: MakeTiers, speak: Speak) -> None:
+    tiers: Any = tiers_of(make_tiers)
+    held = await tiers.acquire(user="a")
+    await tiers.close_everywhere("maintenance")
+    for verb, *args in (("freeze", "user", 5), ("thaw", "user"), ("resize", "all", 5)):
+        with pytest.raises(SemaphoreClosed, match="maintenance"):
+            await speak._say(tiers, verb, *args)
+    await tiers.reopen()
+    await leaves(tiers.at(user="a"), TimeoutError)
+    assert await value_of(tiers, "a") == DROPPED
+    assert (await tiers.stats())["all"].value == 50
+    await tiers.release(held)
 
 
 async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak: Speak) -> None:

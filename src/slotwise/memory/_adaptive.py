@@ -128,6 +128,8 @@ class AdaptiveTracker(Tracker):
 
     def thaw(self) -> None:
         """Move again, *in the section*."""
+        if self.closed:
+            raise self.closed_error(self.closure)
         now = clock.now()
         self._count_succeeded()
         self.adaptation.thaw(microseconds(now))

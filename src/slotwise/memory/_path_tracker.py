@@ -405,14 +405,18 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
         Return False if it is closed.
         """
-        if self.closed:
-            self._reopen_perhaps()
-        if seconds > 0 and not self.closed:
+        if seconds > 0 and self.is_open():
             now = clock.now()
             self.pause(index, now + seconds, key)
             self._ring_by(now + seconds)
             if self.name is not None:
                 unfilled[self.name] = self
+        return self.is_open()
+
+    def is_open(self) -> bool:
+        """Whether it can be used, *in the section*."""
+        if self.closed:
+            self._reopen_perhaps()
         return not self.closed
 
     # --------------------------------------------------------------- closing

@@ -341,6 +341,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._tracker.change(self._tracker.fill, self._index(tier), key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        self._check_open()
         self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
         events.resized_tier(self._tracker.name, "memory", value, tier, key)
 
@@ -348,6 +349,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return exclusive(self._tracker.changes_of, self._index(tier), key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        self._check_open()
         index = self._index(tier)
         self._tracker.change(self._tracker.keep_value, index, value, key)
         events.resized_tier(
@@ -355,7 +357,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         )
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        self._check_open()
         exclusive(self._tracker.move_again, self._index(tier), key)
+
+    def _check_open(self) -> None:
+        if not exclusive(self._tracker.is_open):
+            raise self.closed_error()
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         self.pause_sync(seconds, tier, key)
