@@ -26,6 +26,9 @@ fork.in_child(fork.Step.FORGET, lambda: _prefixes.insert(0, (next_key(), _new_pr
 
 def id_of(key: int) -> str:
     """The acquisition id of a key."""
+    first, prefix = _prefixes[0]
+    if key >= first:
+        return f"{prefix}{key}"
     return next(f"{prefix}{key}" for first, prefix in _prefixes if key >= first)
 
 
