@@ -47,7 +47,8 @@ class HoldTimes:
 
     def note(self, seconds: float, slots: int = 1) -> None:
         """So many slots were held for so long."""
-        self.busy += max(seconds, 0.0) * slots
+        if seconds > 0.0:
+            self.busy += seconds * slots
         self.ended += slots
         if self.ended > RECENT:
             self._forget_half()

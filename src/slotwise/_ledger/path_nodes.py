@@ -313,7 +313,8 @@ class Group:
         if not self.waiters:
             self.head = None  # so that a stale entry of a heap keeps nobody alive
         elif self.ticket == claim.ticket:
-            self._set_head(self._first())
+            in_order = self._order is None
+            self._set_head(next(iter(self.waiters.values())) if in_order else self._first())
 
     def _first(self) -> Any:
         order = self._order
@@ -328,10 +329,8 @@ class Group:
         self.ticket, self.rank = claim.ticket, claim.rank
         self.tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
         self.needs = claim.needs
-        self._set_turn()
-
-    def _set_turn(self) -> None:
-        self.turn = 0.0, self.rank, self.tie
+        if self.share is None:  # else its turn changes by itself
+            self.turn = 0.0, self.rank, self.tie
 
     def lacks(
         self, now: float, several: bool = True, roomy: BaseNode | None = None
@@ -371,9 +370,6 @@ class FairGroup(Group):
     __slots__ = ()
 
     share: Share
-
-    def _set_turn(self) -> None:
-        pass
 
     @property
     def turn(self) -> Turn:  # type: ignore[override] # there it is set

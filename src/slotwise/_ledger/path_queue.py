@@ -6,7 +6,7 @@ The rules stand in `paths`; these are 3, 4, 5 and 9. Nothing here knows holders 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -67,18 +67,24 @@ class PathQueue(Generic[C]):
         self, claim: C, path: Path, nodes: Sequence[Any], now: float, weight: float = 1.0
     ) -> bool:
         """Let a claim wait; False if meanwhile it lacks nothing."""
-        group, ticket = self.groups.get(path), self.next_ticket(now)
-        at: BaseNode | None
-        if group is None:
-            group = self.new_group(path, nodes, weight)
-            self.join(claim, group, ticket)
-            at = group.lacks(now, self.several) or group.unfinished()
-            if at is None:
-                self._take_out(claim)
-                return False
-            self.last_ticket = ticket
-            self.park(group, at)
+        group = self.groups.get(path)
+        if group is not None:
+            self.wait_with(claim, group, now, weight)
             return True
+        ticket = self.next_ticket(now)
+        group = self.new_group(path, nodes, weight)
+        self.join(claim, group, ticket)
+        at = group.lacks(now, self.several) or group.unfinished()
+        if at is None:
+            self._take_out(claim)
+            return False
+        self.last_ticket = ticket
+        self.park(group, at)
+        return True
+
+    def wait_with(self, claim: C, group: Group, now: float, weight: float) -> None:
+        """Let a claim wait with others of its path."""
+        ticket = self.next_ticket(now)
         if group.share is not None:
             group.share.weight = weight  # who asked last knows it best
         at = group.parked_at
@@ -88,7 +94,6 @@ class PathQueue(Generic[C]):
             self._drop_keeps(group, group.keeps)
             self.park(group, group.lacks(now, self.several) or at)
             self.look_at(at)
-        return True
 
     def new_group(self, path: Path, nodes: Sequence[Any], weight: float = 1.0) -> Group:
         if self.fair is None:
@@ -240,7 +245,8 @@ class PathQueue(Generic[C]):
                 continue
             need = 1 if first.needs is None else first.need(node)
             if not node.has_room(need, now, first):
-                self._look_when_refilled(node, first)
+                if self.refills is not None:
+                    self._look_when_refilled(node, first)
                 continue
             if first.turn == turn:
                 looks -= 1
@@ -253,7 +259,8 @@ class PathQueue(Generic[C]):
                 else:
                     need = 1 if first.needs is None else first.need(node)
                     if not node.has_room(need, now, first):
-                        self._look_when_refilled(node, first)  # as it would be on the next pass
+                        if self.refills is not None:
+                            self._look_when_refilled(node, first)  # as on the next pass
                         continue
             self.look_at(node)
         while work and work[0][2].look != work[0][0]:
@@ -301,9 +308,10 @@ class PathQueue(Generic[C]):
 
     def count_grant(self, claim: C, path: Path, ticket: int, weight: float, now: float) -> None:
         """Note a grant while somebody waits."""
-        heappush(self.passing, ticket)
-        if len(self.passing) > PATIENCE + 1:
-            heappop(self.passing)
+        if len(self.passing) > PATIENCE:
+            heappushpop(self.passing, ticket)
+        else:
+            heappush(self.passing, ticket)
         if self.fair is not None:
             tier = self.fair.cost_tier
             cost = 1 if claim.needs is None or tier is None else claim.needs[tier]

@@ -246,7 +246,7 @@ class PathLedger(BaseLedger[C]):
         """
         group = self.groups.get(path)
         if group is not None and self._is_behind(claim, group, now):
-            self.queue.wait(claim, path, group.nodes, now, weight)
+            self.queue.wait_with(claim, group, now, weight)
             if wait_until is not None:
                 self.timed().set(claim.key, wait_until)
             return []

@@ -84,23 +84,23 @@ class BaseTracker(BaseLedger[C]):
 
     # ------------------------------------------------------------- acquiring
 
-    def ask(self, claim: C, make_waker: Callable[[], Waker]) -> list[C]:
+    def ask(self, claim: C, make_waker: Callable[[], Waker], overload: Overload | None) -> list[C]:
         """Ask for slots, *in the section*; return who is granted now, the claim last if it is.
 
         A claim that is not granted waits, and has a waker; or it has a failure if it
-        doesn't want to wait.
+        doesn't want to wait. ``overload``: whom the limit that it was made by refuses at once.
         """
         self._check(claim)
         timeout, now = claim.timeout, clock.now()
         granted: list[C] = []
         is_granted, failure = False, None
-        if timeout == 0 or claim.replaces or self._overload_of(claim) is not None:
+        if timeout == 0 or claim.replaces or overload is not None:
             granted = self._try(claim, now)
             is_granted = bool(granted) and granted[-1] is claim
             if not is_granted and claim.replaces:
                 granted += self._replace(claim, now)
                 is_granted = bool(granted) and granted[-1] is claim
-            if not is_granted and (timeout == 0 or self._overload_of(claim) is not None):
+            if not is_granted and (timeout == 0 or overload is not None):
                 failure = self._timeout_error(claim) if timeout == 0 else self._full_error(claim)
         if failure is not None:
             claim.failure = failure
@@ -120,10 +120,6 @@ class BaseTracker(BaseLedger[C]):
     @abstractmethod
     def _check(self, claim: C) -> None:
         """Raise if a claim can't be granted, now or later."""
-
-    @abstractmethod
-    def _overload_of(self, claim: C) -> Overload | None:
-        """Whom the limit that a claim was made by refuses at once."""
 
     @abstractmethod
     def _full_error(self, claim: C) -> LimitFull | None:

@@ -17,7 +17,7 @@ from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
 from slotwise._core.outcomes import Outcomes
-from slotwise._core.overload import Overload, too_late
+from slotwise._core.overload import too_late
 from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers, pausing
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
@@ -33,7 +33,7 @@ from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import post
 from slotwise._wait.section import lock
-from slotwise._wait.wakers import Waker
+from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _log
@@ -126,9 +126,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if error is not None:
                 raise error
         claim._slot_number = 0  # until it is granted
-
-    def _overload_of(self, claim: MemoryPathAcquisition) -> Overload | None:
-        return claim.paths._overload
 
     def _full_error(self, claim: MemoryPathAcquisition) -> LimitFull | None:
         overload = claim.paths._overload
@@ -354,7 +351,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _after_giving(self, now: float) -> list[MemoryPathAcquisition]:
         if len(self.tables[0]) > self.roomy:
             trim(self, now)
-        return self.go_on(now) if self.queue.work else []
+        return self._after_change(self.settle(now), now) if self.queue.work else []
 
     def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
@@ -363,8 +360,8 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     # --------------------------------------------------------------- waking
 
     def post(self, claims: Sequence[MemoryPathAcquisition]) -> None:
-        if claims:
-            BaseTracker.post(self, claims)
+        for claim in claims:
+            post(prepare_to_wake(claim.waker, self, claim))  # as `BaseTracker.post` does
         if self.queue.work:
             # What the bound on the work of one call left over is done piece by piece.
             post(self._do_more)

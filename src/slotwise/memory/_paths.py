@@ -244,7 +244,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def _ask(
         self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]
     ) -> list[MemoryPathAcquisition]:
-        return self._tracker.ask(claim, make_waker)
+        return self._tracker.ask(claim, make_waker, self._overload)
 
     # ---------------------------------------------------------------- giving
 

@@ -410,7 +410,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         tracker = self._tracker
         if tracker.retired:
             tracker = _attachment.current(self)
-        return tracker.ask(claim, make_waker)
+        return tracker.ask(claim, make_waker, self._overload)
 
     # ---------------------------------------------------------------- giving
 

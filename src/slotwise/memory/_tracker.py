@@ -22,7 +22,7 @@ from weakref import WeakSet
 from slotwise._core import fork, messages
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
-from slotwise._core.overload import Overload, too_late
+from slotwise._core.overload import too_late
 from slotwise._core.results import SemaphoreStats
 from slotwise._core.trio_run import TrioRun
 from slotwise._ledger import NEVER, Ledger, LineGrant
@@ -126,9 +126,6 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _check(self, claim: MemoryClaim) -> None:
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
-
-    def _overload_of(self, claim: MemoryClaim) -> Overload | None:
-        return claim.semaphore._overload
 
     def _full_error(self, claim: MemoryClaim) -> LimitFull | None:
         overload, waiting = claim.semaphore._overload, self._about_waiting()

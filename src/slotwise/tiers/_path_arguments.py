@@ -151,7 +151,7 @@ class PathArguments:
             if type(key) is not str or not key.isascii():
                 check_key(name, key)
         if not self.key_of:
-            return tuple([keys.get(name) for name in self.tiers])
+            return tuple(map(keys.get, self.tiers))
         return tuple(keys.get(self.key_of.get(name, name)) for name in self.tiers)
 
     def keys_of(self, path: Path) -> dict[str, str]:

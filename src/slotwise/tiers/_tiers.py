@@ -416,13 +416,14 @@ class Tiers(SameWhenCopied):
         if costs is not None or priority is not NO_PRIORITY or slots is not ONE:
             return self._cm(*self._arguments.resolve(keys, slots, costs, priority), timeout, label)
         arguments = self._arguments
+        # `resolve` and `_cm` for the most frequent cases, written out.
+        needs = None
         if not arguments.rates:
-            return self._cm(arguments.path(keys), slots, timeout, label)
-        # `resolve` and `_cm` for the most frequent case of tiers with rates, written out.
-        needs = arguments.take_costs(keys) if keys else arguments.defaults
-        path = arguments.without_keys
-        if keys or path is None:
             path = arguments.path(keys)
+        else:
+            needs = arguments.take_costs(keys) if keys else arguments.defaults
+            without_keys = arguments.without_keys
+            path = arguments.path(keys) if keys or without_keys is None else without_keys
         if label is not None:
             check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
