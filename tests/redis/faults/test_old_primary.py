@@ -153,7 +153,10 @@ async def test_a_heartbeat_that_the_old_primary_answers_late_keeps_nobody_alive(
 @pytest.mark.usefixtures("told")
 async def test_a_grant_of_the_old_primary_is_not_believed(fleet: Fleet) -> None:
     semaphore = fleet.semaphore()
-    await semaphore.release(await semaphore.acquire())  # connected
+    held = await semaphore.acquire()  # connected
+    await until(lambda: fleet.at_replica.zcard(MAIN) == 1, "the replica has heard of it")
+    await semaphore.release(held)
+    await until(lambda: fleet.at_replica.zcard(MAIN) == 0, "and of its end, too")
     fleet.primary.pause()
     asking = asyncio.create_task(semaphore.acquire())
     await fleet.fails_over()
