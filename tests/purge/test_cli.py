@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pty
-import select
 import shutil
 import signal
 import socket
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from slotwise._cli.main import main as command_line
+from slotwise._cli.polling import readable
 
 SUMMARY = [
     "files_scanned",
@@ -424,7 +424,7 @@ def on_a_terminal(answer: bytes, *words: object) -> tuple[int, str]:
     said = b""
     answered = False
     while True:
-        if not select.select([fd], [], [], 30)[0]:
+        if not readable(fd, timeout=30):
             os.kill(child, signal.SIGKILL)
             break
         try:

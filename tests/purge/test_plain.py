@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from slotwise._cli.polling import readable
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -46,7 +47,7 @@ def on_a_terminal(package: Path, *words: str) -> tuple[int, str]:
         alone = [sys.executable, "-I", "-S", "-c", PROGRAM, str(package), *words]
         os.execve(sys.executable, alone, {**os.environ, "TERM": "xterm", "COLUMNS": "80"})
     said = b""
-    while select.select([fd], [], [], 60)[0]:
+    while readable(fd, timeout=60):
         try:
             part = os.read(fd, 4096)
         except OSError:  # the other end has closed
