@@ -110,6 +110,40 @@ def test_waiting_does_not_count_for_pytest_timeout(pytester, run, tmp_path) -> N
     holder.stdout.close()
 
 
+def test_a_test_that_is_skipped_does_not_wait_for_its_slots(pytester, run) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import slotwise
+
+        @pytest.fixture(scope="module", autouse=True)
+        def held():
+            with slotwise.semaphore("busy", 1, url="process://").cm():
+                yield
+
+        def test_first(): ...
+
+        @pytest.mark.skip
+        @pytest.mark.slots("busy", 1)
+        def test_skipped(): ...
+
+        @pytest.mark.skipif(True, reason="no GPU here")
+        @pytest.mark.slots("busy", 1)
+        def test_skipped_here(): ...
+
+        @pytest.mark.skipif(condition=True, reason="no GPU here")
+        @pytest.mark.slots("busy", 1)
+        def test_skipped_by_name(): ...
+
+        @pytest.mark.skipif(False, reason="no GPU here")
+        @pytest.mark.slots("free", 1)
+        def test_runs():
+            assert slotwise.semaphore("free", 1, url="process://").locked_sync()
+        """
+    )
+    run().assert_outcomes(passed=2, skipped=3)
+
+
 LEAKY = """
     import pytest
     from slotwise import MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore

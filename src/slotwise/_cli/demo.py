@@ -77,8 +77,9 @@ def demo(given: argparse.Namespace) -> int:
     _headline("Act 1: tasks stand in line", _TASKS)
     asyncio.run(_tasks())
     with _folder() as folder:
-        _headline("Act 2: a process is killed, and nothing is lost", _PROCESSES)
-        _processes(folder)
+        code = _PROCESSES.format(folder=folder)
+        _headline("Act 2: a process is killed, and nothing is lost", code)
+        _processes(folder, code)
     _headline("Act 3: tenants take turns, and none starves", _TENANTS)
     asyncio.run(_tenants())
     _say("\nTry next: slotwise run backup --limit 1 -- sleep 10 &  slotwise explain backup")
@@ -105,19 +106,14 @@ async def _tasks() -> None:
     async def call(number: int) -> None:
         async with api.cm() as acquired:
             after = time.monotonic() - began
-            stats = await api.stats()
-            _say(
-                f"{after:4.1f} s  task {number} has slot {acquired.slot_number},"
-                f" {stats.waiting} behind it"
-            )
+            _say(f"{after:4.1f} s  task {number} has slot {acquired.slot_number}")
             await asyncio.sleep(0.4)
 
     await asyncio.gather(*[call(number) for number in range(1, 7)])
     _say("six tasks, never more than two at once, in the order in which they came")
 
 
-def _processes(folder: Path) -> None:
-    code = _PROCESSES.format(folder=folder)
+def _processes(folder: Path, code: str) -> None:
     started: list[subprocess.Popen[str]] = []
     try:
         for label in ("first", "second", "third"):

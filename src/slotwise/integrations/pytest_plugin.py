@@ -96,12 +96,27 @@ def _marked(item: pytest.Item) -> list[tuple[str, int, int]]:
     """The slots that a test asks for, each name once, the closest mark counting.
 
     They are sorted, so that tests with several marks can't wait for each other in a circle.
+    A test that is going to be skipped asks for none.
     """
+    if _is_skipped(item):
+        return []
     found: dict[str, tuple[str, int, int]] = {}
     for mark in item.iter_markers("slots"):
         request = _request(*mark.args, **mark.kwargs)
         found.setdefault(request[0], request)
     return [found[name] for name in sorted(found)]
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether marks skip a test. Conditions given as text are left to pytest: such a test waits."""
+    if item.get_closest_marker("skip") is not None:
+        return True
+    conditions = [
+        condition
+        for mark in item.iter_markers("skipif")
+        for condition in (*mark.args, mark.kwargs.get("condition", False))
+    ]
+    return any(condition for condition in conditions if not isinstance(condition, str))
 
 
 def _request(name: str, value: int, slots: int = 1) -> tuple[str, int, int]:
